@@ -94,7 +94,7 @@ def embedded(definition: wr.Aggregate, batches: Any) -> list[Any]:
         more, _ = oracle.ingest([wr.Message(r) for r in batch], now_us, watermark)
         panes += [(i + 1, p) for p in [*told, *more]]
         times = [int(r["t"].timestamp() * 1_000_000) for r in batch]
-        marks = max(times) if marks is None else max(marks, *times)
+        marks = max(times if marks is None else [marks, *times], default=None)
     return sorted(
         (c, p.window.start_us, p.key["k"], p.timing.value, p.index, p.is_last, tuple(p.values.items()))
         for c, p in panes

@@ -120,6 +120,37 @@ def test_what_a_batch_has_of_its_own_is_never_another_s(
     assert same(plain(sink.panes), embedded(define(), meant))
 
 
+def test_columns_that_change_while_a_query_runs_are_those_of_each_batch(
+    spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
+) -> None:
+    """One more, another order, wider types, values that may be missing; batches of nothing, and of nothing that counts."""
+    long, wide, may_lack = "v long", "t timestamp, k string, v long", "k string, t timestamp, v int"
+    strict = "t timestamp not null, k string not null, v long not null"
+    under = [wide, strict, wide, f"x string, {may_lack}", f"{long}, t timestamp, k string", may_lack]
+    under = [*under, wide, wide, strict, may_lack, f"x string, {may_lack}", wide, wide]
+    given, sink = batches(len(under)), wr.sinks.memory()
+    given[0] = given[7] = []
+    for row in given[6][1:3] + given[11]:
+        row["t"] = None
+    given[9][1]["v"] = None
+
+    def batch(df: Any, n: int) -> None:
+        if n == 8:
+            df.sparkSession.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+        names = [column.split()[0] for column in under[n].split(", ")]
+        rows = [tuple(row.get(name) for name in names) for row in given[n]]
+        function(df.sparkSession.createDataFrame(rows, under[n]), n)
+
+    function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
+    start(spark, feed(), tmp_path, batch, batches(len(under)))
+    assert function.last_progress is not None
+    assert function.last_progress["commit"] == len(under)
+    function.close()
+    assert told["planned"] + told["as before"] == len(under) and told["as before"] >= 6
+    counted = [[row for row in rows if row["t"] is not None] for rows in given]
+    assert same(plain(sink.panes), embedded(define(), counted))
+
+
 def test_what_is_kept_in_a_cache_is_not_read_past_it(
     spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
 ) -> None:
