@@ -15,6 +15,7 @@ from windrow.checkpoint.observed import look
 from windrow.core import errors as e
 from windrow.core.messages import Message, Pane, Position
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.stores import rocks
 from windrow.testing import CommitPoint, ManualClock, TestDriver, all_panes_equal, damage_file, tear_file
 
 S = 1_000_000
@@ -161,9 +162,10 @@ def larger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
 @pytest.mark.parametrize("part", range(8))
 def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
-    larger: tuple[Any, Path], part: int, job: Path
+    larger: tuple[Any, Path], part: int, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the bit is: noticed when the store is opened, or when the damaged block is read."""
+    monkeypatch.setattr(rocks, "_SHARED", {})  # in its cache are whole blocks, of the copies of tests before
     definition, location = larger
     shutil.copytree(location, job)
     largest = max(store_of(job).glob("*.sst"), key=os.path.getsize)
