@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
@@ -10,23 +9,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from windrow.core.errors import ConfigurationError, UnknownOption
+from windrow.core.meant import meant
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def meant(given: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that was probably to be written; upper and lower case are one."""
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.lower(), by_lower, 1)
-    return by_lower[near[0]] if near else None
 
 
 def suggests(function: Callable[P, R]) -> Callable[P, R]:
     """A function with options that says, of one that it does not have, which was meant. Its signature and its help stay."""
     parameters = inspect.signature(function).parameters
     known = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    by_place = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    bound = len(by_place[:1]) if by_place[:1] == ["self"] else 0
     what = function.__qualname__.removesuffix(".__init__").removesuffix("Definition")
+    said_of = what.removeprefix("Verbs.")  # which no user has heard of
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -34,7 +30,13 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
             if name not in parameters:
                 near = meant(name, known)
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
-                raise UnknownOption(f"{what} has no option {name!r}: {said}")
+                raise UnknownOption(f"{said_of} has no option {name!r}: {said}")
+        if len(args) > len(by_place):
+            some = ", ".join(f"{name}=..." for name in known[:2])
+            raise UnknownOption(
+                f"{said_of} is given {len(args) - bound} arguments by place, and takes {len(by_place) - bound}: name the "
+                f"others, {some}"
+            )
         return function(*args, **kwargs)
 
     if what != function.__qualname__ or "." not in what:

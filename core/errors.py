@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from windrow.core.meant import meant
+
 
 class WindrowError(Exception):
     """Base of all errors of windrow.
@@ -128,7 +130,10 @@ class UnknownColumn(ConfigurationError):
     @classmethod
     def lacking(cls, column: str, of: str, names: Iterable[str]) -> Self:
         """That an input has columns with these names, and not that one."""
-        return cls(f"column {column!r} of {of} is not in the input, which has {list(names)}", column, of)
+        names = list(names)
+        near = meant(column, map(str, names))
+        remedy = f"did you mean {near!r}?" if near else "use one of these"
+        return cls(f"column {column!r} of {of} is not in the input, which has {names}: {remedy}", column, of)
 
 
 class BadAggregate(ConfigurationError):

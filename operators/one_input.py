@@ -247,7 +247,7 @@ class WholeMessages:
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         come = {*(() if known is None else known.names), *names}
         for needed in sorted(self.required - come):
-            raise missing(f"column {needed!r} of {self._name!r}", come)
+            raise missing(needed, repr(self._name), come)
         for condition in self._asked:
             check_filter(condition, known, come)
 
@@ -401,9 +401,7 @@ class OneInputLogic(Logic):
         self._learn(Progress(), schema)
         for column in self.needs.required:
             if column not in schema.names:
-                raise UnknownColumn(
-                    f"column {column!r} of {self.definition.name!r} is not in the input, which has {schema.names}"
-                )
+                raise UnknownColumn.lacking(column, repr(self.definition.name), schema.names)
         return pa.schema(self.fields(schema))
 
     def made(self, kv: KV) -> pa.Schema | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from windrow.connectors.kafka.cluster import Kafka
-from windrow.core import check
 from windrow.core.errors import ConfigurationError
+from windrow.core.meant import meant
 
 EARLIEST, LATEST = -2, -1
 
@@ -132,7 +132,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     known = {name.lower(): name for name in NAMES}
     for name in options:
         if name not in known:
-            near = check.meant(name, NAMES)
+            near = meant(name, NAMES)
             said = f"did you mean {near!r}?" if near else f"there are {', '.join(NAMES)}"
             raise ConfigurationError(f"option {name!r} is none of windrow-kafka: {said}")
     kafka = _cluster(properties)

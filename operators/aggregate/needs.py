@@ -48,7 +48,7 @@ class AggregateNeeds:
             columns.setdefault(name, pa.null())
         for needed in self.definition.needs:
             if needed not in columns:
-                raise missing(f"column {needed!r} of {self.definition.name!r}", columns)
+                raise missing(needed, repr(self.definition.name), columns)
         makes, beside = self.definition.makes, [e for a in self._beside.values() for e in a.expressions]
         try:
             seen = made_schema(makes, pa.schema(columns.items()))

@@ -40,7 +40,7 @@ class JoinNeeds:
         # What comes later may be known by name, as the partner of a column of the other input.
         come = {f.name for f in known or () if not pa.types.is_null(f.type)} | set(names)
         for needed in sorted(self.required - come):
-            raise missing(f"column {needed!r} of {self._input!r}", names)
+            raise missing(needed, repr(self._input), names)
         for condition in self._asked:
             check_filter(condition, known, come)
 

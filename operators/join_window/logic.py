@@ -111,9 +111,7 @@ class JoinWindows(Logic):
         self._check(schema)
         for column in self.definition.columns_of(self.definition.inputs[0]):
             if column not in schema.names:
-                raise UnknownColumn(
-                    f"column {column!r} of {self.definition.name!r} is not in the input, which has {schema.names}"
-                )
+                raise UnknownColumn.lacking(column, repr(self.definition.name), schema.names)
         return schema
 
     def made(self, kv: KV) -> pa.Schema | None:

@@ -242,9 +242,7 @@ def take_in(
     ids = () if definition.ids is None else definition.ids.columns
     missing = [c for c in (definition.event_time, *definition.by, *ids) if c not in table.column_names]
     if missing:
-        raise UnknownColumn(
-            f"column {missing[0]!r} of {definition.name!r} is not in the input, which has {user_columns(table)}"
-        )
+        raise UnknownColumn.lacking(missing[0], repr(definition.name), user_columns(table))
     table = in_position_order(table) if sort else table
     times = event_times(
         table.column(definition.event_time),

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
+from windrow.core.meant import meant
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
 
 #: What a schema says beside its columns.
@@ -98,11 +99,14 @@ def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
                 raise TypeClash(refusal)
 
 
-def missing(what: str, names: Iterable[str]) -> UnknownColumn:
+def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
     """That a column is in no message, which have these."""
+    known = sorted(map(str, names))
+    near = meant(column, known)
+    remedy = f"did you mean {near!r}? Else" if near else "use one of these names, or"
     return UnknownColumn(
-        f"{what} is in no message so far, which have {sorted(map(str, names))}: use one of these names, or tell the columns "
-        "that are to come by open(schema=)"
+        f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} tell the columns that are to come by "
+        "open(schema=)"
     )
 
 
@@ -112,7 +116,7 @@ def unseen(error: UnknownColumn, names: Iterable[str]) -> UnknownColumn:
         return UnknownColumn(
             f"{error.message}; of messages without a type yet, tell their columns by open(schema=)"
         )
-    return missing(f"column {error.column!r} of {error.of}", names)
+    return missing(error.column, error.of, names)
 
 
 def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:

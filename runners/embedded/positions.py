@@ -162,9 +162,7 @@ def _named(table: pa.Table, named: Positions) -> tuple[Any, Any, Any]:
 def _position(table: pa.Table, name: str, kind: pa.DataType, below: int | None = None) -> pa.ChunkedArray:
     """A column of positions. A row that stands nowhere is a mistake of the program, as it is with messages."""
     if name not in table.column_names:
-        raise UnknownColumn(
-            f"column {name!r} of positions is not in the input, which has {table.column_names}"
-        )
+        raise UnknownColumn.lacking(name, "positions", table.column_names)
     try:
         column = table.column(name).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from windrow.core.errors import ConfigurationError
 from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
-from windrow.runners.spark.inputs import check_one, one_way, together
+from windrow.runners.spark.inputs import check_one, frame_of, one_way, together
 from windrow.stores.scratch import make_scratch
 
 
@@ -30,7 +30,7 @@ def apply(
         df, _ = together(definitions, one_way(definitions, df, frames or {}))
     else:
         check_one(definitions)
-    if df.isStreaming:
+    if frame_of(df, "what apply is given").isStreaming:
         raise ConfigurationError(
             "apply needs a bounded DataFrame, this one is streaming: use writeStream(df), or spark.read"
         )

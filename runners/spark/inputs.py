@@ -264,6 +264,14 @@ def check_one(definitions: Sequence[Definition]) -> None:
             )
 
 
+def frame_of(given: Any, what: str) -> DataFrame:
+    """What is given as a frame."""
+    remedy = "give a DataFrame of Spark, such as spark.read... or spark.createDataFrame(...)"
+    if not isinstance(given, DataFrame):
+        raise ConfigurationError(f"{what} is a {type(given).__name__}: {remedy}")
+    return given
+
+
 def one_way(
     definitions: Sequence[Definition], df: Any, frames: Mapping[str, DataFrame]
 ) -> Mapping[str, DataFrame]:
@@ -277,7 +285,7 @@ def one_way(
         raise ConfigurationError(
             f"a DataFrame and the inputs {sorted(frames)} are given: give each by its name"
         )
-    return frames
+    return {name: frame_of(frame, f"input {name!r}") for name, frame in frames.items()}
 
 
 def together(
@@ -290,7 +298,7 @@ def together(
             f"{', '.join(repr(d.name) for d in definitions)} takes the inputs {list(inputs)}, given are {sorted(frames)}: give "
             "each by its name, e.g. " + ", ".join(f"{n}=df" for n in inputs)
         )
-    streaming = any(frame.isStreaming for frame in frames.values())
+    streaming = any(frame_of(frame, f"input {name!r}").isStreaming for name, frame in frames.items())
     parts, kinds, absent = [], set(), []
     for given in inputs.values():
         frame = frames[given.name]

@@ -85,9 +85,7 @@ def event_micros(df: DataFrame, given: Input) -> str:
     """SQL of event time in microseconds; null where it is no time."""
     name = given.event_time
     if name not in df.columns:
-        raise UnknownColumn(
-            f"event time {name!r} of {given.name!r} is not in the input, which has {df.columns}"
-        )
+        raise UnknownColumn.lacking(name, repr(given.name), df.columns)
     kind, column, zone = df.schema[name].dataType, quoted(name), given.time_zone
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
@@ -162,9 +160,7 @@ def check_names(columns: Sequence[str], definitions: Sequence[Definition]) -> No
     for definition in definitions:
         for name in definition.columns_of(definition.inputs[0]):
             if name not in columns:
-                raise UnknownColumn(
-                    f"column {name!r} of {definition.name!r} is not in the input, which has {list(columns)}"
-                )
+                raise UnknownColumn.lacking(name, repr(definition.name), columns)
     clash = [c for c in columns if c.startswith("__") and c not in (SOURCE, PARTITION, OFFSET, ORDINAL)]
     if clash:
         raise ReservedColumn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,19 +20,29 @@ from windrow.core import check
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
+from windrow.core.meant import meant
 from windrow.core.time import Duration, duration_us
 from windrow.operators.operator import Definition
 from windrow.runners.publishing import sinks_of
 from windrow.runners.spark import routes
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.checkpoint import RETAIN, RETAINED, SparkCheckpoint
-from windrow.runners.spark.inputs import check_one, inputs_of, one_way, together
+from windrow.runners.spark.inputs import check_one, frame_of, inputs_of, one_way, together
 from windrow.runners.spark.kafka import ranges_of
 from windrow.runners.spark.limits import warn_of_no_limit
 from windrow.runners.spark.query import WindowQuery
 from windrow.runners.spark.routes import HEARTBEAT
 from windrow.runners.spark.session import check_session, start
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink
+
+#: Verbs of Spark's writer that have another place here.
+ELSEWHERE = {
+    "outputMode": "what is told when stands in the definition, emit=wr.Emit.append(), wr.Emit.update() or others",
+    "format": "use .sink(wr.sinks.parquet('out')), or another of wr.sinks",
+    "foreachBatch": "use .sink(function), which gets (DataFrame of panes, token)",
+    "foreach": "use .sink(function), which gets (DataFrame of panes, token)",
+    "toTable": "use .sink(function), which gets (DataFrame of panes, token)",
+}
 
 
 class WindowStreamWriter:
@@ -61,7 +71,7 @@ class WindowStreamWriter:
             check_one(definitions)
             if isinstance(stream, KafkaStream):
                 routes.check_names(stream.schema.names, definitions)
-            elif not stream.isStreaming:
+            elif not frame_of(stream, "what writeStream is given").isStreaming:
                 raise ConfigurationError(
                     "writeStream needs a streaming DataFrame, this one is bounded: use apply(df), or spark.readStream"
                 )
@@ -106,7 +116,7 @@ class WindowStreamWriter:
         """Set an option; see the class. As in Spark, upper and lower case are one."""
         name = {o.lower(): o for o in self.OPTIONS}.get(key.lower())
         if name is None:
-            near = check.meant(key, self.OPTIONS)
+            near = meant(key, self.OPTIONS)
             raise ConfigurationError(
                 f"option {key!r}={value!r} is none of {list(self.OPTIONS)}: "
                 + (f"did you mean {near!r}?" if near else "options of a source go to spark.readStream")
@@ -120,6 +130,7 @@ class WindowStreamWriter:
             self.option(key, value)
         return self
 
+    @check.suggests
     def trigger(
         self, *, processingTime: str | None = None, availableNow: bool | None = None
     ) -> WindowStreamWriter:
@@ -132,6 +143,13 @@ class WindowStreamWriter:
             else {"availableNow": availableNow}
         )
         return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for what is not there: verbs of Spark's writer that have another place here say which."""
+            place = ELSEWHERE.get(name, "see help(wr.Aggregate.writeStream)")
+            raise AttributeError(f"the writer of writeStream has no {name!r}: {place}")
 
     def queryName(self, name: str) -> WindowStreamWriter:
         """The name of the query."""

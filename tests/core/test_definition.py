@@ -331,6 +331,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "an id twice": (lambda: wr.ids("a", "a"), e.ConfigurationError, ["('a', 'a')", "once"]),
     "ids as a number": (lambda: define(ids=7), e.ConfigurationError, ["ids=7", "use 'order_id'"]),
     "no option": (lambda: define(watermrk="1 s"), e.UnknownOption, ["Aggregate", "'watermrk'", "did you mean 'watermark'?"]),
+    "by place": (lambda: wr.Aggregate("k", "t"), e.UnknownOption, ["given 2 arguments by place, and takes 0", "by=..., "]),
     "no such option at all": (lambda: define(xyzzy=1), e.UnknownOption, ["'xyzzy'", "there are by, event_time, window"]),
     "a trigger of True": (lambda: wr.every(True), e.BadTrigger, ["True", "'10 seconds'"]),
     "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "1 or more"]),

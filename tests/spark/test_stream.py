@@ -17,7 +17,14 @@ from pyspark.errors import StreamingQueryException
 
 import windrow as wr
 from tests.deep import usually
-from windrow.core.errors import ConfigurationError, DuplicateColumn, QueryStopped, TypeClash, UnknownColumn
+from windrow.core.errors import (
+    ConfigurationError,
+    DuplicateColumn,
+    QueryStopped,
+    TypeClash,
+    UnknownColumn,
+    UnknownOption,
+)
 from windrow.runners import protocol
 from windrow.runners.spark import routes
 from windrow.runners.spark.batch import BatchFunction
@@ -318,6 +325,22 @@ def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any,
     assert not (tmp_path / "c").exists()
 
 
+def test_verbs_of_spark_that_have_another_place_say_which(spark: Any, feed: Any) -> None:
+    writer = define().writeStream(feed().stream(spark))
+    for verb, says in [
+        ("outputMode", "'outputMode': what is told when stands in the definition, emit="),
+        ("format", "'format': use .sink"),
+        ("foreachBatch", r"'foreachBatch': use .sink\(function\)"),
+        ("partitionBy", "'partitionBy': see help"),
+    ]:
+        with pytest.raises(AttributeError, match=f"the writer of writeStream has no {says}"):
+            getattr(writer, verb)
+    with pytest.raises(
+        UnknownOption, match="trigger has no option 'processingtime': did you mean 'processingTime'"
+    ):
+        writer.trigger(processingtime="1 second")  # type: ignore[call-arg]
+
+
 @pytest.mark.proves(
     "Spark: mistakes are refused up front: options, sinks, event times that are none, two columns of one name"
 )
@@ -331,6 +354,17 @@ def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark
     ]:
         with pytest.raises(TypeClash, match=says):
             define().writeStream(stream.selectExpr("k", "v", f"{sql} as t"))
+    alone, named = define(), define(input="i")
+    verbs: list[Callable[[Any], Any]] = [
+        alone.apply,
+        alone.writeStream,
+        lambda rows: named.together(i=rows),
+        lambda rows: named.apply(i=rows),
+        lambda rows: named.writeStream(i=rows),
+    ]
+    for verb in verbs:
+        with pytest.raises(wr.ConfigurationError, match="is a list: give a DataFrame of Spark, such as"):
+            verb([{"k": "a"}])
     with pytest.raises(TypeClash, match="which is no time"):
         define().apply(spark.sql("select 1.5D as t, 'a' as k, 1L as v"))
     with pytest.raises(DuplicateColumn, match="'k' and 'K', which are one name to Spark"):
