@@ -28,6 +28,7 @@ from windrow.operators.operator import Definition
 from windrow.runners.answers import Answer, Gathered, gathered
 from windrow.runners.publishing import Publisher
 from windrow.runners.tasks import SNAPSHOT_EVERY
+from windrow.stores.files import on_disk
 from windrow.stores.slices import whole
 
 logger = get_logger()
@@ -100,7 +101,8 @@ class BatchProtocol:
             plan = self.job.pending_plan() if decision.reuse_intent else None
             if plan is None:
                 plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
-                self.job.record_intent(plan)
+                with self._on_disk():
+                    self.job.record_intent(plan)
             record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
             if record is not None:
                 self.publish()
@@ -173,10 +175,14 @@ class BatchProtocol:
             watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
         )
         with self._unless_over():
-            job.record_intent(plan)
+            with self._on_disk():
+                job.record_intent(plan)
             record = self.commit(plan, act(plan), query_id, batch_id, False)
             self.publish()
             return record
+
+    def _on_disk(self) -> contextlib.AbstractContextManager[None]:
+        return on_disk(self.job.folders.location)
 
     @contextlib.contextmanager
     def _unless_over(self) -> Iterator[None]:
@@ -258,19 +264,20 @@ class BatchProtocol:
                 return None
         _check_names(job, taken.next_offsets)
         now_before_us = job.progress.now_us
-        record = job.commit(
-            plan.commit,
-            _steps(plan, taken),
-            [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
-            marks=taken.marks,
-            next_offsets={} if self.of_files else taken.next_offsets,
-            watermarks_us=plan.watermarks_us,
-            now_us=plan.now_us,
-            counters=taken.counters,
-            query_id=query_id,
-            batch_id=batch_id,
-            meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().refiling()}},
-        )
+        with self._on_disk():
+            record = job.commit(
+                plan.commit,
+                _steps(plan, taken),
+                [a.result for a in sorted(answers, key=lambda a: a.result.shard)],
+                marks=taken.marks,
+                next_offsets={} if self.of_files else taken.next_offsets,
+                watermarks_us=plan.watermarks_us,
+                now_us=plan.now_us,
+                counters=taken.counters,
+                query_id=query_id,
+                batch_id=batch_id,
+                meta={FILING: {d.name: d.filing() for d in self.definitions if d.logic().refiling()}},
+            )
         if all(a.still for a in answers):
             ended = _ended(self._periods or (), now_before_us, plan.now_us)
             job.still_periods = ended | (job.still_periods if job.still == record.commit - 1 else frozenset())

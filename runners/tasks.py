@@ -18,8 +18,9 @@ from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, ST
 from windrow.checkpoint.resting import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.errors import BadLocation, CorruptState
+from windrow.core.errors import BadLocation, CorruptState, StateError
 from windrow.core.location import local_path
+from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
@@ -47,9 +48,12 @@ from windrow.runners.wire import (
     tables_of_shard,
 )
 from windrow.stores import spill
+from windrow.stores.files import on_disk
 from windrow.stores.kv import KV, Overlay
 from windrow.stores.spill import Gathered
 from windrow.stores.spilled import Spilling
+
+logger = get_logger()
 
 SNAPSHOT_EVERY = 32
 #: Shards take theirs in different commits: so many apart.
@@ -188,7 +192,8 @@ def _all(held: list[pa.Table], came: Iterator[tuple[int, pa.Table]]) -> Iterator
 def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
     """The store of a shard, caught up with the commits before this one; or why that takes a replay first."""
     try:
-        return plan.open(number)
+        with on_disk(plan.spec.folders.location):
+            return plan.open(number)
     except MessagesLost as error:
         if not plan.can_replay:
             raise
@@ -355,15 +360,26 @@ class Work:
         """The answer, its files written; where one is due, with a snapshot of the commit before."""
         plan, shard, answer = self.plan, self.shard, self.answer
         self.counters["rows"] = answer.rows
-        snapshot = shard.snapshot() if plan.takes_snapshot(shard.spec.shard) else None
+        snapshot = self._snapshot() if plan.takes_snapshot(shard.spec.shard) else None
         letters = pa.concat_tables(self.dead) if self.dead else None
         silent = not self.panes and letters is None and not self.overlay.spilled
         answer.still = silent and only_time_passed(shard.kv, self.overlay.batch)
         panes = {name: rows if (held := rows.held) is None else held for name, rows in self.panes.items()}
-        answer.result = shard.write(
-            plan.commit, self.overlay.changes, panes, letters, self.counters, snapshot=snapshot
-        )
+        with on_disk(plan.spec.folders.location):
+            answer.result = shard.write(
+                plan.commit, self.overlay.changes, panes, letters, self.counters, snapshot=snapshot
+            )
         return answer
+
+    def _snapshot(self) -> str | None:
+        """Of the commit before; None where it cannot be taken, by which no commit fails: the next one that is due is tried."""
+        try:
+            return self.shard.snapshot()
+        except CorruptState:
+            raise
+        except (StateError, OSError) as error:
+            logger.warning("no snapshot could be taken", path=self.shard.spec.path, error=str(error))
+            return None
 
 
 def both_steps(logic: Logic, overlay: Overlay, rows: pa.Table, watermark_us: int, now_us: int) -> StepResult:

@@ -48,6 +48,7 @@ from windrow.runners.spark.session import check_session
 from windrow.runners.spark.shared import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
 from windrow.runners.spark.stopping import Gate
+from windrow.stores.files import on_disk
 
 logger = get_logger()
 
@@ -143,7 +144,8 @@ class BatchFunction:
         spark = df.sparkSession
         if self._job is None:
             self._honour(df)
-        self._open(spark)
+        with on_disk(self.location):
+            self._open(spark)
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "bounded"
         protocol = self._protocol(spark)
         if protocol.rests(query_id, batch_id):
@@ -187,7 +189,8 @@ class BatchFunction:
             if self._job is None:
                 self._honour(stream)
             self.input_schema = stream.schema
-        self._open(spark)
+        with on_disk(self.location):
+            self._open(spark)
         started = time.monotonic()
         protocol, schema = self._protocol(spark), self.input_schema
         if schema is None and not protocol.drained:
