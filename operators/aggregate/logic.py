@@ -21,6 +21,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
 from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
+from windrow.operators.aggregate.meeting import broken_where_they_meet
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
 from windrow.operators.aggregate.runs import WindowRuns
@@ -149,6 +150,10 @@ class WindowAggregator(Ticking, Grouping):
             return
         rows, row_of = self.noted(filed.rows, progress.step), filed.row_of
         deltas, groups, broken = self.deltas(rows, row_of, filed.starts, filed.ends)
+        if self.calculation.runs_code:
+            starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
+            near = self.store.near(kv, starts, deltas.select([START, *self.definition.by]))
+            broken += broken_where_they_meet(self.calculation, near.rows, deltas)
         if broken:
             deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
         if self.history is not None:

@@ -26,6 +26,7 @@ from windrow.core.windows import Inherited, Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.plain_intake import PlainIntake
+from windrow.operators.aggregate.tuple_oracle import Touched, numbered_without_failed
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
 from windrow.operators.plain.arrow import Raised
 from windrow.operators.plain.cells import Cell, Key, Taken, place
@@ -110,7 +111,8 @@ class AggregateOracle(PlainIntake):
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
         self.counted, corrections = [], self._corrections(watermark_us)
-        touched: dict[tuple[Key, Window | TupleWindow], list[Taken]] = {}
+        touched: Touched = {}
+        numbers, filed = dict(self._numbers), list[tuple[Key, Taken]]()
         for message in self._admitted(messages, now, watermark_us):
             key = self._key_of(message)
             if not self._ids.is_new(key, message, watermark_us):
@@ -127,8 +129,11 @@ class AggregateOracle(PlainIntake):
                 continue
             if windows is not None:
                 self.counted.append((message.position.source, message.position.partition, message.time_us))
+            filed.append((key, message))
             for window in windows or []:
                 touched.setdefault((key, window), []).append(message)
+        if isinstance(self.definition.window, Tuples):
+            touched = numbered_without_failed(self, touched, filed, numbers)
         cells = [self._file(key, window, new, now) for (key, window), new in touched.items()]
         panes: list[Pane] = []
         for cell in sorted([cell for cell in cells if cell is not None], key=self._place):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
@@ -23,20 +23,22 @@ from windrow.operators.aggregate.bridges import Pieces
 from windrow.operators.aggregate.extents import Extents, by_code, holders, joined, reach_of, reached
 from windrow.operators.aggregate.filing import bury_broken, bury_failed
 from windrow.operators.aggregate.history import moments
+from windrow.operators.aggregate.meeting import broken_where_they_meet
 from windrow.operators.aggregate.own_gaps import GAP
 from windrow.operators.aggregate.run_steps import STEPS
 from windrow.operators.aggregate.session_cuts import NOTHING, REACH, Gone, divide
 from windrow.operators.aggregate.session_merging import COMPONENT, Given, Parts, by_cell, merge_parts
-from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of
+from windrow.operators.aggregate.session_rows import Rows, Step, Stored, codes_of, unfolded
 from windrow.operators.aggregate.session_taking_back import Going, counted_on, going
 from windrow.operators.aggregate.session_waiting import CAME, settle, settled
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
 from windrow.operators.aggregate.wider_gap import floor_of
+from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
 from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.steps.groups import Groups, combine, stable_order
+from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
-from windrow.stores.sessions import HOT
+from windrow.stores.sessions import HOME, HOT, STANDS
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions import SessionAggregator
@@ -159,7 +161,7 @@ def _file(
             return None
         parts = _joined_rows(logic, step, rows, given)
     step.result.marks = dict(event_time_marks(rows))
-    deltas = _deltas(logic, step, rows, parts, change)
+    deltas = _deltas(logic, step, rows, given, parts, change)
     pieces = Pieces(moments(rows), ends_of(logic, rows), partial(_positions, rows), joins)
     return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces, change)
 
@@ -339,7 +341,7 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
 
 
 def _deltas(
-    logic: SessionAggregator, step: Step, rows: Slice, parts: Parts, change: Going | None
+    logic: SessionAggregator, step: Step, rows: Slice, given: Given, parts: Parts, change: Going | None
 ) -> pa.Table:
     """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
@@ -355,8 +357,10 @@ def _deltas(
         each=step.of_run and not logic.calculation.regroups,
         groups=pieces,
     )
+    component = parts.piece[groups.first_rows]
+    broken += _broken_where_they_meet(logic, given, parts, deltas, component)
     deltas = logic.dated(deltas, step)
-    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[groups.first_rows]))
+    deltas = deltas.append_column(COMPONENT, pa.array(component))
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
     if logic.history is not None:
@@ -367,6 +371,21 @@ def _deltas(
         mine = rows.take(np.flatnonzero(taken))
         logic.history.add(step.kv, mine, _number(step, mine), logic.calculation)
     return deltas
+
+
+def _broken_where_they_meet(
+    logic: SessionAggregator, given: Given, parts: Parts, deltas: pa.Table, component: IntArray
+) -> list[Broken]:
+    """By row of `deltas`, of which each is of a component, what code of the user's raises on where sessions become one."""
+    mine = parts.stored >= 0
+    if not (logic.calculation.runs_code and mine.any()):
+        return []
+    sessions = unfolded(logic.calculation, given.stored.rows(logic.definition.by, mine)).sessions
+    begins = combine(sessions.column(START)).to_numpy()
+    order = np.lexsort((begins, parts.stored[mine]))
+    stored = without(taken(sessions, order), HOME, STANDS)
+    codes = np.r_[parts.stored[mine][order], component]
+    return broken_where_they_meet(logic.calculation, stored, deltas, codes)
 
 
 def _number(step: Step, rows: Slice) -> int | IntArray:

@@ -23,6 +23,7 @@ from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import fire
+from windrow.operators.aggregate.meeting import broken_where_they_meet
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.runs import TupleRuns
 from windrow.operators.aggregate.state_rows import merge_rows
@@ -131,6 +132,8 @@ class TupleAggregator(Steps):
         row_of, firsts = self._assign(numbers)
         rows = self.noted(rows, progress.step, numbers)
         deltas, delta_groups, broken = self.deltas(rows, row_of, firsts, firsts + self.size - 1)
+        known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
+        broken += broken_where_they_meet(self.calculation, known, deltas)
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
             if len(rows):
@@ -139,7 +142,6 @@ class TupleAggregator(Steps):
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
         kv.write(counted)
-        known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
         together = fresh if known is None else concat([known, fresh])
         notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))

@@ -119,6 +119,11 @@ class Calculation:
         return all(kernel is None or kernel.regroups for kernel in self.kernels.values())
 
     @property
+    def runs_code(self) -> bool:
+        """True if code of the user's merges accumulators, which may raise."""
+        return any(a.kind == "user" for a in self.definition.agg.values())
+
+    @property
     def order_free(self) -> bool:
         """True if accumulators may be merged in any order, without a change of bits: counts, and integers and the like."""
         return self.regroups and all(
