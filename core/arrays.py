@@ -30,6 +30,17 @@ def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
     return column[0].equals(column[n // 2]) and bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
+def in_bits(kind: pa.DataType) -> bool:
+    """True of values that may be equal and not the same: 0.0 and -0.0, and what holds them."""
+    return not (
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_temporal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+    )
+
+
 def extremes(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """The least and the most of each column: many rows side by side, as numpy is slow at short ones."""
     n, width = matrix.shape

@@ -23,8 +23,9 @@ from windrow.core.types import concat
 from windrow.stores import divided
 from windrow.stores.divided import Directory, DividedWindows, Merge
 from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.packed import narrow_rows
 from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
-from windrow.stores.pages import Head, among, hashes_of, is_page, size_of, unpack
+from windrow.stores.pages import Head, among, hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
 from windrow.stores.spread import Hashes, KeyColumns
@@ -45,7 +46,6 @@ from windrow.stores.values import (
     header_of,
     key_of,
     record_batch,
-    rows_of,
 )
 from windrow.stores.windows import START, UPSERT, Near, Schemas, bound, put_schema, split_by_start
 
@@ -56,6 +56,8 @@ FOLD_AT = 16
 FOLD_LARGE_AT = 64
 #: One of more bytes is looked at as soon as it has them, however few its blocks.
 FOLD_BYTES = 128 << 20
+#: Of so many rows, and more, the blocks of windows that are not soon merged are narrow: fewer take more time than bytes.
+NARROW_FROM = 2_048
 #: Windows are read this many at a time.
 WINDOWS_AT_ONCE = 64
 
@@ -68,19 +70,22 @@ class OfBlocks(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.newest.block.whole + self.newest.block.since
+        return sum(map(size_of, self.values))
 
 
 class BlockWindows:
     """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
 
-    by: key columns; without any a window has one row, and is never divided. pages: if not as usual
+    by: key columns; without any a window has one row, and is never divided. pages: if not as usual. narrow: blocks of many
+    rows are, which lie long
     """
 
     merges_on_read = True
 
-    def __init__(self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None) -> None:
-        self.cf, self.aux, self.by = cf, aux, KeyColumns.of(by)
+    def __init__(
+        self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None, narrow: bool = False
+    ) -> None:
+        self.cf, self.aux, self.by, self._narrow = cf, aux, KeyColumns.of(by), narrow
         self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
 
@@ -119,7 +124,7 @@ class BlockWindows:
         batch, due, keys, values = Batch(), list[int](), list[bytes](), list[bytes]()
         schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
-            prefix, data = encode_i64(start), record_batch(part)
+            prefix, data = encode_i64(start), self._data(part, schema)
             newest = self._known(kv, prefix, None if known is None else known.get(start))
             if newest is None:
                 number, block = 0, Block(BLOCK_FORMAT, schema, 0, len(data), 0)
@@ -137,9 +142,13 @@ class BlockWindows:
                 ):
                     due.append(start)
             keys.append(prefix + number.to_bytes(8, "big"))
-            values.append(HEADER.pack(*block) + data)
+            values.append(block.before(data))
         put_pairs(kv, batch, self.cf, keys, values, sys.maxsize if not aside else RUN_BYTES)
         return due
+
+    def _data(self, rows: pa.Table, schema: bytes) -> bytes:
+        """The rows of a block."""
+        return narrow_rows(rows, schema) if self._narrow and len(rows) >= NARROW_FROM else record_batch(rows)
 
     def _is_due(self, block: Block, gathered: int) -> bool:
         """True if a window is to be folded that has so many blocks after its first, as the newest says."""
@@ -299,13 +308,14 @@ class BlockWindows:
         """`merged` in the place of the blocks up to `number`, which had `size` bytes. newer: the newest, which tells of it."""
         block, batch = newest.block, Batch()
         rows = merged.append_column(UPSERT, pa.array(np.ones(len(merged), dtype=bool)))
-        schema, data = put_schema(kv, self.aux, batch, rows.schema), record_batch(rows)
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        data = self._data(rows, schema)
         batch.delete_range(self.cf, key_of(prefix, block.first), key_of(prefix, number + 1))
         batch.put(self.cf, key_of(prefix, number), first_block(schema, number, data))
         if number < newest.number:
             since = block.whole + block.since - size
             header = header_of(newer)._replace(first=number, whole=len(data), since=since)
-            batch.put(self.cf, key_of(prefix, newest.number), HEADER.pack(*header) + newer[HEADER.size :])
+            batch.put(self.cf, key_of(prefix, newest.number), header.before(newer[HEADER.size :]))
         kv.write(batch)
 
     def _block(self, kv: KV, prefix: bytes, number: int) -> bytes:

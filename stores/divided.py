@@ -26,7 +26,7 @@ from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.packed import Packed
-from windrow.stores.pages import Head, hashes_of, in_order, is_page
+from windrow.stores.pages import Head, hashes_of, in_order, is_page, rows_of
 from windrow.stores.spread import NUMBERS, Hashes, KeyColumns, numbers_of
 from windrow.stores.values import (
     DIVIDED,
@@ -36,7 +36,6 @@ from windrow.stores.values import (
     SINCE,
     Newest,
     key_of,
-    rows_of,
 )
 from windrow.stores.windows import UPSERT, Schemas, pack_table, put_schema
 

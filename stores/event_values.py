@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import extremes, is_one, letters_of, width_of
+from windrow.core.arrays import extremes, in_bits, is_one, letters_of, width_of
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
 
@@ -91,7 +91,7 @@ def packed(rows: pa.Table) -> bytes:
 def _column(rows: pa.Table, field: pa.Field, narrow: bool) -> _Column:
     column, kind = rows.column(field.name), field.type
     one = column.slice(0, 1)
-    if field.name != TIME and not _in_bits(kind) and is_one(column):
+    if field.name != TIME and not in_bits(kind) and is_one(column):
         return _Column(_SAME, None, one)
     moments = pa.types.is_timestamp(kind)
     if moments and kind.unit == "us" and column.cast(pa.int64()).equals(rows.column(TIME)):
@@ -136,17 +136,6 @@ def _width(most: int, widths: tuple[int, ...]) -> int | None:
 
 def _unsigned(width: int) -> pa.DataType:
     return pa.type_for_alias(f"uint{8 * width}")
-
-
-def _in_bits(kind: pa.DataType) -> bool:
-    """True of values that may be equal and not the same: 0.0 and -0.0, and what holds them."""
-    return not (
-        pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-    )
 
 
 def _stream(rows: pa.Table) -> pa.Buffer:

@@ -373,9 +373,10 @@ class Overlay:
         ranges = changes.ranges
         found: list[Any] = [changes.points.data.get(key, _UNSET) for key in keys]
         if changes.runs:
-            for i in [i for i, value in enumerate(found) if value is _UNSET]:
-                put = changes.in_runs(keys[i])
-                found[i] = _UNSET if put is None else put
+            low, high = changes.runs[0].first, changes.runs[-1].last  # mostly of windows that nobody asks for
+            for i in [i for i, key in enumerate(keys) if low <= key <= high and found[i] is _UNSET]:
+                if (put := changes.in_runs(keys[i])) is not None:
+                    found[i] = put
         asked = [i for i, value in enumerate(found) if value is _UNSET and not (ranges and keys[i] in ranges)]
         for i, value in zip(asked, self.base.multi_get(cf, [keys[i] for i in asked]), strict=True):
             found[i] = value
@@ -388,9 +389,7 @@ class Overlay:
         if changes is None:
             return self.base.scan(cf, start, end, reverse)
         pending = changes.points.scan(start, end, reverse)
-        gaps = list(changes.ranges.gaps(start, end))
-        if reverse:
-            gaps.reverse()
+        gaps = list(changes.ranges.gaps(start, end))[:: -1 if reverse else 1]
         below = gaps_of(self.base, cf, gaps, reverse)
         if changes.runs:
             below = laid_over(below, changes.scan_runs(start, end, reverse), reverse)

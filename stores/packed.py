@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.stores.narrow import LENGTH, Part, number, text
-from windrow.stores.pages import HEAD, NARROW, PAGE, TEXTS, Columns, columns_of
+from windrow.stores.pages import HEAD, PAGE, TEXTS, Columns, columns_of
+from windrow.stores.values import NARROW
 
 #: So many pages that are written at once are narrow: fewer cost more time than bytes, and would each have a shape of its own.
 NARROW_PAGES = 512
@@ -23,9 +24,10 @@ _AT_HAND = 1 << 11
 class Packed:
     """Rows as pages: page i has the rows from `bounds[i]` to `bounds[i + 1]`."""
 
-    def __init__(self, rows: pa.Table, schema: bytes, bounds: IntArray) -> None:
+    def __init__(self, rows: pa.Table, schema: bytes, bounds: IntArray, narrow: bool | None = None) -> None:
+        """narrow: whether they are; None: if they are many"""
         self._schema, columns, self._rows = schema, columns_of(rows.schema), bounds.tolist()
-        narrow = len(rows) > 0 and len(bounds) > NARROW_PAGES
+        narrow = len(rows) > 0 and (len(bounds) > NARROW_PAGES if narrow is None else narrow)
         self._page, self._shape, given = NARROW if narrow else PAGE, b"", list[Part]()
         arrays = [_one(rows.column(i)) for i in range(rows.num_columns)]
         nulls = np.zeros((columns.record["null"].shape[0], len(rows)), dtype=np.uint8)
@@ -94,6 +96,11 @@ class Packed:
         data, size = heads.tobytes(), heads.itemsize
         firsts = [data[at : at + size] for at in range(0, len(data), size)]
         return list(map(b"".join, zip(firsts, self._lengths, *self._parts, strict=True)))
+
+
+def narrow_rows(rows: pa.Table, schema: bytes) -> bytes:
+    """Rows, of which there is one at least, as one narrow page."""
+    return Packed(rows, schema, np.array([0, len(rows)]), narrow=True).page(0)
 
 
 def _narrow(columns: Columns, schema: pa.Schema, given: Sequence[Part]) -> list[Part]:

@@ -32,6 +32,7 @@ from windrow.stores.pages import (
     in_order,
     page_of,
     rows_in,
+    rows_of,
     split_from,
     unpack,
 )
@@ -39,7 +40,7 @@ from windrow.stores.run import Pairs
 from windrow.stores.shares import of_pages
 from windrow.stores.spill import Spill
 from windrow.stores.spread import KeyColumns
-from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, page_keys, rows_of
+from windrow.stores.values import END_OF_CF, PAGES, SINCE, key_of, page_keys
 from windrow.stores.waiting import Waiting
 from windrow.stores.windows import PENDING, START, UPSERT, Near, Schemas, put_schema
 from windrow.stores.written import FEW_VALUES, Written

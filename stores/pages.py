@@ -28,12 +28,12 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores.narrow import ITEM, LENGTH, TEXT, items_of, numbers, texts
 from windrow.stores.spread import KeyColumns, hashes
-from windrow.stores.values import rows_of
-from windrow.stores.windows import UPSERT, Schemas
+from windrow.stores.values import HEADER, NARROW, NARROW_ROWS, header_of
+from windrow.stores.windows import UPSERT, Schemas, unpack_table
 
-#: The format of a page, and of a narrow one.
-PAGE, NARROW = 4, 8
-#: A narrow page is this part of what its rows take, about.
+#: The format of a page; that of a narrow one is `NARROW`.
+PAGE = 4
+#: What is narrow is this part of what its rows take, about.
 _PART = 4
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
@@ -78,9 +78,9 @@ def is_page(value: bytes) -> bool:
     return value[0] in (PAGE, NARROW)
 
 
-def size_of(page: bytes) -> int:
-    """The bytes that a page would take if it were not narrow, about."""
-    return len(page) * _PART if page[0] == NARROW else len(page)
+def size_of(value: bytes) -> int:
+    """The bytes that a page, or a block, would take if it were not narrow, about."""
+    return len(value) * _PART if value[0] == NARROW or value[0] & NARROW_ROWS else len(value)
 
 
 def rows_in(pages: Iterable[bytes]) -> IntArray:
@@ -175,6 +175,21 @@ def split_from(pages: int, more: int) -> set[int]:
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
+    """The rows of a block."""
+    if value[:1] == b"\x01":
+        return unpack_table(value)
+    header = header_of(value)
+    if value[0] & NARROW_ROWS:
+        [rows] = unpack([value[HEADER.size :]], schemas)
+        return rows
+    schema = schemas.of(header.schema)
+    try:
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[HEADER.size :], schema)])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
 
 
 def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:

@@ -74,7 +74,7 @@ class SessionStore:
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int, *, keeps: bool = False) -> None:
         self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, beside=HOT)
-        self._rows = BlockWindows(cf, aux, by, self._pages)
+        self._rows = BlockWindows(cf, aux, by, self._pages, narrow=True)
         self._waiting = WaitingRows(cf, aux, by, HOT)
         self._aux, self.width_us, self._keeps = aux, width_us, keeps
 

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.types import concat
-from windrow.stores.pages import hashes_of, is_page, size_of, unpack
+from windrow.stores.pages import hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.spill import Spill
-from windrow.stores.values import rows_of
 from windrow.stores.windows import Schemas
 
 #: Rows of a large window are dealt out to so many shares: 2 to this power.

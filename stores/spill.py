@@ -1,6 +1,7 @@
 """Rows that need not be in memory all at once: they wait in a file, in the system's temporary folder, that has no name.
 
-Whatever becomes of the process, nothing is left behind: the file goes with the last that was read from it.
+Whatever becomes of the process, nothing is left behind: the file goes with the last that was read from it. A column of one
+value, and one that another has, too, are told and not written: of panes these are half.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from windrow.core.arrays import in_bits, is_one
 from windrow.core.types import concat
 from windrow.stores.files import Unnamed
 
@@ -18,15 +20,22 @@ from windrow.stores.files import Unnamed
 _ALIGNED = 64
 #: About so many bytes are in memory at once of rows that gather, and no more of them are read at once.
 SLICE_BYTES, SLICE_ROWS = 16 << 20, 1 << 16
+#: Of fewer rows all columns are written: to look at them takes longer.
+_MANY = 1 << 12
 
 
 class _Piece(NamedTuple):
-    """A record batch: where its bytes lie, and its columns."""
+    """A record batch: where its bytes lie, its columns, and those that lie there. nbytes: of all. told: of each of the others
+    the one value, or which of those that lie there it is.
+    """
 
     at: int
     size: int
     rows: int
     schema: pa.Schema
+    lie: pa.Schema
+    nbytes: int
+    told: dict[int, pa.Array | int]
 
 
 class Spill:
@@ -34,16 +43,39 @@ class Spill:
 
     def __init__(self) -> None:
         self._pieces: dict[int, list[_Piece]] = {}
-        self._file = Unnamed()
+        self._file, self._ones = Unnamed(), dict[pa.Scalar, pa.Array]()
 
     def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
         """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
         pieces = self._pieces.setdefault(number, [])
         for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
-                data = batch.serialize()
+                some, told = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+                data = some.serialize()
                 at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
-                pieces.append(_Piece(at, data.size, len(batch), batch.schema))
+                nbytes = data.size + sum(batch.column(i).nbytes for i in told)
+                pieces.append(_Piece(at, data.size, len(batch), batch.schema, some.schema, nbytes, told))
+
+    def _apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, pa.Array | int]]:
+        """The columns that are to be written, and what is told of the others."""
+        lie, told = list[int](), dict[int, pa.Array | int]()
+        for i, column in enumerate(batch.columns):
+            if not in_bits(column.type) and is_one(column):
+                told[i] = self._repeated(column)
+            elif (
+                twin := next((k for k, n in enumerate(lie) if _equal(column, batch.column(n))), None)
+            ) is None:
+                lie.append(i)
+            else:
+                told[i] = twin
+        return batch.select(lie), told
+
+    def _repeated(self, column: pa.Array) -> pa.Array:
+        """A column of one value. All tables that are read have it of the same memory."""
+        one = column[0]
+        if (known := self._ones.get(one)) is None or len(known) < len(column):
+            known = self._ones[one] = pa.repeat(one, len(column))
+        return known.slice(0, len(column))
 
     @property
     def numbers(self) -> list[int]:
@@ -56,7 +88,7 @@ class Spill:
 
     def nbytes(self, number: int = 0) -> int:
         """How many bytes a table has."""
-        return sum(piece.size for piece in self._pieces.get(number, ()))
+        return sum(piece.nbytes for piece in self._pieces.get(number, ()))
 
     def read(self, numbers: Iterable[int]) -> list[pa.Table]:
         """Tables, one after the other, in memory."""
@@ -71,7 +103,7 @@ class Spill:
         some, size = list[pa.Table](), 0
         for piece in self._pieces.get(number, ()):
             some.append(_table(pa.py_buffer(self._file.read(piece.at, piece.size)), piece))
-            size += piece.size
+            size += piece.nbytes
             if size >= most:
                 yield some
                 some, size = [], 0
@@ -152,5 +184,20 @@ class Away:
         self._from += 1
 
 
+def _equal(column: pa.Array, other: pa.Array) -> bool:
+    """True if two columns of whole numbers or times are the same; told by a glance of most that are not."""
+    kind = column.type
+    if kind != other.type or not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        return False
+    return bool(column[0].equals(other[0]) and column[-1].equals(other[-1]) and column.equals(other))
+
+
 def _table(data: pa.Buffer, piece: _Piece) -> pa.Table:
-    return pa.Table.from_batches([pa.ipc.read_record_batch(data, piece.schema)])
+    batch = pa.ipc.read_record_batch(data, piece.lie)
+    if not piece.told:
+        return pa.Table.from_batches([batch])
+    lie, columns = iter(batch.columns), list[pa.Array]()
+    for i in range(len(piece.schema)):
+        told = piece.told.get(i)
+        columns.append(next(lie) if told is None else batch.column(told) if isinstance(told, int) else told)
+    return pa.Table.from_arrays(columns, schema=piece.schema)

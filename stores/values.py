@@ -1,4 +1,4 @@
-"""Blocks of rows as values: `<start i64><number u64>` -> header, Arrow record batch.
+"""Blocks of rows as values: `<start i64><number u64>` -> header, Arrow record batch or narrow page (`stores/pages.py`).
 
 Numbers, where a window is more than blocks in a row: `SINCE` and on is what has come since it was folded, below are its parts
 (`stores/divided.py`) or pages (`stores/paged.py`).
@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.stores.windows import Schemas, unpack_table
 
 #: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window, today and once.
 BLOCK_FORMAT, BESIDE, DIVIDED, FORMER_DIVIDED = 2, 5, 6, 3
 #: A block of a window of which some block says what there is no more (`stores/standing.py`).
 CHANGED = 9
+#: Added to the version of a block whose rows are a narrow page (`stores/narrow.py`), which begins with this.
+NARROW_ROWS, NARROW = 0x40, 8
 SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
@@ -40,6 +41,11 @@ class Block(NamedTuple):
     first: int
     whole: int
     since: int
+
+    def before(self, data: bytes) -> bytes:
+        """The value of a block of these rows."""
+        version = self.version | (NARROW_ROWS if data[0] == NARROW else 0)
+        return HEADER.pack(version, *self[1:]) + data
 
 
 class Newest(NamedTuple):
@@ -62,7 +68,7 @@ def page_keys(prefixes: Iterable[bytes], pages: Sequence[int] | IntArray) -> lis
 
 def first_block(schema: bytes, number: int, data: bytes) -> bytes:
     """The first block of a window or a part."""
-    return HEADER.pack(*Block(BLOCK_FORMAT, schema, number, len(data), 0)) + data
+    return Block(BLOCK_FORMAT, schema, number, len(data), 0).before(data)
 
 
 def record_batch(rows: pa.Table) -> bytes:
@@ -72,22 +78,12 @@ def record_batch(rows: pa.Table) -> bytes:
 
 
 def header_of(value: bytes) -> Block:
-    if value[:1] > bytes((DIVIDED,)) and value[:1] != bytes((CHANGED,)):
+    version = value[0] & ~NARROW_ROWS if value else 0
+    if version > DIVIDED and version != CHANGED:
         raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {CHANGED}: upgrade windrow"
+            f"window block of format {value[0]}, this windrow reads up to {NARROW_ROWS | CHANGED}: upgrade windrow"
         )
     try:
-        return Block(*HEADER.unpack_from(value))
+        return Block(*HEADER.unpack_from(value))._replace(version=version)
     except struct.error as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
-
-
-def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
-    if value[:1] == b"\x01":
-        return unpack_table(value)
-    header = header_of(value)
-    schema = schemas.of(header.schema)
-    try:
-        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(value)[HEADER.size :], schema)])
-    except (pa.ArrowInvalid, OSError) as error:
         raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error

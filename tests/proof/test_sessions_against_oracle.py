@@ -21,7 +21,7 @@ from windrow.operators.plain.watermark import InputsOracle
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import to_letters
 from windrow.runners import tasks
-from windrow.stores import packed
+from windrow.stores import blocks, packed
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.draw import BASE_US, SCHEMA, WRONG, Draw
 from windrow.testing.judge import Letter, difference, letters_differ
@@ -107,7 +107,8 @@ def play(seed: int) -> list[str]:
 def test_any_aggregate_over_sessions_says_what_its_oracle_says(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if block:  # as where pages are many
+    if block:  # as where pages are many, and rows
         monkeypatch.setattr(packed, "NARROW_PAGES", 0)
+        monkeypatch.setattr(blocks, "NARROW_FROM", 1)
     said = sum(len(play(seed)) > 3 for seed in range(block, JOBS, BLOCKS))
     assert said > JOBS / BLOCKS / 2

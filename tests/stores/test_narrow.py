@@ -16,7 +16,8 @@ from windrow.stores import packed, pages, shares
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.packed import NARROW_PAGES, Packed
-from windrow.stores.pages import NARROW, PAGE, PAGE_ROWS, in_order, size_of, unpack
+from windrow.stores.pages import PAGE, PAGE_ROWS, in_order, size_of, unpack
+from windrow.stores.values import NARROW
 from windrow.stores.windows import UPSERT, Schemas, put_schema
 
 KINDS: list[pa.DataType] = [

@@ -43,6 +43,46 @@ def test_a_column_that_comes_later_is_null_before() -> None:
     assert spill.mapped()[0].to_pylist() == [{"n": 1, "s": None}, {"n": 2, "s": "22"}]
 
 
+def wide(n: int, first: int = 0) -> pa.Table:
+    """Rows of which some columns have one value, or what others have."""
+    own = pa.array(range(first, first + n), pa.int64())
+    zeros = pa.array([0.0] * (n // 2) + [-0.0] * (n - n // 2))
+    return pa.table(
+        {
+            "one": ["ON_TIME"] * n,
+            "n": own,
+            "again": own.take(pa.array(range(n))),
+            "moment": own.cast(pa.timestamp("us")),
+            "zero": zeros,
+            "none": pa.nulls(n, pa.int64()),
+            "seldom": pa.array([None] + [1] * (n - 1), pa.int64()),
+            "late": own.take(pa.array([*range(n - 1), 0])),
+            "near": own.take(pa.array([0, 0, *range(2, n)])),
+            "is": [True] * n,
+            "last": own,
+        }
+    )
+
+
+def test_a_column_of_one_value_and_one_that_is_as_another_are_told_and_not_written() -> None:
+    n, spill = spill_module._MANY, Spill()
+    tables = [wide(n), wide(n + 5, 7), wide(3), wide(n + 1, 9).slice(1)]
+    for i, some in enumerate(tables):
+        spill.add(some, i % 2)
+    wanted = [pa.concat_tables(tables[i::2]) for i in range(2)]
+    mapped = spill.mapped()
+    for found in (
+        [mapped[0], mapped[1]],
+        [pa.concat_tables(tables) for tables in (spill.read([0]), spill.read([1]))],
+    ):
+        assert [rows.schema for rows in found] == [rows.schema for rows in wanted]
+        assert [str(rows.to_pydict()) for rows in found] == [str(rows.to_pydict()) for rows in wanted]
+    assert spill._file.size < 0.65 * sum(rows.nbytes for rows in tables)
+    assert spill.nbytes(0) >= wanted[0].nbytes  # of all, as where they are in memory
+    former, latter = mapped[1].column("one").chunks
+    assert former.buffers()[2].address == latter.buffers()[2].address
+
+
 @pytest.mark.parametrize("most", [1, 100, 1 << 20])
 def test_rows_that_gather_are_read_in_their_order_about_so_many_at_once(
     most: int, monkeypatch: pytest.MonkeyPatch

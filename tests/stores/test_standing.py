@@ -13,7 +13,7 @@ import pytest
 from windrow.stores import blocks, sessions
 from windrow.stores.kv import MemoryKV
 from windrow.stores.sessions import HOME, HOT, PANE, SessionStore
-from windrow.stores.values import CHANGED
+from windrow.stores.values import CHANGED, NARROW_ROWS
 from windrow.stores.windows import END, START, Near
 
 WIDTH_US = 10
@@ -91,11 +91,13 @@ class Job:
         return {value[0] for _, value in self.kv.scan("windows")}
 
 
+@pytest.mark.parametrize("narrow_from", [2, blocks.NARROW_FROM])
 @pytest.mark.parametrize("page_bytes", [0, 500, sessions.PAGE_BYTES])
 def test_what_is_read_is_what_is_there_wherever_it_lies(
-    monkeypatch: pytest.MonkeyPatch, page_bytes: int
+    monkeypatch: pytest.MonkeyPatch, page_bytes: int, narrow_from: int
 ) -> None:
     monkeypatch.setattr(sessions, "PAGE_BYTES", page_bytes)
+    monkeypatch.setattr(blocks, "NARROW_FROM", narrow_from)
     monkeypatch.setattr(blocks, "FOLD_AT", 5)
     versions = set[int]()
     for seed in range(12):
@@ -104,7 +106,8 @@ def test_what_is_read_is_what_is_there_wherever_it_lies(
             job.chance.choice([job.end, job.step, job.step])()
             job.look()
             versions |= job.versions()
-    assert (CHANGED in versions) == (page_bytes > 0)
+    assert (CHANGED in {version & ~NARROW_ROWS for version in versions}) == (page_bytes > 0)
+    assert (CHANGED | NARROW_ROWS in versions) == (page_bytes > 0 and narrow_from == 2)
 
 
 def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
-from windrow.stores import divided, packed, paged, waiting
+from windrow.stores import blocks, divided, packed, paged, waiting
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE, unpack
 from windrow.stores.rocks import RocksKV
 from windrow.stores.spread import hashes, numbers_of
-from windrow.stores.values import DIVIDED, HEADER, record_batch
+from windrow.stores.values import DIVIDED, HEADER, NARROW_ROWS, record_batch
 from windrow.stores.windows import PlainWindows, Schemas, pack_table, put_schema, unpack_table
 
 CFS = ("windows", "aux")
@@ -54,10 +54,13 @@ class AllPaged(BlockWindows):
         return due
 
 
-@pytest.fixture(params=["blocks", "pages", "plain, by start", "plain, by key"])
+@pytest.fixture(params=["blocks", "narrow blocks", "pages", "plain, by start", "plain, by key"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "blocks":
         return BlockWindows("windows", "aux", ["k"])
+    if request.param == "narrow blocks":
+        monkeypatch.setattr(blocks, "NARROW_FROM", 1)
+        return BlockWindows("windows", "aux", ["k"], narrow=True)
     if request.param == "pages":
         monkeypatch.setattr(paged, "PAGE_ROWS", 1)
         return AllPaged("windows", "aux", ["k"])
@@ -443,6 +446,62 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
                 store.read(kv, [start])
     with pytest.raises((NewerFormat, CorruptState), match=r"upgrade windrow|cannot be read"):
         store.near(kv, [10], rows((10, "a", 1)))
+
+
+def many(n: int) -> pa.Table:
+    return rows(*((0, f"key-{i:07d}", i) for i in range(n)))
+
+
+def test_many_rows_of_windows_that_lie_long_are_narrow_blocks_and_few_are_not() -> None:
+    kv, wide = MemoryKV(CFS), MemoryKV(CFS)
+    store, n = BlockWindows("windows", "aux", ["k"], narrow=True), blocks.NARROW_FROM
+    for some in (many(n), many(n - 1), many(n + 1)):
+        for to, layout in ((kv, store), (wide, BlockWindows("windows", "aux", ["k"]))):
+            layout.append(to, some, upsert=True)
+    assert [value[0] for _, value in kv.scan("windows")] == [NARROW_ROWS | 2, 2, NARROW_ROWS | 2]
+    size, of_wide = (sum(len(value) for _, value in to.scan("windows")) for to in (kv, wide))
+    assert size < 0.6 * of_wide
+    assert store.read(kv, [0]) == BlockWindows("windows", "aux", ["k"]).read(wide, [0])
+    # What they take in memory, and not in the store, says whether a window is taken in slices.
+    assert [chunk.shares is None for most in (size, 4 * size) for chunk in store.chunks(kv, [0], most)] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("keys", [12, 400])
+def test_windows_of_narrow_blocks_are_folded_and_divided_as_others(
+    monkeypatch: pytest.MonkeyPatch, keys: int
+) -> None:
+    """Few blocks are narrow, and whichever are does not matter."""
+    for owner, name, value in ((divided, "PART_BYTES", 2_048), (blocks, "FOLD_LARGE_AT", 8)):
+        monkeypatch.setattr(owner, name, value)
+    kv, store, chance = MemoryKV(CFS), BlockWindows("windows", "aux", ["k"], narrow=True), Random(keys)
+    said, folded = dict[str, int](), list[int]()
+    for n in range(120):
+        monkeypatch.setattr(blocks, "NARROW_FROM", chance.choice([1, 30]))
+        chosen = [f"key-{i:03d}" for i in chance.sample(range(keys), min(keys, chance.randint(1, 40)))]
+        said.update({key: said.get(key, 0) + n for key in chosen})
+        for start in store.append(kv, rows(*((0, key, n) for key in chosen)), upsert=False):
+            folded.append(n)
+            store.fold(kv, start, summed)
+        assert plain(summed(store.read(kv, [0]))) == sorted((0, key, value) for key, value in said.items())
+    versions = {value[0] for _, value in kv.scan("windows")}
+    assert len(folded) > 5 and ({DIVIDED, NARROW_ROWS | DIVIDED} <= versions) == (keys > 100)
+
+
+def test_a_narrow_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
+    kv, store = MemoryKV(CFS), BlockWindows("windows", "aux", ["k"], narrow=True)
+    store.append(kv, many(blocks.NARROW_FROM), upsert=True)
+    [(key, value)] = kv.scan("windows")
+    newer = bytes((NARROW_ROWS | 10,)) + value[1:], b"\x82" + value[1:], value[:40] + b"\x09" + value[41:]
+    for damaged in (*newer, value[:20], value[:40], value[:60], value[:-1]):
+        batch = Batch()
+        batch.put("windows", key, damaged)
+        kv.write(batch)
+        error = NewerFormat if damaged in newer else CorruptState
+        with pytest.raises(error, match=r"upgrade windrow|cannot be read"):
+            store.read(kv, [0])
 
 
 def golden(name: str) -> bytes:
