@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def of(commits: range) -> list[int]:
 
 @contextmanager
 def watched(call: Callable[[int], None]) -> Iterator[None]:
-    """`call(n)` before the nth thing that is done to the disk."""
+    """`call(n)` before the nth thing that is done to the disk. What earlier tests left is collected later: stores flush."""
     n = 0
     busy = False
 
@@ -73,17 +74,21 @@ def watched(call: Callable[[int], None]) -> Iterator[None]:
 
         return done
 
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in (
-            (os, "link"),
-            (os, "unlink"),
-            (os, "rename"),
-            (os, "fsync"),
-            (os, "listdir"),
-            (FolderRecords, "read"),
-        ):
-            patch.setattr(owner, name, before(getattr(owner, name)))
-        yield
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in (
+                (os, "link"),
+                (os, "unlink"),
+                (os, "rename"),
+                (os, "fsync"),
+                (os, "listdir"),
+                (FolderRecords, "read"),
+            ):
+                patch.setattr(owner, name, before(getattr(owner, name)))
+            yield
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
