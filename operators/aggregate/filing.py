@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,27 @@ def bury_failed(
         members = np.unique(row_of[groups.codes == b.group])
         dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", rows.table, members, pa.array(rows.times))
     return deltas.filter(pa.array(~bad))
+
+
+def without_failed(filed: Filed, groups: Groups, broken: list[Broken], dead: DeadLetters) -> Filed:
+    """Messages that are kept are in all windows that take them: one on which the user's code raised in one is in none."""
+    stays = np.ones(len(filed.rows), dtype=bool)
+    for b in broken:
+        members = np.unique(filed.row_of[groups.codes == b.group])
+        members = members[stays[members]]
+        text = "".join(traceback.format_exception(b.error)[-6:])
+        table, times = filed.rows.table, pa.array(filed.rows.times)
+        dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", table, members, times)
+        stays[members] = False
+    line = stays[filed.row_of]
+    return replace(
+        filed,
+        rows=filed.rows.take(np.flatnonzero(stays)),
+        row_of=(np.cumsum(stays) - 1)[filed.row_of[line]],
+        starts=filed.starts[line],
+        ends=filed.ends[line],
+        closed=None if filed.closed is None else filed.closed[stays],
+    )
 
 
 def bury_broken(

@@ -10,6 +10,7 @@ operator keeps a message store and computes every aggregation from it (the seed'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,7 +21,7 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
-from windrow.operators.aggregate.filing import bury_broken, bury_failed, file_rows
+from windrow.operators.aggregate.filing import Filed, bury_broken, bury_failed, file_rows, without_failed
 from windrow.operators.aggregate.meeting import broken_where_they_meet
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
 from windrow.operators.aggregate.refiling import drop_expired, refile
@@ -28,10 +29,11 @@ from windrow.operators.aggregate.runs import WindowRuns
 from windrow.operators.aggregate.state_rows import Windows, apart, merge_slices
 from windrow.operators.aggregate.ticking import Ticking, chunks
 from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import FileAgain, Grouping
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, START, UPSERT
 from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.groups import combine, without
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
@@ -148,17 +150,27 @@ class WindowAggregator(Ticking, Grouping):
         result.marks = filed.marks
         if len(filed.row_of) == 0:
             return
-        rows, row_of = self.noted(filed.rows, progress.step), filed.row_of
-        deltas, groups, broken = self.deltas(rows, row_of, filed.starts, filed.ends)
+        filed = replace(filed, rows=self.noted(filed.rows, progress.step))
+        deltas, groups, broken = self._brought(kv, filed)
+        while broken and self.history is not None:
+            filed = without_failed(filed, groups, broken, dead)
+            if len(filed.row_of) == 0:
+                return
+            deltas, groups, broken = self._brought(kv, filed)
+        if broken:
+            deltas = bury_failed(filed.rows, filed.row_of, groups, deltas, broken, dead)
+        if self.history is not None:
+            self.history.add(kv, filed.rows, progress.step, self.calculation, closed=filed.closed)
+        self._add(kv, progress, result, dead, deltas, now_us)
+
+    def _brought(self, kv: KV, filed: Filed) -> tuple[pa.Table, Groups, list[Broken]]:
+        """What messages bring to windows, and where code of the user's raises on it, or where it meets what is stored."""
+        deltas, groups, broken = self.deltas(filed.rows, filed.row_of, filed.starts, filed.ends)
         if self.calculation.runs_code:
             starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
             near = self.store.near(kv, starts, deltas.select([START, *self.definition.by]))
             broken += broken_where_they_meet(self.calculation, near.rows, deltas)
-        if broken:
-            deltas = bury_failed(rows, row_of, groups, deltas, broken, dead)
-        if self.history is not None:
-            self.history.add(kv, rows, progress.step, self.calculation, closed=filed.closed)
-        self._add(kv, progress, result, dead, deltas, now_us)
+        return deltas, groups, broken
 
     def _hear(self, kv: KV, progress: Progress, result: StepResult, others: Slice) -> None:
         """What did not pass the filter moves the watermark as if it had."""

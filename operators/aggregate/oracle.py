@@ -26,7 +26,7 @@ from windrow.core.windows import Inherited, Tuples
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.plain_intake import PlainIntake
-from windrow.operators.aggregate.tuple_oracle import Touched, numbered_without_failed
+from windrow.operators.aggregate.tuple_oracle import Touched, without_failed
 from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
 from windrow.operators.plain.arrow import Raised
 from windrow.operators.plain.cells import Cell, Key, Taken, place
@@ -132,8 +132,8 @@ class AggregateOracle(PlainIntake):
             filed.append((key, message))
             for window in windows or []:
                 touched.setdefault((key, window), []).append(message)
-        if isinstance(self.definition.window, Tuples):
-            touched = numbered_without_failed(self, touched, filed, numbers)
+        if isinstance(self.definition.window, Tuples) or self.definition.full_state:
+            touched = without_failed(self, touched, filed, numbers)
         cells = [self._file(key, window, new, now) for (key, window), new in touched.items()]
         panes: list[Pane] = []
         for cell in sorted([cell for cell in cells if cell is not None], key=self._place):

@@ -1,4 +1,4 @@
-"""The numbers of windows of messages, as the oracle gives them, where code of the user's raises on some."""
+"""Messages on which code of the user's raises, as the oracle takes them where they are in all of their windows or in none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import START_OF_TIME_US
+from windrow.core.windows import Tuples
 from windrow.operators.plain.cells import Cell, Key, Taken
 
 if TYPE_CHECKING:
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
 Touched = dict[tuple[Key, Window | TupleWindow], list[Taken]]
 
 
-def numbered_without_failed(
+def without_failed(
     oracle: AggregateOracle, touched: Touched, filed: list[tuple[Key, Taken]], numbers: dict[Key, int]
 ) -> Touched:
-    """A message on which code raises, with others of its step in one of its windows, gets no number: it is in none.
+    """A message on which code raises, with others of its step in one of its windows, is in none, and gets no number.
 
     filed: the messages of the step, in order. numbers: how many there were of each key before it
     """
     while failed := _failed(oracle, touched):
+        left = {one: [m for m in new if not any(m is f for f in failed)] for one, new in touched.items()}
+        if not isinstance(oracle.definition.window, Tuples):
+            touched = {one: new for one, new in left.items() if new}
+            continue
         filed = [(key, m) for key, m in filed if not any(m is other for other in failed)]
         oracle._numbers, touched = dict(numbers), {}
         for key, message in filed:

@@ -37,12 +37,13 @@ def at_most(older: int, newer: int) -> int:
     return older + newer
 
 
-def definition(window: str, emission: str, **more: Any) -> wr.Aggregate:
+def definition(window: str, emission: str, *, kept: bool = False, **more: Any) -> wr.Aggregate:
+    middle = {"middle": wr.median("v")} if kept else {}
     options: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
         "window": WINDOWS[window],
-        "agg": {"n": wr.count(), "few": wr.reduce(at_most, "v"), "high": wr.max("v")},
+        "agg": {"n": wr.count(), "few": wr.reduce(at_most, "v"), "high": wr.max("v"), **middle},
         "retention": wr.forever,
         "allowed_lateness": "1 hour",
         "watermark": "2 seconds",
@@ -60,9 +61,11 @@ def row(t: float, v: int, k: str = "a", gap: int = 3 * S) -> dict[str, Any]:
 @pytest.mark.proves(
     "Aggregations: your own that raise where states meet cost the messages of that step alone"
 )
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_reduction_that_raises_leaves_what_was_there(window: str, tmp_path: Path) -> None:
-    with TestDriver(definition(window, "every batch"), tmp_path) as driver:
+def test_a_reduction_that_raises_leaves_what_was_there(window: str, kept: bool, tmp_path: Path) -> None:
+    """Also where messages are kept: one that some window cannot take is in none then."""
+    with TestDriver(definition(window, "every batch", kept=kept), tmp_path) as driver:
         for v in (7, 5, 4, 0):
             driver.feed([row(1, v)])
         told = [(p["n"], p["few"]) for p in driver.panes()]
@@ -93,7 +96,7 @@ def test_any_job_with_such_code_is_as_the_oracle_says(window: str, tmp_path: Pat
     for seed in range(usually(2, deep=100)):
         chance = Random(f"{window}{seed}")
         emission = chance.choice([*EMISSIONS])
-        with TestDriver(definition(window, emission), tmp_path / str(seed)) as driver:
+        with TestDriver(definition(window, emission, kept=seed % 2 == 1), tmp_path / str(seed)) as driver:
             for step in range(8):
                 rows = [
                     row(
