@@ -43,7 +43,7 @@ class Spill:
 
     def __init__(self) -> None:
         self._pieces: dict[int, list[_Piece]] = {}
-        self._file, self._ones = Unnamed(), dict[pa.Scalar, pa.Array]()
+        self._file, self._ones, self._ones_bytes = Unnamed(), dict[pa.Scalar, pa.Array](), 0
 
     def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
         """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
@@ -60,8 +60,8 @@ class Spill:
         """The columns that are to be written, and what is told of the others."""
         lie, told = list[int](), dict[int, pa.Array | int]()
         for i, column in enumerate(batch.columns):
-            if not in_bits(column.type) and is_one(column):
-                told[i] = self._repeated(column)
+            if not in_bits(column.type) and is_one(column) and (of_one := self._repeated(column)) is not None:
+                told[i] = of_one
             elif (
                 twin := next((k for k, n in enumerate(lie) if _equal(column, batch.column(n))), None)
             ) is None:
@@ -70,11 +70,15 @@ class Spill:
                 told[i] = twin
         return batch.select(lie), told
 
-    def _repeated(self, column: pa.Array) -> pa.Array:
-        """A column of one value. All tables that are read have it of the same memory."""
+    def _repeated(self, column: pa.Array) -> pa.Array | None:
+        """A column of one value. All tables that are read have it of the same memory; None where that would be too much."""
         one = column[0]
-        if (known := self._ones.get(one)) is None or len(known) < len(column):
+        known = self._ones.get(one)
+        if known is None or len(known) < len(column):
+            if self._ones_bytes + column.nbytes > SLICE_BYTES:
+                return None
             known = self._ones[one] = pa.repeat(one, len(column))
+            self._ones_bytes += known.nbytes
         return known.slice(0, len(column))
 
     @property

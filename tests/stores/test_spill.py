@@ -83,6 +83,18 @@ def test_a_column_of_one_value_and_one_that_is_as_another_are_told_and_not_writt
     assert former.buffers()[2].address == latter.buffers()[2].address
 
 
+def test_columns_of_many_values_each_are_written_before_they_take_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n, spill = spill_module._MANY, Spill()
+    monkeypatch.setattr(spill_module, "SLICE_BYTES", 20 * n)  # room for two of them
+    tables = [pa.table({"start": pa.array([i] * n), "row": pa.array(range(i, i + n))}) for i in range(6)]
+    for rows in tables:
+        spill.add(rows)
+    assert [len(piece.told) for piece in spill._pieces[0]] == [1, 1, 0, 0, 0, 0]
+    assert pa.concat_tables(spill.read([0])).equals(pa.concat_tables(tables))
+
+
 @pytest.mark.parametrize("most", [1, 100, 1 << 20])
 def test_rows_that_gather_are_read_in_their_order_about_so_many_at_once(
     most: int, monkeypatch: pytest.MonkeyPatch
