@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray, taken
+from windrow.core.arrays import taken
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.errors import CorruptState
 from windrow.core.types import concat
@@ -24,7 +24,7 @@ from windrow.stores import divided
 from windrow.stores.divided import Directory, DividedWindows, Merge
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.packed import narrow_rows
-from windrow.stores.paged import RUN_BYTES, Pages, put_pairs, rows_alone
+from windrow.stores.paged import RUN_BYTES, Pages, put_pairs
 from windrow.stores.pages import Head, among, hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.shares import Chunk, dealt, tables_of
 from windrow.stores.spill import Spill
@@ -88,6 +88,9 @@ class BlockWindows:
         self.cf, self.aux, self.by, self._narrow = cf, aux, KeyColumns.of(by), narrow
         self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
+        # What is put is pages from now on, whatever it was.
+        self.put, self.replace = self._pages.put, self._pages.replace
+        self.replace_by_shares = self._pages.replace_by_shares
 
     # -- what every layout has ----------------------------------------------------------------------------------------
 
@@ -238,24 +241,6 @@ class BlockWindows:
     def near_hashes(self, kv: KV, start: int, wanted: Hashes | None) -> Near:
         """As `near` of one window, of the keys that have such hashes; None: of all."""
         return self._pages.near_hashes(kv, start, wanted, self._values)
-
-    def put(
-        self,
-        kv: KV,
-        near: Near,
-        rows: pa.Table,
-        kept: Callable[[pa.Table], pa.Table] = rows_alone,
-        which: IntArray | None = None,
-    ) -> None:
-        """As the protocol says. kept: what is kept of rows that only move to another page. which: see `Pages.put`"""
-        self._pages.put(kv, near, rows, kept, which)
-
-    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
-        self._pages.replace(kv, starts, rows)
-
-    def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
-        """As `replace` of one window, a group of shares after the other: those that `grouped` gave, numbered in their order."""
-        self._pages.replace_by_shares(kv, start, groups)
 
     # -- folding ------------------------------------------------------------------------------------------------------
 

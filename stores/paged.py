@@ -270,7 +270,8 @@ class Pages:
             kv.write(batch)
 
     def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
-        """All that a window holds, from groups of shares of its keys."""
+        """As `replace` of one window, a group of shares of its keys after the other: those that `shares.grouped` gave,
+        numbered in their order."""
         prefix, batch = encode_i64(start), Batch()
         batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
         kv.write(batch)
