@@ -64,10 +64,12 @@ class View(ABC):
 
     def refuse(self, table: str) -> ConfigurationError:
         """That it has no such table."""
-        has = list(self.definition.tables)
-        return ConfigurationError(
-            f"table {table!r} of {self.definition.name!r} is none of {has}: ask for one of these"
-        )
+        name, has = self.definition.name, list(self.definition.tables)
+        if not has:
+            return ConfigurationError(
+                f"{name!r} keeps no {table} that could be asked for: what it told is in panes() of wr.read_state, and in sinks"
+            )
+        return ConfigurationError(f"table {table!r} of {name!r} is none of {has}: ask for one of these")
 
     def input(self, name: str | None) -> Input:
         """The input that is meant; it may be left unnamed where there is but one."""

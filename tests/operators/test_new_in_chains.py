@@ -164,6 +164,15 @@ def test_ids_are_columns_however_they_are_written() -> None:
     assert counts(ids="i") == counts(ids=wr.ids("i")) and counts(ids="i").fingerprint != counts().fingerprint
 
 
+def test_an_operator_that_keeps_nothing_to_ask_for_says_where_its_rows_are(tmp_path: Path) -> None:
+    with once().open(str(tmp_path)) as op:
+        for ask, what in ((op.get_windows, "windows"), (op.get_messages, "messages")):
+            with pytest.raises(
+                ConfigurationError, match=rf"keeps no {what} that could be asked for: .* panes\(\)"
+            ):
+                ask()
+
+
 def test_what_cannot_be_is_refused_when_it_is_built() -> None:
     with pytest.raises(UnknownOption, match=r"Deduplicate has no option 'withn': did you mean 'within'\?"):
         once(withn="1 second")
