@@ -31,11 +31,11 @@ def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def in_bits(kind: pa.DataType) -> bool:
-    """True of values that may be equal and not the same: 0.0 and -0.0, and what holds them."""
+    """True of values that may be equal and not the same, as 0.0 and -0.0, or that Arrow cannot compare, as intervals."""
     return not (
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
+        or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
         or pa.types.is_string(kind)
         or pa.types.is_binary(kind)
     )
