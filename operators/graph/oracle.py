@@ -34,7 +34,9 @@ class ChainOracle(Oracle):
         part = self.definition.taking[i]
         outside = [n.name for n in self.definition.inputs_of(i)]
         known = {name: schema for name, schema in (schemas or {}).items() if name in outside}
-        return part.oracle(known)
+        made = part.oracle(known)
+        made.feed([feed.input.name for feed in self.definition.feeds[i]])
+        return made
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Each operator takes what others told of the step's messages, and its own from outside."""

@@ -23,6 +23,7 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import SIDES
 from windrow.operators.join.tables import ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.intake import Slice
 from windrow.stores.events import MANY, TIME, Events, Stretches, wide, widened
 from windrow.stores.keyed import HASH, Hashes, KeyedEvents, hashes_of
@@ -155,7 +156,13 @@ class KeyedJoinOperator(BlockJoinOperator):
     # -- what goes --------------------------------------------------------------------------------------------------
 
     def _last_words_of(
-        self, kv: KV, side: int, gone: pa.Table, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        gone: pa.Table,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> pa.Table | None:
         times, hashes = gone.column(TIME).to_numpy(), gone.column(HASH).to_numpy()
         lonely = np.flatnonzero(~self._have_matched(kv, side, gone, times, hashes))
@@ -172,7 +179,7 @@ class KeyedJoinOperator(BlockJoinOperator):
             )
         mine = as_slice(found.take(at), sides[side])
         mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, sides, columns)
+        return self._alone(kv, side, mine, sides, columns, dead)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         if not self._in_blocks:

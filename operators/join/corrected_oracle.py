@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from windrow.core.messages import JoinedRow, Kind, Timing
 from windrow.core.time import END_OF_TIME_US
-from windrow.operators.join.oracle import Held, JoinOracle
+from windrow.operators.join.oracle import Held, JoinOracle, Sides
 from windrow.operators.join.plain_pairs import open_until
 from windrow.operators.plain.aggregates import same
 from windrow.operators.plain.oracle import Messages, Outcome, TakenBack
 
 Pair = tuple[Held, Held]
-Sides = dict[str, list[Held]]
 
 
 class CorrectedJoinOracle(JoinOracle):
@@ -32,7 +31,11 @@ class CorrectedJoinOracle(JoinOracle):
         told = [m for m in self._held["left"] if m.matches]
         of_gone = self._pairs_of(gone, -1)
         for side in gone:
-            self._held[side] = [m for m in self._held[side] if not _among(m, gone[side])] + new[side]
+            self._held[side] = [m for m in self._held[side] if not _among(m, gone[side])]
+        if self.definition.where is not None:
+            new = self._without_raising(new["left"], new["right"], watermark_us)
+        for side in gone:
+            self._held[side] += new[side]
         of_new = self._pairs_of(new, 1)
         if self.definition.how == "semi":
             back = [m for m in told if _among(m, gone["left"]) or not m.matches]

@@ -289,10 +289,16 @@ class RowsJoinOperator(NumberedSides):
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _leave(
-        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        watermark_us: int,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> Iterator[pa.Table | None]:
         if self._rows(side) is None:
-            yield from super()._leave(kv, side, watermark_us, sides, columns)
+            yield from super()._leave(kv, side, watermark_us, sides, columns, dead)
             return
         done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)

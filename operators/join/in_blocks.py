@@ -28,6 +28,7 @@ from windrow.operators.join.spans import spans
 from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
 from windrow.operators.join.tables import conform, ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows, inside
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -214,18 +215,30 @@ class BlockJoinOperator(JoinOperator):
     # -- what goes --------------------------------------------------------------------------------------------------
 
     def _leave(
-        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        watermark_us: int,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> Iterator[pa.Table | None]:
         if not self._in_blocks:
-            yield from super()._leave(kv, side, watermark_us, sides, columns)
+            yield from super()._leave(kv, side, watermark_us, sides, columns, dead)
             return
         before_us = self._leaves_before(side, watermark_us)
         for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
             if len(gone) and self.definition.how != "semi":
-                yield self._last_words_of(kv, side, gone, sides, columns)
+                yield self._last_words_of(kv, side, gone, sides, columns, dead)
 
     def _last_words_of(
-        self, kv: KV, side: int, gone: pa.Table, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        gone: pa.Table,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> pa.Table | None:
         """What messages tell that go and have not matched, which stand there."""
         times = gone.column(TIME).to_numpy()
@@ -240,7 +253,7 @@ class BlockJoinOperator(JoinOperator):
             )
         mine = as_slice(found.take(at), sides[side])
         mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, sides, columns)
+        return self._alone(kv, side, mine, sides, columns, dead)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         if not self._in_blocks:

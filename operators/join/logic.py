@@ -8,6 +8,7 @@ matched) messages matter also keep `<time><position>` -> (flag, message key), in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,13 @@ from windrow.core.emit import EveryBatch
 from windrow.core.errors import CorruptState, InputError
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
-from windrow.operators.join.output import NOBODY, Columns, alone
-from windrow.operators.join.pairing import NO_KEY, Partners, pairs, partners
+from windrow.operators.join.asof import answers
+from windrow.operators.join.output import Columns, alone
+from windrow.operators.join.pairing import NO_KEY, Partners, partners
 from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
-from windrow.operators.join.tables import came_late, holds, intervals, ranks, stack
+from windrow.operators.join.tables import Raised, came_late, holds, intervals, ranks, sound, stack
 from windrow.operators.join.taking import TakingSides
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, TIMING
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
@@ -56,8 +58,8 @@ class JoinOperator(TakingSides):
         sides = self.inputs.schemas(kv)
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
-        told = Away(result.panes)
-        for rows in self._going(kv, progress, watermark_us, now_us, sides, columns):
+        told, dead = Away(result.panes), DeadLetters(self.definition.dead_letter_limit)
+        for rows in self._going(kv, progress, watermark_us, now_us, sides, columns, dead):
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
                 told.gathered()
@@ -70,7 +72,7 @@ class JoinOperator(TakingSides):
             told.gathered()
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
-        return self._end(kv, progress, result, None)
+        return self._end(kv, progress, result, dead)
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, and tell their matches."""
@@ -122,13 +124,12 @@ class JoinOperator(TakingSides):
         progress.step += 1
         return progress
 
-    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters | None) -> StepResult:
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
         batch = Batch()
         progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
         kv.write(batch)
-        if dead is not None:
-            result.dead = letters_by_input(dead.table())
-            result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
+        result.dead = letters_by_input(dead.table())
+        result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
         return result
 
     # -- ingest -----------------------------------------------------------------------------------------------------
@@ -202,11 +203,11 @@ class JoinOperator(TakingSides):
         return self._decode(kv, side, found, values, sides[side])
 
     def _pairs(
-        self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
+        self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns, raised: Raised | None = None
     ) -> tuple[IntArray, IntArray]:
-        """(left row, right row) of `both` that match and of which one is new."""
+        """(left row, right row) of `both` that match and of which one is new. raised: as of `_matching`."""
         found = [p.of(np.arange(len(p.n))) for p in self._near(new, both, columns)]
-        return self._matching(both, *_together(found, len(new[LEFT])), columns)
+        return self._matching(both, *_together(found, len(new[LEFT])), columns, raised)
 
     def _slices(
         self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
@@ -252,15 +253,21 @@ class JoinOperator(TakingSides):
         return codes[:n], codes[n:]
 
     def _matching(
-        self, both: Sequence[Slice], li: IntArray, ri: IntArray, columns: Columns
+        self,
+        both: Sequence[Slice],
+        li: IntArray,
+        ri: IntArray,
+        columns: Columns,
+        raised: Raised | None = None,
     ) -> tuple[IntArray, IntArray]:
-        """Candidates that the windows and `where` let match."""
+        """Candidates that the windows and `where` let match. raised: gets the left rows on which `where` raises."""
         if len(li) and not self.reach.exact:
             good = self.reach.fits(both[LEFT].times[li], both[RIGHT].times[ri])
             li, ri = li[good], ri[good]
         where = self.definition.where
         if len(li) and where is not None:
-            good = holds(where, self.definition, both, li, ri, columns)
+            asked = partial(holds, where, self.definition, both, columns)
+            good = asked(li, ri) if raised is None else sound(asked, li, ri, raised)
             li, ri = li[good], ri[good]
         return li, ri
 
@@ -346,14 +353,21 @@ class JoinOperator(TakingSides):
         now_us: int,
         sides: list[pa.Schema],
         columns: Columns,
+        dead: DeadLetters,
     ) -> Iterator[pa.Table | None]:
         """What messages tell that go as the watermark comes to be there: beyond the limit by number, then by time."""
-        yield from self._shrink(kv, progress.watermark_us, sides, columns) if self.sizes.sides else ()
+        yield from self._shrink(kv, progress.watermark_us, sides, columns, dead) if self.sizes.sides else ()
         for side in self.followed:
-            yield from self._leave(kv, side, watermark_us, sides, columns)
+            yield from self._leave(kv, side, watermark_us, sides, columns, dead)
 
     def _leave(
-        self, kv: KV, side: int, watermark_us: int, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        watermark_us: int,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> Iterator[pa.Table | None]:
         """Messages of a followed side that can match no more go; those that never did are told."""
         cf, end = self.open_cfs[side], encode_i64(self._leaves_before(side, watermark_us))
@@ -361,7 +375,7 @@ class JoinOperator(TakingSides):
         for entries in in_batches(kv.scan(cf, b"", end), LEAVING):
             batch.delete_range(cf, b"", end)
             stored = [value[1:] for _, value in entries if value[:1] == OPEN]
-            yield self._last_words(kv, side, stored, sides, columns)
+            yield self._last_words(kv, side, stored, sides, columns, dead)
         kv.write(batch)
 
     def _leaves_before(self, side: int, watermark_us: int) -> int:
@@ -374,7 +388,7 @@ class JoinOperator(TakingSides):
         return done_us if self.definition.how == "asof" else self.reach.expired_before(side, done_us)
 
     def _shrink(
-        self, kv: KV, reached_us: int, sides: list[pa.Schema], columns: Columns
+        self, kv: KV, reached_us: int, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
     ) -> Iterator[pa.Table | None]:
         """The oldest messages beyond the limit by number go, as the steps before have left them."""
         batch = Batch()
@@ -384,12 +398,18 @@ class JoinOperator(TakingSides):
             if side in self.followed and places:
                 flags = kv.multi_get(self.open_cfs[side], places)
                 open_ = [key for key, flag in zip(stored, flags, strict=True) if (flag or b"")[:1] == OPEN]
-                yield self._last_words(kv, side, open_, sides, columns)
+                yield self._last_words(kv, side, open_, sides, columns, dead)
                 batch.delete_many(self.open_cfs[side], places)
         kv.write(batch)
 
     def _last_words(
-        self, kv: KV, side: int, stored: list[bytes], sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        stored: list[bytes],
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> pa.Table | None:
         """What messages of a followed side tell that matched nobody, and go now. stored: their keys in the store."""
         if self.definition.how == "semi" or not stored:
@@ -399,31 +419,22 @@ class JoinOperator(TakingSides):
             raise CorruptState(
                 f"{len(stored) - len(values)} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        return self._alone(kv, side, self._decode(kv, side, stored, values, sides[side]), sides, columns)
+        mine = self._decode(kv, side, stored, values, sides[side])
+        return self._alone(kv, side, mine, sides, columns, dead)
 
     def _alone(
-        self, kv: KV, side: int, mine: Slice, sides: list[pa.Schema], columns: Columns
+        self,
+        kv: KV,
+        side: int,
+        mine: Slice,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
     ) -> pa.Table | None:
-        """The rows of messages that matched nobody."""
+        """The rows of messages that matched nobody, and as-of the answers to left ones."""
         if self.definition.how == "asof":
-            keys = self.keys(mine, side, columns)
-            other = self._partners(kv, RIGHT, mine, keys, sides)
-            rows = np.arange(len(mine), dtype=np.int64)
-            return columns.rows(mine.table, other.table, rows, self._latest(mine, other, columns))
+            return answers(self, kv, mine, sides, columns, dead)
         return alone(mine, side, sides, columns)
-
-    def _latest(self, left: Slice, right: Slice, columns: Columns) -> IntArray:
-        """For each left row the newest right one at or before it, or NOBODY."""
-        best = np.full(len(left), NOBODY, dtype=np.int64)
-        codes = self._codes((left, right), columns)
-        low, high = self.reach.partners(LEFT, left.times)
-        li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
-        li, ri = self._matching((left, right), li, ri, columns)
-        if len(li):
-            order = np.lexsort((ranks(right)[ri], right.times[ri], li))
-            last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
-            best[li[order][last]] = ri[order][last]
-        return best
 
 
 def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:

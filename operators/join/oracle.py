@@ -6,10 +6,10 @@ it shares nothing with them but the value types of `windrow.core`. Semantics "Jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 from windrow.core.emit import EveryBatch, EveryPeriod, Trigger
 from windrow.core.inputs import Input
@@ -41,6 +41,9 @@ class Held:
     done: bool = False  # it can match no more, and that was judged
 
 
+Sides: TypeAlias = dict[str, list[Held]]
+
+
 class JoinOracle(Oracle):
     """The expected behaviour of one `JoinDefinition`. schemas: of each input, where it is known before the first message."""
 
@@ -66,7 +69,7 @@ class JoinOracle(Oracle):
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
         if self.definition.where is not None:
-            left, right = self._without_raising(left, right)
+            left, right = self._without_raising(left, right, watermark_us).values()
 
         pairs = [(a, b) for a in left for b in self._newest("right") if self._match(a, b)]
         self._file("left", left)
@@ -106,7 +109,7 @@ class JoinOracle(Oracle):
                 waiting.append(row)
         self._pending = waiting
         self._drop(after)
-        return Outcome(rows, [])
+        return Outcome(rows, self._dead)
 
     def kept(self, input: str) -> list[Message]:
         """The messages of an input that are kept, in order of event time, then position: of a window of rows the newest."""
@@ -307,35 +310,35 @@ class JoinOracle(Oracle):
             and self._columns.holds(left.payload, right.payload)
         )
 
-    def _without_raising(self, left: list[Held], right: list[Held]) -> tuple[list[Held], list[Held]]:
-        """Where the condition raises on a pair, the message that came last does not count; of one step left ones come first."""
-        good: dict[str, list[Held]] = {"left": [], "right": []}
+    def _without_raising(self, left: list[Held], right: list[Held], watermark_us: int) -> Sides:
+        """Where the condition raises on a pair, the message that came last does not count: of one step left ones come first,
+        and rows of other operators, whose messages count, come behind messages.
+        """
+        good: Sides = {"left": [], "right": []}
         if self.definition.is_self_join:
-            for a, b in zip(left, right, strict=True):
-                before = {side: [*self._newest(side), *good[side]] for side in good}
-                if self._raises([a], [*before["right"], b]) or self._raises(before["left"], [b]):
-                    self._uncount(a)
-                else:
-                    good["left"].append(a)
-                    good["right"].append(b)
-            return good["left"], good["right"]
-        for a in left:
-            if self._raises([a], self._newest("right")):
-                self._uncount(a)
+            coming: list[Sides] = [{"left": [a], "right": [b]} for a, b in zip(left, right, strict=True)]
+        else:
+            coming = [{"left": [a], "right": []} for a in left] + [{"left": [], "right": [b]} for b in right]
+            coming.sort(
+                key=lambda came: any(self._source(side).name in self.fed for side in came if came[side])
+            )
+        for came in coming:
+            if self._raises(good, came, watermark_us):
+                self._uncount((came["left"] or came["right"])[0])
             else:
-                good["left"].append(a)
-        for b in right:
-            if self._raises([*self._newest("left"), *good["left"]], [b]):
-                self._uncount(b)
-            else:
-                good["right"].append(b)
-        return good["left"], good["right"]
+                good = {side: [*good[side], *came[side]] for side in good}
+        return good
 
-    def _raises(self, left: Sequence[Held], right: Sequence[Held]) -> bool:
+    def _raises(self, good: Sides, came: Sides, watermark_us: int) -> bool:
+        """True if the condition raises on what comes beside what is held and what came before it in the step."""
+        before = {side: [*self._newest(side), *good[side]] for side in good}
+        pairs = [(a, b) for a in came["left"] for b in (*before["right"], *came["right"])]
+        return self._raises_on([*pairs, *((a, b) for a in before["left"] for b in came["right"])])
+
+    def _raises_on(self, pairs: Iterable[tuple[Held, Held]]) -> bool:
         try:
-            for a in left:
-                for b in right:
-                    self._match(a, b)
+            for a, b in pairs:
+                self._match(a, b)
         except Exception:
             return True
         return False
@@ -373,7 +376,13 @@ class JoinOracle(Oracle):
         rows = []
         for left in sorted(some, key=_by_time):
             left.done = True
-            partners = [right for right in self._held["right"] if self._match(left, right)]
+            try:
+                partners = [right for right in self._held["right"] if self._match(left, right)]
+            except (
+                Exception
+            ) as error:  # a pair that came when it did not, under another condition of that name
+                self._bury("malformed", str(error), left.message, left.time_us)
+                continue
             best = max(partners, key=_by_time, default=None)
             payload = None if best is None else best.payload
             rows.append(JoinedRow(self._columns.row(left.payload, payload), Timing.ON_TIME))

@@ -8,6 +8,7 @@ their time. Semantics "Joins", "Sessions"; seed 003 "Session Join Window Op".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.session_oracle import SessionOracle
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.oracle import Held, JoinOracle
+from windrow.operators.join.oracle import Held, JoinOracle, Sides
 from windrow.operators.join.windowing import GAP, KEY, TIME, windowing
 from windrow.operators.plain.arrow import Arguments, Raised
 from windrow.operators.plain.cells import Cell, Key, SessionCell
@@ -68,6 +69,8 @@ class SessionJoinOracle(JoinOracle):
         """Messages enter their sessions; then all that match and have not met yet do."""
         now, taken = self._take_in(messages, now_us, watermark_us)
         new = {side: [self._hold(side, m) for m in taken[self._source(side).name]] for side in SIDES}
+        if self.definition.where is not None:
+            new = self._without_raising(new["left"], new["right"], watermark_us)
         self._enter(new, now, watermark_us)
         for side in SIDES:
             self._file(side, new[side])
@@ -151,6 +154,20 @@ class SessionJoinOracle(JoinOracle):
                     position = message.position
                     self.counted.remove((position.source, position.partition, message.time_us))
             new[side] = [m for m in new[side] if m.position not in lost]
+
+    def _raises(self, good: Sides, came: Sides, watermark_us: int) -> bool:
+        """As if these messages were all of the step: what comes may also bring others into one session."""
+        assert self._now_us is not None
+        before = (self._sessions, self._dead, self.counted)
+        self._sessions, self._dead, self.counted = deepcopy(self._sessions), [], [*self.counted]
+        new = {side: [*good[side], *came[side]] for side in SIDES}
+        self._enter(new, self._now_us, watermark_us)
+        held = {side: [*self._held[side], *new[side]] for side in SIDES}
+        raises = self._raises_on(
+            (a, b) for a in held["left"] for b in held["right"] if (a.position, b.position) not in self._met
+        )
+        self._sessions, self._dead, self.counted = before
+        return raises
 
     def _row(self, m: Held) -> dict[str, Any]:
         """What its sessions know of a message."""

@@ -264,6 +264,7 @@ class SessionJoinOperator(JoinOperator):
         now_us: int,
         sides: list[pa.Schema],
         columns: Columns,
+        dead: DeadLetters,
     ) -> Iterator[pa.Table | None]:
         """What messages tell whose session closes, or that none can hold any more."""
         closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
@@ -273,7 +274,7 @@ class SessionJoinOperator(JoinOperator):
             if side not in self.making:
                 gone += self._never_in_one(kv, side, before_us, done_us, sides, columns)
             lonely = [stored for _, stored in sorted(gone)]
-            yield self._last_words(kv, side, lonely, sides, columns)
+            yield self._last_words(kv, side, lonely, sides, columns, dead)
         if evicted is not None:
             starts, ends = (column.tolist() for column in extent(evicted))
             batch = Batch()

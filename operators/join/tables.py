@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,10 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SIGN, SO
 from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.sifting import is_of_data
+
+#: Rows on which the user's condition raises, with what it raised.
+Raised: TypeAlias = dict[int, str]
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -73,9 +77,9 @@ def holds(
     where: Where,
     definition: JoinDefinition,
     both: Sequence[Slice],
+    columns: Columns,
     li: IntArray,
     ri: IntArray,
-    columns: Columns,
 ) -> BoolArray:
     """True for the pairs for which the user's condition is true."""
     if where.function is not None:
@@ -93,6 +97,25 @@ def holds(
         raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
     mask = combine(answer) if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def sound(
+    asked: Callable[[IntArray, IntArray], BoolArray], li: IntArray, ri: IntArray, raised: Raised
+) -> BoolArray:
+    """True for the pairs for which the user's condition is true, none of those of left rows on which it raises."""
+    try:
+        return asked(li, ri)
+    except Exception as error:
+        rows = np.unique(li)
+        if not is_of_data(error):
+            raise
+        if len(rows) == 1:
+            raised[int(rows[0])] = f"{type(error).__name__}: {error}"
+            return np.zeros(len(li), dtype=bool)
+    good, early = np.zeros(len(li), dtype=bool), li < rows[len(rows) // 2]
+    for some in (early, ~early):
+        good[some] = sound(asked, li[some], ri[some], raised)
+    return good
 
 
 def came_late(

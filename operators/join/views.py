@@ -17,8 +17,10 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.core.windows import Rows
+from windrow.operators.join.asof import latest
 from windrow.operators.join.output import NOBODY, Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.tables import Raised
 from windrow.operators.join.windows import windows_of_input
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.labels import POSITION, TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE, stamp_us
@@ -284,13 +286,15 @@ def _told(
     """
     reached_us = Progress.load(kv, logic.aux_cf).watermark_us
     done_us, how = logic.done(reached_us), logic.definition.how
-    sides = (logic.definition.left, logic.definition.right)
+    sides, raised = (logic.definition.left, logic.definition.right), Raised()
     if how == "asof" and not given:
         # A static input may have got a newer answer since.
         answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
-        found = [(answered, logic._latest(both[LEFT].take(answered), both[RIGHT], columns))]
+        best = latest(logic, both[LEFT].take(answered), both[RIGHT], columns, raised)
+        good = np.array([row not in raised for row in range(len(best))], dtype=bool)
+        found = [(answered[good], best[good])]
     else:
-        found = [logic._pairs(both, both, columns)]
+        found = [logic._pairs(both, both, columns, raised)]
     for side in () if how == "semi" or (how == "asof" and not given) else logic.followed:
         before = done_us if how == "asof" else logic.reach.expired_before(side, done_us)
         lonely = both[side].times < before

@@ -6,7 +6,7 @@ skipped, and were heard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from windrow.core.deliver import Policy
@@ -50,6 +50,9 @@ class DeliveringOracle(Oracle):
         self._follow()
         self.counted = [*self._oracle.counted, *heard]
         return Outcome(done.rows, [*done.dead, *buried])
+
+    def feed(self, inputs: Collection[str]) -> None:
+        self._oracle.feed(inputs)
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         done = self._oracle.advance(watermark_us, now_us)

@@ -7,7 +7,7 @@ types of `windrow.core`. Positions are those of the log: their sources begin wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from windrow.core.inputs import Input
@@ -72,6 +72,13 @@ class Oracle(ABC):
         return None
 
     # -- in a graph -------------------------------------------------------------------------------------------------
+
+    #: Inputs that take the rows of other operators.
+    fed: Collection[str] = ()
+
+    def feed(self, inputs: Collection[str]) -> None:
+        """Rows of other operators come to these inputs."""
+        self.fed = inputs
 
     #: Of a graph: what each operator gave in the last step.
     gave: Mapping[str, Outcome] | None = None

@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.core.errors import WindrowError
-from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW
+from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW, SIGN
+from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Overlay
 
 Row = tuple[str, int]
@@ -61,17 +63,18 @@ def culprits(
     most: float = MOST,
 ) -> dict[Row, str]:
     """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame. Of rows
-    that raise together, as a pair in a condition does, the last.
+    that raise together, as a pair in a condition does, the last; rows that take others back are in each part, as what they take
+    back raises with nobody any more.
 
     Parts are tried without the other rows; in_place: with them, passed over, for a step that counts on where rows stand.
     """
-    rows = [(name, row) for name, table in tables.items() for row in range(len(table))]
     found: dict[Row, str] = {}
+    always: list[Row] = []
     part_of = _passing_over if in_place else _chosen
 
     def raised(some: Sequence[Row]) -> Exception | None:
         try:
-            step(Overlay(kv), part_of(tables, some))
+            step(Overlay(kv), part_of(tables, [*always, *some]))
         except Exception as raised:
             return raised
         return None
@@ -91,20 +94,41 @@ def culprits(
             raise why
         found[row] = f"{type(why).__name__}: {why}"
 
-    if raised(()) is not None:
-        raise error
-    look(rows)
-    left = [row for row in rows if row not in found]
-    # What raises only together with others: the last of these is to blame.
-    while len(left) > 1 and (why := raised(left)) is not None:
-        fine, wrong = 0, len(left)
-        while wrong - fine > 1:
-            middle = (fine + wrong) // 2
-            there = raised(left[:middle])
-            fine, wrong, why = (middle, wrong, why) if there is None else (fine, middle, there)
-        blame(left.pop(wrong - 1), why)
+    back, forward = _by_sign(tables)
+    if not back or raised(back) is not None:
+        if raised(()) is not None:
+            raise error
+    else:
+        always += back
+        back = []
+    for rows in filter(None, (back, forward)):
+        look(rows)
+        left = [row for row in rows if row not in found]
+        # What raises only together with others: the last of these is to blame.
+        while len(left) > 1 and (why := raised(left)) is not None:
+            fine, wrong = 0, len(left)
+            while wrong - fine > 1:
+                middle = (fine + wrong) // 2
+                there = raised(left[:middle])
+                fine, wrong, why = (middle, wrong, why) if there is None else (fine, middle, there)
+            blame(left.pop(wrong - 1), why)
+        always += left
     if not found:
         raise error
+    return found
+
+
+def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:
+    """(the rows that take others back, the others)."""
+    found: tuple[list[Row], list[Row]] = ([], [])
+    for name, table in tables.items():
+        new = (
+            combine(table.column(SIGN)).to_numpy() > 0
+            if SIGN in table.column_names
+            else np.ones(len(table), dtype=bool)
+        )
+        for row, is_new in enumerate(new.tolist()):
+            found[is_new].append((name, row))
     return found
 
 
@@ -113,7 +137,7 @@ def _chosen(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
     by_table: dict[str, list[int]] = {name: [] for name in tables}
     for name, row in some:
         by_table[name].append(row)
-    return {name: table.take(pa.array(by_table[name], pa.int64())) for name, table in tables.items()}
+    return {name: table.take(pa.array(sorted(by_table[name]), pa.int64())) for name, table in tables.items()}
 
 
 def _passing_over(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:

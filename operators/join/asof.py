@@ -1,0 +1,53 @@
+"""The answers to left messages of an as-of join: each with the newest right one at or before it that matches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.pairing import pairs
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.tables import Raised, ranks
+from windrow.operators.steps.dead import MALFORMED, DeadLetters
+from windrow.operators.steps.intake import Slice
+from windrow.stores.kv import KV
+
+if TYPE_CHECKING:
+    from windrow.operators.join.logic import JoinOperator
+
+
+def answers(
+    join: JoinOperator, kv: KV, left: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
+) -> pa.Table:
+    """The rows of left messages that wait no more.
+
+    Pairs are made as messages come, too, so that where the condition raises the one that came last is a dead letter. Of pairs
+    that came before that was so, or whose condition is another function of the same name by now, the left one is.
+    """
+    right = join._partners(kv, RIGHT, left, join.keys(left, LEFT, columns), sides)
+    raised: Raised = {}
+    best = latest(join, left, right, columns, raised)
+    if raised:
+        dead.input, rows = join.definition.left.name, np.array(sorted(raised), dtype=np.int64)
+        why = [raised[row] for row in rows.tolist()]
+        dead.add_rows(MALFORMED, why, left.table, rows, pa.array(left.times))
+    rows = np.array([row for row in range(len(left)) if row not in raised], dtype=np.int64)
+    return columns.rows(left.table, right.table, rows, best[rows])
+
+
+def latest(join: JoinOperator, left: Slice, right: Slice, columns: Columns, raised: Raised) -> IntArray:
+    """For each left row the newest right one at or before it, or NOBODY. raised: gets those on which the condition raises."""
+    best = np.full(len(left), NOBODY, dtype=np.int64)
+    codes = join._codes((left, right), columns)
+    low, high = join.reach.partners(LEFT, left.times)
+    li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
+    li, ri = join._matching((left, right), li, ri, columns, raised)
+    if len(li):
+        order = np.lexsort((ranks(right)[ri], right.times[ri], li))
+        last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
+        best[li[order][last]] = ri[order][last]
+    return best
