@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation, Column, argument
+from windrow.core.deliver import MARK
 from windrow.core.errors import BadAggregate
 from windrow.core.functions import aggregate_function as aggregate_function
 from windrow.core.functions import reduce as reduce
@@ -35,7 +36,7 @@ def count(column: Column | None = None) -> Aggregation:
     return _make("count") if column is None else _make("count", column)
 
 
-def skipped(mark: str = "skipped") -> Aggregation:
+def skipped(mark: str = MARK) -> Aggregation:
     """The number of rows that a delivery policy skipped: that of the aggregate itself, `deliver=wr.deliver.latest().marked()`,
     or of a `wr.Delivery` before it that tells them with a mark.
 

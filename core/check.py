@@ -15,6 +15,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+#: What one operator calls as another one does not.
+_ALIKE = {"window": "frame", "frame": "window", "on": "by", "by": "on", "source": "input"}
+
+
 def suggests(function: Callable[P, R]) -> Callable[P, R]:
     """A function with options that says, of one that it does not have, which was meant. Its signature and its help stay."""
     parameters = inspect.signature(function).parameters
@@ -28,7 +32,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in parameters:
-                near = meant(name, known)
+                near = _ALIKE[name] if _ALIKE.get(name) in known else meant(name, known)
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
                 raise UnknownOption(f"{said_of} has no option {name!r}: {said}")
         if len(args) > len(by_place):

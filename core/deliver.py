@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -17,8 +18,12 @@ from windrow.core.time import Duration, duration_us, show_duration
 
 _REMEDY = (
     "use wr.deliver.latest(), wr.deliver.newest(1000), wr.deliver.within('2 seconds'), "
-    "wr.deliver.throttle('1 second') or wr.deliver.synchronous()"
+    "wr.deliver.throttle('1 second'), wr.deliver.synchronous() or wr.deliver.all()"
 )
+
+
+#: The column by which what is skipped is told apart, where nobody names another one.
+MARK = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Policy:
     """Which messages of a step are taken. Build it with `wr.deliver`.
 
     newest: so many of a step; within_us: how old; interval_us: one in so long of `now`; per: of what; record: where the others
-    go; guaranteed: what is always taken; mark: the column that is true for the others, where these are not left out
+    go; guaranteed: what is always taken; mark: the column that is true for the others, where these are not left out; sync: True
+    if `add_message` waits for its commit
     """
 
     newest: int | None = None
@@ -36,6 +42,7 @@ class Policy:
     record: str | None = None
     guaranteed: Expr | None = None
     mark: str | None = None
+    sync: bool = False
 
     def guarantee(self, condition: pc.Expression) -> Policy:
         """The same policy, under which a message for which the condition is true is never skipped; several are one by "or".
@@ -50,7 +57,7 @@ class Policy:
             self, guaranteed=Expr(own if self.guaranteed is None else self.guaranteed.expression | own)
         )
 
-    def marked(self, mark: str = "skipped") -> Policy:
+    def marked(self, mark: str = MARK) -> Policy:
         """The same policy of a `wr.Aggregate` whose windows count what it skips, by `wr.skipped()`.
 
         mark: the column, beside those of the input, that is true for a message that is skipped
@@ -89,7 +96,7 @@ class Policy:
         if self.interval_us is not None:
             return call("deliver.throttle", show_duration(self.interval_us), **rest)
         if self.newest is None:
-            return call("deliver.synchronous")
+            return call("deliver.synchronous" if self.sync else "deliver.all")
         return (
             call("deliver.latest", **rest)
             if self.newest == 1
@@ -164,14 +171,27 @@ def synchronous() -> Policy:
     >>> synchronous()
     wr.deliver.synchronous()
     """
+    return Policy(sync=True)
+
+
+def all() -> Policy:
+    """Every message, as without a policy.
+
+    >>> all()
+    wr.deliver.all()
+    """
     return Policy()
 
 
-def policy_of(deliver: Policy | None, ids: Ids | None = None, *, marks: bool = False) -> Policy | None:
+def policy_of(deliver: Any, ids: Ids | None = None, *, marks: bool = False) -> Policy | None:
     """What the user wrote as the policy of an input. ids: by which its messages are known; marks: if it may have a mark."""
     if deliver is None:
         return None
+    if any(deliver is plain for plain in (all, latest, synchronous)):
+        deliver = deliver()  # written without parentheses
     policy: Policy = check.of_type(deliver, Policy, "deliver", _REMEDY)
+    if not policy.skips and not policy.sync:
+        return None
     if policy.counts and ids is not None:
         raise ConfigurationError(
             f"deliver={policy!r} with ids={ids!r}: a duplicate would be taken in the place of a message that is none; drop "
@@ -201,4 +221,4 @@ def _checked(policy: Policy) -> Policy:
     return policy
 
 
-__all__ = ["Policy", "latest", "newest", "synchronous", "throttle", "within"]
+__all__ = ["Policy", "all", "latest", "newest", "synchronous", "throttle", "within"]

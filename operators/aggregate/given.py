@@ -119,12 +119,12 @@ def normalise(
 
 def _delivered(deliver: Policy | None, ids: Any, makes: Makes, named: Collection[str]) -> Policy | None:
     """The policy of its input. named: columns of it."""
-    if deliver is not None and makes:
+    policy = policy_of(deliver, ids_of(ids), marks=True)
+    if policy is not None and makes:
         raise ConfigurationError(
             f"deliver={deliver!r} with {', '.join(name for name, _ in makes)!r} by an expression, which is made later: make it "
             "before, or name a column"
         )
-    policy = policy_of(deliver, ids_of(ids), marks=True)
     check_mark(policy, named)
     return policy
 

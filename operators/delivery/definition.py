@@ -86,7 +86,7 @@ class DeliveryDefinition(OneInput):
             deliver = deliver.marked(mark)
             check_mark(deliver, (*check.names(by, "by", remedy), event_time))
         own = {"policy": policy, "guarantee": guarantee, "mark": mark, "retention": Retention(0)}
-        self._fill(given, late_us=UNBOUNDED_US, deliver=deliver, **own)
+        self._fill(given, late_us=UNBOUNDED_US, deliver=policy_of(deliver, marks=True), **own)
 
     @property
     def periods(self) -> frozenset[int]:

@@ -17,7 +17,7 @@ from windrow.core.emit import Emit, Never
 from windrow.core.errors import BadDuration, BadTrigger, BadWindow, ConfigurationError, RetentionMissing
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
 from windrow.core.inputs import Input
-from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, forever
 from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
@@ -39,7 +39,7 @@ class OverDefinition(OneInput):
     frame: of the others: wr.rows_between(-2, 0), wr.range_between("-2 seconds", "1 second"), a pair of these ends, or what
         `.over` takes: 10, "10 seconds"
     ttl: where messages are counted: neighbours are no further apart in event time than this, and so long a quiet key is
-        remembered; or wr.forever
+        remembered; or wr.forever, the default without keys, and under retention=wr.forever
     select: the columns of a message that its row has, beside key and event time; by default all
     allowed_lateness: how far behind the watermark a message may come and still have a row, and correct those of others
     emit: what is told beside the row on time: wr.Emit(early=, late=, mode=, only_if_changed=), whose triggers are wr.never,
@@ -321,7 +321,8 @@ def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """When rows are told, and how long messages are kept, where windows are around themselves."""
     around.refuse_alone(given)
     framed, retention = _framed(given["agg"], given["frame"]), given["retention"]
-    ttl_us, by_arrival = _ttl_us(given["ttl"], framed), _is_by_arrival(framed)
+    ttl, by_arrival = _ttl(given, framed), _is_by_arrival(framed)
+    ttl_us = ttl if isinstance(ttl, int) else None
     emit = Emit.append() if given["emit"] is None else given["emit"]
     late_us = emission.late_us(given["allowed_lateness"], emit)
     corrects = late_us > 0 or not isinstance(emit.early, Never)
@@ -337,7 +338,7 @@ def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     queried_us = emission.queried_us(retention)
     kept_us = max(reach_us(framed) + late_us, 0 if ttl_us is None else ttl_us + late_us, queried_us)
-    endless = isinstance(given["ttl"], Forever) or isinstance(retention, Forever)
+    endless = isinstance(ttl, Forever) or isinstance(retention, Forever)
     kept = {"ttl_us": ttl_us, "retention": Retention(None if endless else kept_us), "queried_us": queried_us}
     told = {"emit": emit, "late_us": UNBOUNDED_US if by_arrival else late_us}
     return {"agg": framed, **kept, **told, "anchors": None, "span": None, "empty": "emit"}
@@ -366,9 +367,10 @@ def _check_together(framed: Mapping[str, Aggregation]) -> None:
     orders = {f.order if isinstance(f, RowsBetween) else "event_time": a for a, f in frames.items()}
     if len(orders) > 1:
         by_time, by_position = orders["event_time"], orders["position"]
+        same = "say order='position' of both, or " if isinstance(frames[by_time], RowsBetween) else ""
         raise BadWindow(
             f"agg {by_position!r} over {frames[by_position]!r} counts messages as they come, {by_time!r} over "
-            f"{frames[by_time]!r} by event time: give them to two operators, wr.Over(...), side by side"
+            f"{frames[by_time]!r} by event time: {same}give them to two operators, wr.Over(...), side by side"
         )
     if waiting and timed:
         raise BadWindow(
@@ -381,12 +383,14 @@ def _is_by_arrival(agg: Mapping[str, Aggregation]) -> bool:
     return any(isinstance(a.frame, RowsBetween) and a.frame.order == "position" for a in agg.values())
 
 
-def _ttl_us(ttl: Any, framed: Mapping[str, Aggregation]) -> int | None:
-    """The longest pause between neighbours; None for any."""
-    counted = [a for a in framed.values() if isinstance(a.frame, RowsBetween)]
+def _ttl(given: Mapping[str, Any], framed: Mapping[str, Aggregation]) -> int | Forever | None:
+    """The longest pause between neighbours, in microseconds; None where none are counted."""
+    counted, ttl = [a for a in framed.values() if isinstance(a.frame, RowsBetween)], given["ttl"]
     if ttl is None:
         if not counted:
             return None
+        if not given["by"] or isinstance(given["retention"], Forever):
+            return forever  # one line alone, or all that ever came
         raise RetentionMissing(
             f"{counted[0]!r} counts messages however far apart they are, so that each key would be remembered for good: say "
             "for how long, e.g. ttl='1 day', or ttl=wr.forever"
@@ -396,7 +400,7 @@ def _ttl_us(ttl: Any, framed: Mapping[str, Aggregation]) -> int | None:
             f"ttl={ttl!r} says how far apart messages may be that are counted, and all frames are of time: leave it out"
         )
     if isinstance(ttl, Forever):
-        return None
+        return ttl
     ttl_us = duration_us(ttl, "ttl")
     if ttl_us < 0:
         raise BadDuration(f"ttl {ttl!r} is negative: use '0 seconds' or more, or wr.forever")

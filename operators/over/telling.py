@@ -222,7 +222,9 @@ def buried(
         kept[anchor] = False
         overflow = isinstance(b.error, OverflowError)
         reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
-        letters.setdefault(reason, []).append((anchor, f"{b.alias}: {b.error}"))
+        remedy = "use integer_overflow='decimal' for sums beyond int64"
+        detail = f"{b.error}: {remedy}" if overflow else f"{b.alias}: {b.error}"
+        letters.setdefault(reason, []).append((anchor, detail))
     for reason, some in letters.items():
         rows, times = anchors(np.array([anchor for anchor, _ in some]))
         work.dead.add_rows(

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgpack
 import pyarrow as pa
 
+from windrow.core.deliver import MARK
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.meant import meant
@@ -104,6 +105,8 @@ def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
     known = sorted(map(str, names))
     near = meant(column, known)
     remedy = f"did you mean {near!r}? Else" if near else "use one of these names, or"
+    if column == MARK:
+        remedy = f"wr.skipped() counts what deliver=wr.deliver.latest().marked() of a wr.Aggregate skips; else {remedy}"
     return UnknownColumn(
         f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} tell the columns that are to come by "
         "open(schema=)"

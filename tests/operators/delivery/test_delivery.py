@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import windrow as wr
 from tests.deep import examples
-from windrow.core.errors import BadAggregate, BadDuration, ConfigurationError, ReservedColumn
+from windrow.core.errors import BadAggregate, BadDuration, ConfigurationError, ReservedColumn, UnknownColumn
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
@@ -117,7 +117,32 @@ TAKEN: list[tuple[Any, dict[str, list[int]]]] = [
     (wr.deliver.within("15 seconds"), {"a": [0], "b": [4]}),
     (wr.deliver.throttle("1 second"), {"a": [3], "b": [4]}),
     (wr.deliver.synchronous(), {"a": [0, 1, 3], "b": [2, 4]}),
+    (wr.deliver.all(), {"a": [0, 1, 3], "b": [2, 4]}),
 ]
+
+
+def test_all_messages_is_what_no_policy_says_and_what_needs_no_arguments_may_be_named_alone() -> None:
+    plain = totals()
+    for every in (wr.deliver.all(), wr.deliver.all, wr.deliver.all().guarantee(wr.col("x") == 1)):
+        assert totals(deliver=every) == plain and totals(deliver=every).fingerprint == plain.fingerprint
+        given = wr.Input("a", event_time="t", deliver=every)
+        assert given.deliver is None and given == wr.Input("a", event_time="t")
+    assert totals(deliver=wr.deliver.synchronous).deliver == wr.deliver.synchronous() != wr.deliver.all()
+    assert totals(deliver=wr.deliver.latest) == totals(deliver=wr.deliver.latest())
+    assert delivery(wr.deliver.all()).deliver is None and repr(wr.deliver.all()) == "wr.deliver.all()"
+    with pytest.raises(ConfigurationError, match="skips some"):
+        wr.deliver.all().marked()
+    with pytest.raises(ConfigurationError, match=r"use wr.deliver.latest\(\)"):
+        totals(deliver=wr.deliver.newest)
+
+
+def test_who_counts_what_nobody_marked_is_told_how_to_mark_it(tmp_path: Path) -> None:
+    job = totals(agg={"missed": wr.skipped()}, deliver=wr.deliver.latest())
+    with (
+        job.open(str(tmp_path)) as op,
+        pytest.raises(UnknownColumn, match=r"deliver=wr.deliver.latest\(\).marked\(\)"),
+    ):
+        op.add_messages(SOME)
 
 
 @pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")

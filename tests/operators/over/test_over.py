@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, RetentionMissing
+from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, RetentionMissing, UnknownOption
 from windrow.core.time import to_datetime
 from windrow.stores.kv import MemoryKV
 from windrow.testing import TestDriver
@@ -236,6 +236,7 @@ def test_a_sum_that_does_not_fit_is_a_dead_letter_of_its_message(tmp_path: Path)
         assert [row["v"] for row in op.get_result()] == [2**62 + 1]
         [letter] = op.dead_letters()
         assert (letter.reason, letter.event_time_us) == ("integer_overflow", 1)
+        assert letter.detail == "v: the sum does not fit int64: use integer_overflow='decimal' for sums beyond int64"
 
 
 def test_a_pause_longer_than_the_ttl_parts_neighbours(tmp_path: Path) -> None:
@@ -295,7 +296,19 @@ def test_messages_without_a_whole_window_are_counted(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no frame": ({"agg": {"n": wr.count()}}, BadWindow, r"no frame.*\.over\(10\)"),
     "no aggregation": ({"agg": {}}, BadAggregate, "at least one"),
-    "no ttl": ({"agg": {"n": wr.count().over(3)}}, RetentionMissing, "ttl='1 day'"),
+    "no ttl": ({"by": "k", "agg": {"n": wr.count().over(3)}}, RetentionMissing, "ttl='1 day'"),
+    "a window": ({"window": (-2, 0), "agg": {"n": wr.count()}}, UnknownOption, "did you mean 'frame'"),
+    "sources": ({"source": "x", "agg": {"n": wr.count()}}, UnknownOption, "did you mean 'input'"),
+    "two orders": (
+        {
+            "agg": {
+                "n": wr.count().over(),
+                "m": wr.count().over(wr.rows_between(-1, 0, order="position")),
+            },
+        },
+        BadWindow,
+        "say order='position' of both, or",
+    ),
     "a ttl of frames of time": (
         {"agg": {"n": wr.count().over("3 s")}, "ttl": "1 s"},
         ConfigurationError,
@@ -324,6 +337,26 @@ def test_definitions_that_cannot_be_are_refused_with_the_remedy(name: str) -> No
     options, error, words = REFUSED[name]
     with pytest.raises(error, match=words):
         wr.Over(**{"event_time": "t", **options})
+
+
+@pytest.mark.proves("Windows: statistics around each message, and running ones")
+@pytest.mark.parametrize(
+    "options", [{}, {"by": "k", "retention": wr.forever}], ids=["one line", "all that came"]
+)
+def test_where_nothing_more_is_remembered_for_it_a_line_goes_on_for_ever(
+    tmp_path: Path, options: Any
+) -> None:
+    """As psi's `Average(2)` and `Average()`: a ttl need not be said."""
+    agg = {"two": wr.sum("x").over(2), "all": wr.sum("x").over()}
+    over = wr.Over(event_time="t", agg=agg, max_ahead=wr.forever, **options)
+    assert (
+        over.fingerprint
+        == wr.Over(event_time="t", agg=agg, ttl=wr.forever, max_ahead=wr.forever, **options).fingerprint
+    )
+    rows = told(
+        tmp_path, over, [{"t": day * 86_400 * S, "k": "a", "x": x} for day, x in enumerate((1, 2, 4))]
+    )
+    assert [(row["two"], row["all"]) for row in rows] == [(3, 3), (6, 7)]
 
 
 FRAMES: dict[str, tuple[Any, str]] = {
