@@ -95,6 +95,7 @@ class OneInput(Definition):
                 ) from None
         check_unit(given["event_time_unit"])
         marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
+        policy = policy_of(given.get("deliver"), own.get("ids"))
         fields = {
             "by": by,
             "event_time": given["event_time"],
@@ -110,8 +111,8 @@ class OneInput(Definition):
             "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
             "input_name": given["input"],
             "where": given.get("where"),
-            "deliver": policy_of(given.get("deliver"), own.get("ids")),
-            "written": self._written(given),
+            "deliver": policy,
+            "written": self._written({**given, "deliver": policy}),
             **own,
         }
         for name, value in fields.items():

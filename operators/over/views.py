@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.errors import ConfigurationError
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
@@ -19,6 +20,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
 from windrow.operators.view import (
     MESSAGES,
+    WINDOWS,
     Bound,
     Made,
     bounds_between,
@@ -34,6 +36,15 @@ from windrow.stores.kv import KV
 
 class OverView(OneInputView):
     """`messages`: those that are not settled, and those that later windows reach back to; by event time, then position."""
+
+    def refuse(self, table: str) -> ConfigurationError:
+        had = super().refuse(table)
+        if table != WINDOWS:
+            return had
+        return ConfigurationError(
+            f"{had.message}. Windows around messages are told, each as a row, and not kept: explain() of such a row, or of the "
+            "time of a message, says what is in them"
+        )
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         self.input(input)

@@ -106,16 +106,24 @@ def culprits(
         left = [row for row in rows if row not in found]
         # What raises only together with others: the last of these is to blame.
         while len(left) > 1 and (why := raised(left)) is not None:
-            fine, wrong = 0, len(left)
-            while wrong - fine > 1:
-                middle = (fine + wrong) // 2
-                there = raised(left[:middle])
-                fine, wrong, why = (middle, wrong, why) if there is None else (fine, middle, there)
-            blame(left.pop(wrong - 1), why)
+            row, why = _first_raising(left, raised, why)
+            blame(left.pop(row), why)
         always += left
     if not found:
         raise error
     return found
+
+
+def _first_raising(
+    rows: Sequence[Row], raised: Callable[[Sequence[Row]], Exception | None], why: Exception
+) -> tuple[int, Exception]:
+    """(the first of the rows that raises with those before it, what it raises). why: what all of them do."""
+    fine, wrong = 0, len(rows)
+    while wrong - fine > 1:
+        middle = (fine + wrong) // 2
+        there = raised(rows[:middle])
+        fine, wrong, why = (middle, wrong, why) if there is None else (fine, middle, there)
+    return wrong - 1, why
 
 
 def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:

@@ -109,8 +109,8 @@ class Definitions:
             self._find(definition)
             return
         self.missing[name] = ConfigurationError(
-            f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition=, the one that the job "
-            "was opened with"
+            f"the definition of {name!r} that {self.location} names\n  {text}\n{why}: pass definition= (on the command line "
+            "--definition MODULE:NAME), the one that the job was opened with"
         )
 
 

@@ -86,6 +86,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.CoGroup": CoGroup,
     "wr.Deduplicate": Deduplicate,
     "wr.Delivery": Delivery,
+    "wr.deliver.all": deliver.all,
     "wr.deliver.latest": deliver.latest,
     "wr.deliver.newest": deliver.newest,
     "wr.deliver.synchronous": deliver.synchronous,

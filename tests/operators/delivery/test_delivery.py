@@ -121,12 +121,21 @@ TAKEN: list[tuple[Any, dict[str, list[int]]]] = [
 ]
 
 
+def around(deliver: Any = None) -> wr.Over:
+    return wr.Over(event_time="t", frame=("-1 second", 0), agg={"n": wr.count()}, deliver=deliver)
+
+
 def test_all_messages_is_what_no_policy_says_and_what_needs_no_arguments_may_be_named_alone() -> None:
     plain = totals()
     for every in (wr.deliver.all(), wr.deliver.all, wr.deliver.all().guarantee(wr.col("x") == 1)):
         assert totals(deliver=every) == plain and totals(deliver=every).fingerprint == plain.fingerprint
         given = wr.Input("a", event_time="t", deliver=every)
         assert given.deliver is None and given == wr.Input("a", event_time="t")
+    for job, named in (
+        (around(), around(wr.deliver.all)),
+        (around(wr.deliver.latest()), around(wr.deliver.latest)),
+    ):
+        assert job == named == eval(repr(named)) and repr(job) == repr(named)
     assert totals(deliver=wr.deliver.synchronous).deliver == wr.deliver.synchronous() != wr.deliver.all()
     assert totals(deliver=wr.deliver.latest) == totals(deliver=wr.deliver.latest())
     assert delivery(wr.deliver.all()).deliver is None and repr(wr.deliver.all()) == "wr.deliver.all()"

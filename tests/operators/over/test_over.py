@@ -236,7 +236,10 @@ def test_a_sum_that_does_not_fit_is_a_dead_letter_of_its_message(tmp_path: Path)
         assert [row["v"] for row in op.get_result()] == [2**62 + 1]
         [letter] = op.dead_letters()
         assert (letter.reason, letter.event_time_us) == ("integer_overflow", 1)
-        assert letter.detail == "v: the sum does not fit int64: use integer_overflow='decimal' for sums beyond int64"
+        assert (
+            letter.detail
+            == "v: the sum does not fit int64: use integer_overflow='decimal' for sums beyond int64"
+        )
 
 
 def test_a_pause_longer_than_the_ttl_parts_neighbours(tmp_path: Path) -> None:
@@ -485,3 +488,12 @@ def test_sparse_messages_do_not_each_take_a_value_of_their_own(tmp_path: Path) -
     logic, kv = over.logic(), MemoryKV(over.logic().cfs())
     logic.ingest(kv, {"over": rows}, 0)
     assert sum(1 for _ in kv.scan("over.events", b"", None)) < 100
+
+
+def test_who_asks_for_windows_around_messages_is_told_where_they_are_to_be_seen(tmp_path: Path) -> None:
+    over = wr.Over(event_time="t", frame=("-1 second", 0), agg={"n": wr.count()})
+    with (
+        over.open(str(tmp_path)) as op,
+        pytest.raises(ConfigurationError, match=r"'messages'.*explain\(\) of such a row"),
+    ):
+        op.get_windows()
