@@ -83,6 +83,7 @@ def rendered() -> dict[str, Any]:
         "newest": wr.Delivery(event_time="t", policy=wr.deliver.newest(3)),
         "young": wr.Delivery(by="k", event_time="t", policy=wr.deliver.within("1 hour")),
         "one an hour": aggregate(deliver=wr.deliver.throttle("1 hour", per="input", record="dead_letters")),
+        "every one": wr.Delivery(event_time="t", policy=wr.deliver.all()),
         "at once": wr.Deduplicate(by="k", event_time="t", within="1 hour", deliver=wr.deliver.synchronous()),
         "no key": aggregate(by=(), time_zone="Europe/Berlin", null_keys="dead_letter", dead_letter_limit=5),
         "offset": aggregate(window=wr.tumbling("1 hour", offset="90 ms"), integer_overflow="decimal"),
