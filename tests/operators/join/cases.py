@@ -220,7 +220,7 @@ def raising(draw: st.DrawFn, join: JoinDefinition) -> Any:
     """Its condition, or one that raises on some pairs, each message of which may be fine with others: where nothing but the
     messages of a pair decides whether it is one."""
     counted = any(isinstance(source.window, Rows) for source in join.inputs)
-    if counted or draw(st.integers(0, 3)) == 0:
+    if counted or join.sessions is not None or draw(st.integers(0, 3)) == 0:
         return join.where
     one, other = ("left_v", "right_v") if join.is_self_join else ("l_v", "r_v")
     quotient = Where(Expr(wr.lit(6) / (wr.col(one) - wr.col(other)) > -4))
