@@ -321,8 +321,8 @@ class AggregateDefinition(Definition):
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.aggregate.inherited import InheritedAggregator
         from windrow.operators.aggregate.logic import WindowAggregator
-        from windrow.operators.aggregate.sessions import SessionAggregator
-        from windrow.operators.aggregate.tuple_sessions import TupleSessionAggregator
+        from windrow.operators.aggregate.sessions.logic import SessionAggregator
+        from windrow.operators.aggregate.sessions.tuples import TupleSessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
         from windrow.operators.delivering import delivering
 
@@ -335,9 +335,9 @@ class AggregateDefinition(Definition):
         return delivering(TupleAggregator(self) if self.tuple_window else WindowAggregator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        from windrow.operators.aggregate.cut_session_oracle import CutSessionOracle
         from windrow.operators.aggregate.oracle import AggregateOracle
-        from windrow.operators.aggregate.tuple_session_oracle import TupleSessionOracle
+        from windrow.operators.aggregate.sessions.cut_oracle import CutSessionOracle
+        from windrow.operators.aggregate.sessions.tuple_oracle import TupleSessionOracle
         from windrow.operators.plain.delivering import delivering
 
         sessions = TupleSessionOracle if self.numbered else CutSessionOracle

@@ -10,7 +10,7 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import names_no_column
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.own_gaps import gap_refused
+from windrow.operators.aggregate.sessions.own_gaps import gap_refused
 from windrow.operators.aggregations.needs import (
     check_columns,
     keeps_whole,

@@ -19,12 +19,12 @@ from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowIn
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate import slices
-from windrow.operators.aggregate.bridges import JOINED_BY
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.history import CLOSED, moments
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
-from windrow.operators.aggregate.session_history import of_sessions
+from windrow.operators.aggregate.sessions.bridges import JOINED_BY
+from windrow.operators.aggregate.sessions.history import of_sessions
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine

@@ -245,7 +245,7 @@ class JoinDefinition(Definition):
         from windrow.operators.join.counted import RowsJoinOperator
         from windrow.operators.join.in_blocks import BlockJoinOperator
         from windrow.operators.join.logic import JoinOperator
-        from windrow.operators.join.sessions import SessionJoinOperator
+        from windrow.operators.join.sessions.logic import SessionJoinOperator
 
         if self.sessions is not None:
             return delivering(SessionJoinOperator(self))
@@ -261,7 +261,7 @@ class JoinDefinition(Definition):
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.join.corrected_oracle import CorrectedJoinOracle
         from windrow.operators.join.oracle import JoinOracle
-        from windrow.operators.join.session_oracle import SessionJoinOracle
+        from windrow.operators.join.sessions.oracle import SessionJoinOracle
         from windrow.operators.plain.delivering import delivering
 
         over_time = CorrectedJoinOracle if self.takes_back else JoinOracle

@@ -32,7 +32,7 @@ from windrow.core.policy import (
 from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Session, Sliding
 from windrow.operators.join.definition import HOWS, How, Where
-from windrow.operators.join.given_sessions import check_sessions
+from windrow.operators.join.sessions.given import check_sessions
 from windrow.operators.join.spans import Within, spans
 
 

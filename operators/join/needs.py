@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import widened
-from windrow.operators.aggregate.own_gaps import gap_refused
+from windrow.operators.aggregate.sessions.own_gaps import gap_refused
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Names, prefixes
 from windrow.operators.steps.learning import check_filter, key_refusal, missing

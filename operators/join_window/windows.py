@@ -14,9 +14,9 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.needs import AggregateNeeds
-from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.operators.aggregate.sessions.logic import SessionAggregator
+from windrow.operators.aggregate.sessions.tuples import TupleSessionAggregator
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
-from windrow.operators.aggregate.tuple_sessions import TupleSessionAggregator
 from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.join_window.definition import JoinWindowDefinition

@@ -22,8 +22,8 @@ from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
-from windrow.operators.over import anchors as around
 from windrow.operators.over import emission
+from windrow.operators.over.anchors import given as around
 from windrow.operators.plain.oracle import Oracle
 from windrow.operators.steps.passing import filter_of
 
@@ -272,8 +272,8 @@ class OverDefinition(OneInput):
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.delivering import delivering
-        from windrow.operators.over.anchored import AnchoredOvers
-        from windrow.operators.over.anchored_corrections import CorrectedAnchors
+        from windrow.operators.over.anchors.corrections import CorrectedAnchors
+        from windrow.operators.over.anchors.logic import AnchoredOvers
         from windrow.operators.over.arrival import ArrivalOvers
         from windrow.operators.over.corrections import CorrectedOvers
         from windrow.operators.over.logic import Overs
@@ -285,7 +285,7 @@ class OverDefinition(OneInput):
         return delivering(CorrectedOvers(self) if self.corrects else Overs(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        from windrow.operators.over.anchored_oracle import AnchoredOracle
+        from windrow.operators.over.anchors.oracle import AnchoredOracle
         from windrow.operators.over.arrival_oracle import ArrivalOracle
         from windrow.operators.over.oracle import OverOracle
         from windrow.operators.plain.delivering import delivering

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
-from windrow.operators.aggregate.sessions import SessionAggregator
+from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.stores.kv import Batch
 from windrow.testing import TestDriver
 

@@ -17,7 +17,7 @@ from tests.deep import usually
 from windrow.core.errors import BadTrigger, BadWindow, DefinitionChanged, TypeClash
 from windrow.core.messages import Kind
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate import sessions
+from windrow.operators.aggregate.sessions import logic as sessions
 from windrow.stores import sessions as stored
 from windrow.stores.kv import Overlay
 from windrow.stores.sessions import HOME, HOT

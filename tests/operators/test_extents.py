@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.operators.aggregate.extents import Extents, by_code, holders, joined, reach_of, reached
+from windrow.operators.aggregate.sessions.extents import Extents, by_code, holders, joined, reach_of, reached
 
 #: Numbers that are sorted as one, and those that are too far apart for that.
 FAR = 1 << 61

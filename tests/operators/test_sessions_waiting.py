@@ -23,8 +23,8 @@ from tests.operators.test_contract import DEATHS, actions
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.message_keys import decode_position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate import session_filing
-from windrow.operators.aggregate.bridges import JOINED_BY
+from windrow.operators.aggregate.sessions import filing as session_filing
+from windrow.operators.aggregate.sessions.bridges import JOINED_BY
 from windrow.stores import sessions, waiting
 from windrow.stores.sessions import HOT
 from windrow.stores.values import SINCE, key_of

@@ -58,8 +58,8 @@ def test_import_contracts_name_every_operator_and_every_oracle() -> None:
     layers = {name for layer in contracts["operators-layers"]["layers"] for name in layer.split(" | ")}
     assert folders <= layers
     plain = {
-        f"windrow.operators.{path.parent.name}.{path.stem}"
-        for pattern in ("*/*_oracle.py", "*/plain_*.py")
+        ".".join(("windrow", *path.relative_to(ROOT).with_suffix("").parts))
+        for pattern in ("*/*_oracle.py", "*/plain_*.py", "*/*/*oracle.py")
         for path in (ROOT / "operators").glob(pattern)
     }
     assert plain <= set(contracts["oracles"]["source_modules"])

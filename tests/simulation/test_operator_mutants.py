@@ -14,9 +14,9 @@ import windrow as wr
 from tests.simulation.test_mutants import found_by
 from windrow.checkpoint import job as jobs
 from windrow.operators.delivering import Throttle
-from windrow.operators.join import sessions
+from windrow.operators.join.sessions import logic as sessions
 from windrow.operators.join_window import windows
-from windrow.operators.over.anchored_corrections import CorrectedAnchors
+from windrow.operators.over.anchors.corrections import CorrectedAnchors
 from windrow.operators.over.marks import ToldRows
 from windrow.testing.draw import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed

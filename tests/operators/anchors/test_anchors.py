@@ -23,9 +23,9 @@ from windrow.core.errors import (
     TypeClash,
 )
 from windrow.core.keys import encode_key
-from windrow.operators.over.anchored import AnchoredOvers
-from windrow.operators.over.pending import AT
-from windrow.operators.over.spans import OBSOLETE
+from windrow.operators.over.anchors.logic import AnchoredOvers
+from windrow.operators.over.anchors.pending import AT
+from windrow.operators.over.anchors.spans import OBSOLETE
 from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.runners.state.written import evaluate
 from windrow.stores.kv import Batch, MemoryKV

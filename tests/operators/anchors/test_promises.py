@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.deep import examples
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.over.promises import floors_of
+from windrow.operators.over.anchors.promises import floors_of
 
 
 @given(st.data())

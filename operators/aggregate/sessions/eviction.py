@@ -1,0 +1,130 @@
+"""Sessions that limits by size put out of retention: those that end first go, and have their last words.
+
+Decided at the beginning of an `advance` from what the steps before left, as of other windows (`size_limits.py`). What comes at
+or before the end of one that went, of its key or of any, is out of retention: so no session ever touches one that was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import Never
+from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.filing import Filed
+from windrow.operators.aggregate.sessions.history import forget_sessions
+from windrow.operators.aggregate.sessions.rows import Step, Stored, live, taken
+from windrow.operators.aggregate.size_limits import Gone
+from windrow.operators.steps.columns import EARLY, END, LATE, MESSAGES, PENDING, START
+from windrow.operators.steps.groups import combine
+from windrow.stores.kv import KV
+from windrow.stores.pages import hashes_of
+from windrow.stores.sessions import HOME, HOT
+from windrow.stores.spread import Hashes
+from windrow.stores.windows import Near
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+NONE = np.zeros(0, dtype=bool)
+
+
+def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
+    """Sessions that took messages, in the place of those that are in them."""
+    stored, names = filed.stored, [START, END, MESSAGES, *logic.definition.by]
+    before, after = None, [filed.rows.sessions.select(names)]
+    if stored.near.rows is not None:
+        rows = stored.near.rows.select(names)
+        before = taken(rows, stored.sessions)
+        after.append(taken(rows, np.intersect1d(filed.stay, stored.sessions)))
+    logic.limits.change(step.kv, before, concat(after))
+
+
+def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Table]:
+    """Drop what is beyond the limits; returns what it had still to say."""
+    by, emit = logic.definition.by, logic.definition.emit
+    found = list(logic.limits.evict(step.kv, logic.told_from(step.told_us)))
+    if not found:
+        return []
+    stored, goes = _stored(logic, step, found)
+    if stored is None:
+        return []
+    rows = stored.rows(by, goes)
+    ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
+    early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
+    untold = ~logic.has_passed(ends, step.told_us) & logic.definition.tells_what_goes
+    for timing, trigger, mine in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
+        told = (not isinstance(trigger, Never)) | untold
+        speaks = (pending > 0) & told | open_ & emit.closing_pane
+        rows = logic._fired(step, rows, speaks & mine, timing, closing=True)
+    said = list(step.told)
+    step.told.clear()
+    assert stored.near.rows is not None
+    others = taken(stored.near.rows, stored.others(goes))
+    logic.store.put(step.kv, stored.near, others, lambda some: live(some, by, step.told_us))
+    step.result.evicted.append(rows.sessions)
+    if logic.history is not None:
+        forget_sessions(logic.history, step.kv, logic.store, rows.sessions, step.told_us)
+    return said
+
+
+def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tuple[Stored | None, BoolArray]:
+    """(rows of keys of which sessions go, true for those sessions)."""
+    gone = {(one.key, one.start, one.end) for one in found}
+    listed = _listed(logic, step.kv, found)
+    if listed is not None:
+        stored = logic.near(step, *_places(logic, listed))
+        goes = NONE if stored is None else _goes(logic, stored.rows(logic.definition.by).sessions, gone)
+        # Of sessions that a former version counted, or that began before limits, the keys may not be listed.
+        if logic.limits.by or _messages(stored, goes) == sum(one.messages for one in found):
+            return stored, goes
+    there = {bucket.home for bucket in logic.store.buckets(step.kv)}
+    homes = set(logic.store.home(np.array([one.end for one in found], dtype=np.int64)).tolist())
+    rows = logic.read(step.kv, [HOT, *sorted(there & homes)], step.told_us)
+    if rows is None:
+        return None, NONE
+    by = logic.definition.by
+    sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
+    sessions = sessions.filter(pa.array(_goes(logic, sessions, gone)))
+    places = combine(sessions.column(HOME)).to_numpy(), hashes_of(sessions.select([START, *by]), by)
+    stored = logic.near(step, *places)
+    return stored, NONE if stored is None else _goes(logic, stored.rows(by).sessions, gone)
+
+
+def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tuple[int, int]] | None:
+    """(end, number of the key) of sessions that go; None where their keys are not known."""
+    if logic.limits.keys:
+        return [(one.end, key) for one in found for key in logic.limits.keys_of(kv, one.start, one.end)]
+    known = [(one.end, one.hashed) for one in found if one.hashed is not None]
+    return known if len(known) == len(found) else None
+
+
+def _places(logic: SessionAggregator, listed: Sequence[tuple[int, int]]) -> tuple[IntArray, Hashes]:
+    """(homes, numbers of keys) where sessions may lie: where each ended, or where those are that may still grow."""
+    homes = logic.store.home(np.array([end for end, _ in listed], dtype=np.int64))
+    of_keys = np.array([key for _, key in listed], dtype=np.uint64)
+    homes, of_keys = np.r_[homes, np.full(len(homes), HOT, dtype=np.int64)], np.r_[of_keys, of_keys]
+    order = np.lexsort((of_keys, homes))
+    homes, of_keys = homes[order], of_keys[order]
+    first = np.ones(len(homes), dtype=bool)
+    first[1:] = (homes[1:] != homes[:-1]) | (of_keys[1:] != of_keys[:-1])
+    return homes[first], of_keys[first]
+
+
+def _messages(stored: Stored | None, which: BoolArray) -> int:
+    """How many messages these of the sessions have."""
+    return 0 if stored is None else int(stored.values(MESSAGES)[which].sum())
+
+
+def _goes(
+    logic: SessionAggregator, sessions: pa.Table, gone: Collection[tuple[bytes, int, int]]
+) -> BoolArray:
+    """True for sessions that are among those."""
+    fields = [sessions.column(b) for b in logic.limits.by]
+    keys = logic.limits.encode(fields) if fields else [b""] * len(sessions)
+    windows = zip(keys, sessions.column(START).to_pylist(), sessions.column(END).to_pylist(), strict=True)
+    return np.array([window in gone for window in windows], dtype=bool)

@@ -1,0 +1,400 @@
+"""The windowed aggregator over session windows: ranges of event time of one key between two pauses.
+
+A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are one session, so sessions are a function of the
+set of messages: any order and any cut gives the same. A step joins its messages with each other and with the sessions that they
+touch, as ranges; accumulators are merged along them. Where sessions lie, and what stands of what was told:
+`stores/sessions.py`.
+
+A session is told when the watermark passes its end. It is *closed*, and never opens again, when the watermark less the allowed
+lateness is beyond its end: a message at the very end, which touches it, is on time as long as the watermark stands there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import by_step
+from windrow.core.positions import Partition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.sessions.corrections import correct
+from windrow.operators.aggregate.sessions.eviction import count, evict
+from windrow.operators.aggregate.sessions.filing import (
+    Filed,
+    file_groups,
+    file_sessions,
+    in_time,
+    let_wait,
+    may_wait,
+)
+from windrow.operators.aggregate.sessions.history import forget_messages
+from windrow.operators.aggregate.sessions.own_gaps import with_gaps
+from windrow.operators.aggregate.sessions.panes import fire, in_order, in_order_of_parts
+from windrow.operators.aggregate.sessions.partials import ingest_groups_of_sessions, pushdown_sessions
+from windrow.operators.aggregate.sessions.rows import (
+    Rows,
+    Step,
+    Stored,
+    after_firing,
+    unfolded,
+)
+from windrow.operators.aggregate.sessions.runs import SessionRuns
+from windrow.operators.aggregate.sessions.stored import StoredSessions
+from windrow.operators.aggregate.sessions.ticking import tick
+from windrow.operators.aggregate.sessions.wider_gap import widen
+from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.operator import Grouping, RunAgain
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, MESSAGES, ON_TIME, PENDING, START
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import event_time_marks, take_in
+from windrow.operators.steps.passing import further
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.pushdown import Grouped, Pushdown
+from windrow.operators.steps.runs import Runs
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+from windrow.stores.pages import hashes_of
+from windrow.stores.sessions import HOME, HOT, homes_at_once
+from windrow.stores.spread import Hashes
+from windrow.stores.windows import Near
+
+#: So many sessions are told at once, about; of more, half as many at a time.
+SESSIONS_AT_ONCE = 1 << 18
+
+
+class SessionAggregator(StoredSessions, Grouping):
+    """One definition of a session window on one store."""
+
+    def refiling(self) -> RunAgain | None:
+        if self.history is None:
+            return None
+        return RunAgain(
+            logic=self,
+            kept_from=lambda kv: START_OF_TIME_US,
+            begun=self.begun,
+            prepare=self.prepare_keys,
+            reached=self._reached,
+            why=f"what a session of {self.definition.name!r} takes depends on all that came before",
+        )
+
+    def _reached(self, kv: KV) -> tuple[int, bytes]:
+        """How many steps there were, and the sessions that are kept. What is noted beside them depends on which steps ran
+        together, and on versions.
+        """
+        step, sessions = self.progress(kv).step, self.kept(kv, START_OF_TIME_US, END_OF_TIME_US, None)
+        if sessions is None:
+            return step, b""
+        keys = hashes_of(sessions, self.definition.by)
+        columns = [combine(sessions.column(name)).to_numpy() for name in (START, END, MESSAGES)]
+        order = np.lexsort([*columns, keys])
+        return step, b"".join([column[order].tobytes() for column in (keys, *columns)])
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        """File the messages, and fire what they fill."""
+        progress, result, dead = self._begin(kv)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
+        rows = take_in(self.definition, table, now_us, dead)
+        if self.own_gap is not None:
+            rows = with_gaps(self.own_gap, rows, dead)
+        if self.seen is not None:
+            rows = self._without_duplicates(kv, rows, result, self.kept_from(progress.watermark_us))
+        watermark_us = progress.watermark_us
+        moment = Moment(progress.step, now_us)
+        step = Step(kv, progress, result, dead, [], moment, self.closed_before(watermark_us), watermark_us)
+        widen(self, step)
+        correct(self, step)
+        if may_wait(self, step, rows):
+            let_wait(self, step, rows)
+        else:
+            self.keep_filed(step, file_sessions(self, step, rows))
+        if others is not None:
+            result.marks = further(result.marks, event_time_marks(in_time(self, step, others)))
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def take_groups(
+        self, kv: KV, groups: pa.Table, first_us: IntArray, last_us: IntArray, now_us: int, schema: pa.Schema
+    ) -> StepResult:
+        """`take` of messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
+        progress, result, dead = self._begin(kv)
+        self._learn(progress, schema)
+        watermark_us = progress.watermark_us
+        moment = Moment(progress.step, now_us)
+        step = Step(kv, progress, result, dead, [], moment, self.closed_before(watermark_us), watermark_us)
+        widen(self, step)
+        correct(self, step)
+        if len(groups):
+            result.groups = len(groups)
+            self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def _kept_from(self, progress: Progress) -> int:
+        return self.kept_from(progress.watermark_us)
+
+    def keep_filed(self, step: Step, filed: Filed | None) -> None:
+        """Judge and keep what took messages."""
+        if filed is not None:
+            if self.limited:
+                count(self, step, filed)
+            rows = filed.rows
+            if filed.owed is not None:
+                rows = self._fired(step, rows, filed.owed & self.speaks_in_time(rows), ON_TIME)
+            after = self._judged(step, rows)
+            if self.definition.takes_back:
+                after = self._last_words(step, after)
+            ends = combine(after.sessions.column(END)).to_numpy()
+            homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
+            self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
+            self.keep(step, filed.stored.near, filed.stay, after, homes)
+            self._tell(step)
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """Fire what the watermark passed, then the periods that `now` crossed, then close and forget."""
+        progress, result, dead = self._begin(kv)
+        before_us, moment = progress.watermark_us, Moment(progress.step, now_us, progress.now_us)
+        watermark_us = max(watermark_us, before_us)
+        if progress.schema is not None:
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(before_us), before_us)
+            widen(self, step)
+            correct(self, step)
+            progress.watermark_us = watermark_us
+            last_words = evict(self, step, watermark_us) if self.limited else []
+            changed = self._emission_changed(kv)
+            if changed:
+                self._look_again(step)
+            if changed or watermark_us > before_us:
+                self._fire_on_time(step, watermark_us)
+            step = step._replace(told_us=watermark_us)
+            tick(self, step)
+            self._tell(step)
+            self._close(step, last_words)
+            self._forget(step)
+        self.store.release()
+        progress.watermark_us, progress.now_us = watermark_us, now_us
+        return self._end(kv, progress, result, dead)
+
+    def _tell(self, step: Step) -> None:
+        """What one part of a step fired, in order."""
+        step.result.panes += in_order(step.told, self.definition.by)
+        step.told.clear()
+
+    def _fire_on_time(self, step: Step, watermark_us: int) -> None:
+        """Tell the sessions that the watermark passed, in slices: what is in memory does not go with how many these are."""
+        # What ends just where the watermark stood may have had to wait.
+        _, hashes, older = self.marks.due.passed(step.kv, step.told_us, watermark_us, watermark_us)
+        if len(hashes):
+            parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
+            step.result.panes += in_order_of_parts(
+                (self._end_some(step, some, watermark_us) for some in parts), self.definition.by
+            )
+        if older:
+            self.marks.due.drop(step.kv, watermark_us)
+
+    def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
+        """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
+        by, kv = self.definition.by, step.kv
+        stored = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
+        if stored is None:
+            return []
+        ends = stored.values(END)
+        passed_ = self.has_passed(ends, watermark_us)
+        self.marks.ends_later(kv, stored, ~passed_, hashes, watermark_us, step.progress.step)
+        if not passed_.any():
+            return []
+        near, stay, rows = stored.near, stored.others(passed_), stored.rows(by, passed_)
+        rows = self._fired(step, rows, self.speaks_in_time(rows), ON_TIME)
+        if self.history is None:
+            there = stored.keys(passed_ & (ends >= watermark_us), by)
+            near, stay = self.store.without(near, stay, hashes_of(there, by))
+        kept = self._stays(rows, watermark_us)
+        self.keep(step, near, stay, rows.where(kept), self.store.home(ends[passed_][kept]))
+        return self._taken(step)
+
+    def _stays(self, rows: Rows, watermark_us: int) -> BoolArray:
+        """True for sessions that ended which this step does not forget again, or of which it may have to say more."""
+        if self.history is not None or self.limited or self.definition.emit.closing_pane:
+            return np.ones(len(rows.sessions), dtype=bool)
+        ends, pending = (combine(rows.sessions.column(name)).to_numpy() for name in (END, PENDING))
+        stays: BoolArray = (ends >= self.forgotten_before(watermark_us)) | (pending > 0)
+        return stays
+
+    def _taken(self, step: Step) -> list[pa.Table]:
+        """What was told, which is not told again."""
+        told = list(step.told)
+        step.told.clear()
+        return told
+
+    def speaks_in_time(self, rows: Rows) -> BoolArray:
+        """True for sessions of which something is told when they end."""
+        pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
+        waiting: BoolArray = pending & (not self.definition.emit.tells_late)
+        return waiting | self.tells_all
+
+    def keep_fired(
+        self,
+        step: Step,
+        stored: Stored,
+        which: BoolArray,
+        timing: str,
+        *,
+        closing: bool = False,
+        always: bool = False,
+    ) -> None:
+        """Tell these of the sessions that were read, and keep them where they were."""
+        if not which.any():
+            return
+        rows, homes = stored.rows(self.definition.by, which), stored.values(HOME)[which]
+        every = np.ones(len(homes), dtype=bool)
+        rows = self._fired(step, rows, every, timing, closing=closing, always=always)
+        self.keep(step, stored.near, stored.others(which), rows, homes)
+
+    def _close(self, step: Step, last_words: list[pa.Table]) -> None:
+        """Sessions that close: what is pending is said, and the closing pane if asked for. In slices, as `_fire_on_time`."""
+        low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
+        parts: Iterator[list[pa.Table]] = iter([last_words] if last_words else [])
+        some, older = 0, False
+        if low < high:
+            ends, hashes, older = self.marks.closing.passed(step.kv, low, high - 1, high)
+            some = len(hashes)
+        if some:
+            homes = self.store.home(ends)
+            each = homes_at_once(homes, SESSIONS_AT_ONCE // 2)
+            closed = (self._close_some(step, homes[places], hashes[places], low, high) for places in each)
+            parts = itertools.chain(parts, closed)
+        if some or last_words:
+            step.result.panes += in_order_of_parts(parts, self.definition.by)
+        if some or older:
+            self.marks.closing.drop(step.kv, high)
+
+    def _close_some(self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int) -> list[pa.Table]:
+        """What is told of those of these keys, at these homes, that end in `[low, high)`."""
+        stored = self.near(step, homes, hashes)
+        if stored is None:
+            return []
+        ends = stored.values(END)
+        closes = (ends >= low) & (ends < high)
+        if not self.definition.emit.closing_pane:
+            closes &= stored.values(PENDING) > 0
+        elif step.result.ended:
+            closes &= ~self._ended(stored.rows(self.definition.by).sessions, step.result.ended)
+        self.keep_fired(step, stored, closes, LATE, closing=True)
+        return self._taken(step)
+
+    def _forget(self, step: Step) -> None:
+        """Sessions that nothing in retention can reach any more."""
+        kept_from = self.forgotten_before(step.progress.watermark_us)
+        if kept_from <= step.progress.purged_us:
+            return
+        self.store.drop(step.kv, kept_from)
+        if self.limited:
+            self.limits.forget(step.kv, self._unreached(step.progress.watermark_us))
+        if self.seen is not None:
+            self.seen.forget(step.kv, self.kept_from(step.progress.watermark_us))
+        if self.definition.takes_back:
+            self.numbers.forget(step.kv, kept_from)
+        if self.history is not None:
+            forget_messages(self.history, step.kv, self.store, step.told_us)
+        step.progress.purged_us = kept_from
+
+    def _unreached(self, watermark_us: int) -> int:
+        """What ends at or before it is touched by nothing that is in retention by itself."""
+        told_us = self.told_from(watermark_us)
+        return (
+            told_us if told_us == END_OF_TIME_US else max(self.kept_from(watermark_us) - 1, START_OF_TIME_US)
+        )
+
+    def _look_again(self, step: Step) -> None:
+        """Mark all that waits under another emission than before."""
+        self.marks.drop(step.kv)
+        homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
+        rows = self.read(step.kv, homes, step.told_us)
+        if rows is not None:
+            by = self.definition.by
+            sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
+            homes = combine(sessions.column(HOME)).to_numpy()
+            self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
+
+    def runs(
+        self,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark_us: int,
+        now_us: int | None,
+    ) -> Runs:
+        return SessionRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
+
+    # -- what SQL does before -----------------------------------------------------------------------------------------
+
+    def pushdown(self, schema: pa.Schema) -> Pushdown | None:
+        return pushdown_sessions(self.definition, schema)
+
+    def ingest_groups(
+        self, kv: KV, groups: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
+    ) -> Grouped:
+        return ingest_groups_of_sessions(self, kv, groups, schema, watermark_us, now_us)
+
+    # -- what a step touched ------------------------------------------------------------------------------------------
+
+    def _judged(self, step: Step, rows: Rows) -> Rows:
+        """Sessions that took messages, after the trigger that looks at every step."""
+        emit = self.definition.emit
+        ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
+        for timing, trigger, mine in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
+            if by_step(trigger) and mine.any():
+                speaks = np.zeros(len(mine), dtype=bool)
+                speaks[mine] = self.judged(step, rows.where(mine), trigger)
+                rows = self._fired(step, rows, speaks, timing)
+        return rows
+
+    def _last_words(self, step: Step, rows: Rows) -> Rows:
+        """The sessions, after those that are closed have said what is pending, and the closing pane if asked for."""
+        emit, closed = self.definition.emit, combine(rows.sessions.column(END)).to_numpy() < step.closed_us
+        if not emit.closing_pane:
+            closed = closed & (combine(rows.sessions.column(PENDING)).to_numpy() > 0) & emit.tells_late
+        elif step.result.ended:
+            closed = closed & ~self._ended(rows.sessions, step.result.ended)
+        return self._fired(step, rows, closed, LATE, closing=True)
+
+    def _fired(
+        self,
+        step: Step,
+        rows: Rows,
+        which: BoolArray,
+        timing: str,
+        *,
+        closing: bool = False,
+        always: bool = False,
+    ) -> Rows:
+        """Fire these sessions; all rows after, in the order in which they were."""
+        if not which.any():
+            return rows
+        rows = unfolded(self.calculation, rows, which)
+        chosen = rows.where(which)
+        ends = combine(chosen.sessions.column(END)).to_numpy()
+        is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)
+        fired = fire(
+            self.definition,
+            chosen,
+            partial(self.values, step.kv, panes=chosen.panes),
+            timing=timing,
+            is_last=is_last | closing,
+            closing=closing,
+            step=step.progress.step,
+            dead=step.dead,
+            always=always,
+        )
+        if fired.told is not None:
+            step.told.append(fired.told)
+            if self.definition.emit.closing_pane and not closing:
+                last = fired.told.filter(fired.told.column(IS_LAST))
+                step.result.ended.update(self._names(last))
+        return after_firing(rows, which, fired.rows)

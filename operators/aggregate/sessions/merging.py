@@ -1,0 +1,123 @@
+"""Parts of sessions, stored and come, become sessions: those of a key that overlap or touch are merged, stored ones first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.bridges import Pieces, with_bridges
+from windrow.operators.aggregate.sessions.extents import Extents, Joined
+from windrow.operators.aggregate.sessions.history import told_apart
+from windrow.operators.aggregate.sessions.rows import Rows, Stored, extents, unfolded
+from windrow.operators.steps.columns import END, PANES, START
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import Groups, combine, without
+from windrow.stores.sessions import HOME, HOT, STANDS
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.stored import StoredSessions
+
+#: Of a row: the component that it is of.
+COMPONENT = "__component"
+
+
+class Given(NamedTuple):
+    """What a step brings, beside what is stored near it. codes: a number for the key of each row, or group of rows. sessions:
+    those of what was read, whose keys have such numbers too. With `cut`, keys of two cells have two numbers: their sessions
+    never meet.
+    """
+
+    codes: IntArray
+    stored: Stored
+    sessions: Extents
+
+
+class Parts(NamedTuple):
+    """Ranges of messages and stored sessions, joined. piece: the component of each message, or group of them; stored: of each
+    stored session that is open, -1 for others.
+    """
+
+    joined: Joined
+    piece: IntArray
+    stored: IntArray
+
+    @property
+    def size(self) -> int:
+        return len(self.joined.starts)
+
+
+class Merged(NamedTuple):
+    """rows: the sessions that took something, in which are `mine` of what was read. held_to: where each ended before, of those
+    that may still grow. row_of: which row each component is.
+    """
+
+    rows: Rows
+    mine: BoolArray
+    held_to: IntArray
+    row_of: IntArray
+
+
+def by_cell(logic: StoredSessions, given: Given, first_us: IntArray) -> Given:
+    """With other numbers for keys in other cells."""
+    if logic.cells is None:
+        return given
+    sessions, n = given.sessions, len(given.sessions.codes)
+    _, cells, _ = logic.cells.assign(np.r_[sessions.starts, first_us])
+    codes = Groups([pa.array(np.r_[sessions.codes, given.codes]), pa.array(cells)], len(cells)).codes
+    return given._replace(codes=codes[n:], sessions=sessions._replace(codes=codes[:n]))
+
+
+def merge_parts(
+    logic: StoredSessions,
+    dead: DeadLetters,
+    deltas: pa.Table,
+    given: Given,
+    parts: Parts,
+    pieces: Pieces,
+) -> Merged:
+    """deltas: what came, with the component of each."""
+    starts, ends = parts.joined.starts, parts.joined.ends
+    component = combine(deltas.column(COMPONENT)).to_numpy()
+    deltas = without(deltas, COMPONENT)
+    takes = np.zeros(parts.size, dtype=bool)
+    takes[component] = True
+    held_to = np.full(parts.size, START_OF_TIME_US, dtype=np.int64)
+    panes = deltas.slice(0, 0).select([START, END, *logic.definition.by, PANES])
+    mine, were = (parts.stored >= 0) & takes[parts.stored], None
+    of_panes = np.zeros(0, dtype=np.int64)
+    if mine.any():
+        touched, before = given.stored.rows(logic.definition.by, mine), parts.stored[mine]
+        hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
+        np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
+        whole = unfolded(logic.calculation, touched)
+        if logic.definition.full_state and logic.definition.emit.mode == "discarding":
+            whole = told_apart(whole, before)
+        panes, of_panes = whole.panes, before[whole.owner]
+        were = extents(whole.sessions, before)
+        stored = without(whole.sessions, HOME, STANDS)
+        several = np.flatnonzero(np.bincount(before)[before] > 1)
+        if len(several):  # a left fold over what becomes one, by start; the others stay as they lie
+            order, begin = np.arange(len(before)), combine(stored.column(START)).to_numpy()[several]
+            order[several] = several[np.argsort(begin, kind="stable")]
+            stored, before = taken(stored, order), before[order]
+        deltas = concat([with_extents(stored, starts[before], ends[before]), deltas])
+        component = np.r_[before, component]
+    groups = Groups.numbered(component, parts.size)
+    merged = logic.merged(deltas, groups, dead)
+    component = component[groups.first_rows]
+    merged = with_bridges(merged, component, were, pieces, parts.piece)
+    row_of = np.zeros(parts.size, dtype=np.int64)
+    row_of[component] = np.arange(len(component))
+    return Merged(Rows(merged, panes, row_of[of_panes]), mine, held_to[component], row_of)
+
+
+def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:
+    """Parts of sessions, under the window of what they are parts of."""
+    for name, bounds in ((START, starts), (END, ends)):
+        sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds))
+    return sessions

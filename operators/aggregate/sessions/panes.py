@@ -1,0 +1,271 @@
+"""From sessions that fire to panes, and what the rows are afterwards.
+
+A session is told under the window that it has by now. What was told of it before, under other windows or under the same one,
+is taken back directly before: what stands inside it, in every mode but discarding; a pane of the same window only where the
+mode is retracting, since in the others the new one stands in its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.types import as_type, concat
+from windrow.operators.aggregate import slices
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emission import back_kinds, bury, label
+from windrow.operators.aggregate.sessions.rows import Rows, standing
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregate.told import Values, choose
+from windrow.operators.aggregations.calculation import Calculation, any_differ
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    ARRIVED,
+    EMIT_STEP,
+    EMITTED,
+    END,
+    INSERT,
+    ON_TIME,
+    PANES,
+    PENDING,
+    SINCE,
+    START,
+)
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine, without
+
+#: Of a pane on its way: the window of the session on whose account it is told.
+_FOR_START, _FOR_END = "__for_start", "__for_end"
+#: How columns are called while panes are sorted by that one, and afterwards.
+_ACCOUNT = {_FOR_START: START, _FOR_END: END, START: _FOR_START, END: _FOR_END}
+_OWN = {_FOR_START: START, _FOR_END: END}
+
+
+class Fired(NamedTuple):
+    """told: panes, not in order yet, or None. rows: the sessions after, in the order they came, and what stands of them.
+    speaks: which of them were told.
+    """
+
+    told: pa.Table | None
+    rows: Rows
+    speaks: BoolArray
+
+
+class _Back(NamedTuple):
+    """panes: which of them are taken back. alone: those in whose place no pane of their window comes."""
+
+    panes: BoolArray
+    alone: BoolArray
+
+
+def fire(
+    definition: AggregateDefinition,
+    rows: Rows,
+    values_of: Values,
+    *,
+    timing: str,
+    is_last: BoolArray,
+    closing: bool,
+    step: int | IntArray,
+    dead: DeadLetters,
+    always: bool = False,
+) -> Fired:
+    """Fire every session of `rows`, whose panes are all that stand inside them.
+
+    step: of all, or of each. always: what is told is told again where nothing changed
+    """
+    sessions, panes, owner = rows
+    emit, size = definition.emit, len(sessions)
+    values, broken = values_of(sessions)
+    columns = [combine(values[a]) for a in definition.agg]
+    speaks = np.ones(size, dtype=bool)
+    for b in broken:
+        if speaks[b.group]:
+            bury(definition, sessions, b, dead, _arrived(sessions, b.group))
+        speaks[b.group] = False
+    same = _same_window(rows)
+    asked = closing and emit.closing_pane
+    if emit.mode == "discarding":
+        if emit.only_if_changed and not asked:
+            speaks &= combine(sessions.column(PENDING)).to_numpy() > 0
+    elif emit.only_if_changed or emit.mode == "retracting":
+        unchanged = _unchanged(definition, columns, panes, owner, same, size)
+        if (emit.only_if_changed and not asked) or (
+            emit.mode == "retracting" and timing != ON_TIME and not asked and not always
+        ):
+            speaks &= ~unchanged
+    # Of what is discarded, rows beside a session say up to which step parts of it were told.
+    retracts = speaks[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
+    told = _told(definition, rows, columns, _Back(retracts, ~same), speaks, timing, is_last)
+    after = _after(definition, sessions, speaks, step)
+    silent = ~speaks[owner]
+    left, owner = panes.filter(pa.array(silent)), owner[silent]
+    if emit.mode == "discarding":
+        return Fired(told, Rows(after, left, owner), speaks)
+    if not definition.full_state:
+        return Fired(told, Rows(standing(after, speaks), left, owner), speaks)
+    names = [START, END, *definition.by, PANES]
+    new = pa.table(
+        [*(after.column(n) for n in names), *columns], names=[*names, *(EMITTED + a for a in definition.agg)]
+    ).filter(pa.array(speaks))
+    owner = np.r_[owner, np.flatnonzero(speaks)]
+    return Fired(told, Rows(after, concat([left, new]) if len(left) else new, owner), speaks)
+
+
+def taken_back(
+    definition: AggregateDefinition, calculation: Calculation, panes: pa.Table, timing: str
+) -> pa.Table:
+    """Retractions of panes that stand, on no account but their own: before all that is told of what begins there."""
+    table = panes.select([START, END, *definition.by])
+    for field in calculation.output:
+        table = table.append_column(field.name, _said(definition, panes, field.name, field.type))
+    index = combine(panes.column(PANES)).to_numpy() - 1
+    kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
+    table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
+    return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
+
+
+def in_order(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """What one part of a step told, as one: by the start and end of the session and its key, retractions first; of a run
+    message by message.
+    """
+    return [_own(run) for run in _sorted(told, by)]
+
+
+def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) -> list[pa.Table]:
+    """As `in_order` of what all parts told. Where there are many, which have no session in common, they wait in a file."""
+    runs = (run for told in parts for run in _sorted(told, by))
+    first = next(runs, None)
+    second = next(runs, None)
+    if first is None or second is None:
+        return [] if first is None else [_own(first)]
+    whole = slices.in_order(itertools.chain((first, second), runs), by, slices.SLICE_BYTES)
+    return [] if whole is None else [_own(whole)]
+
+
+def _sorted(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+    """What was told as one table, by the sessions on whose account it was; these stand in the place of its windows."""
+    if not told:
+        return []
+    table = concat(list(told))
+    table = table.rename_columns([_ACCOUNT.get(n, n) for n in table.column_names])
+    order = in_window_order(table, by)
+    if ARRIVED in table.column_names:
+        order = order[np.argsort(combine(table.column(ARRIVED)).to_numpy()[order], kind="stable")]
+    return [taken(without(table, ARRIVED), order)]
+
+
+def _own(run: pa.Table) -> pa.Table:
+    """Sorted panes, with their own windows."""
+    panes = run.drop_columns([START, END])
+    return panes.rename_columns([_OWN.get(n, n) for n in panes.column_names])
+
+
+def _same_window(rows: Rows) -> BoolArray:
+    """True for panes of the very window that their session has."""
+    equal = np.ones(len(rows.owner), dtype=bool)
+    for name in (START, END):
+        mine = combine(rows.panes.column(name)).to_numpy()
+        equal &= mine == combine(rows.sessions.column(name)).to_numpy()[rows.owner]
+    return equal
+
+
+def _unchanged(
+    definition: AggregateDefinition,
+    columns: Sequence[pa.Array],
+    panes: pa.Table,
+    owner: IntArray,
+    same: BoolArray,
+    size: int,
+) -> BoolArray:
+    """True for sessions of which what stands is one pane, of the same window and the same values."""
+    unchanged = np.zeros(size, dtype=bool)
+    at = np.flatnonzero(same & (np.bincount(owner, minlength=size)[owner] == 1))
+    if len(at) == 0:
+        return unchanged
+    of, some = pa.array(owner[at]), panes.take(pa.array(at))
+    now = [column.take(of) for column in columns]
+    before = [_said(definition, some, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
+    unchanged[owner[at]] = ~any_differ(before, now, len(at))
+    return unchanged
+
+
+def _told(
+    definition: AggregateDefinition,
+    rows: Rows,
+    columns: Sequence[pa.Array],
+    taken_back: _Back,
+    speaks: BoolArray,
+    timing: str,
+    is_last: BoolArray,
+) -> pa.Table | None:
+    if not speaks.any():
+        return None
+    fixed, aliases = [START, END, *definition.by], list(definition.agg)
+    sessions, panes, owner = rows
+    at = pa.array(np.flatnonzero(speaks))
+    inserts = sessions.select(fixed).take(at)
+    for alias, column in zip(aliases, columns, strict=True):
+        inserts = inserts.append_column(alias, column.take(at))
+    index = combine(sessions.column(PANES)).to_numpy()
+    inserts = label(inserts, timing, index[speaks], is_last[speaks], INSERT)
+    inserts = _on_account(inserts, sessions.take(at))
+    if not taken_back.panes.any():
+        return inserts
+    back = np.flatnonzero(taken_back.panes)
+    back = back[np.argsort(combine(panes.column(START)).to_numpy()[back], kind="stable")]
+    taken = panes.take(pa.array(back))
+    retractions = taken.select(fixed)
+    for alias, column in zip(aliases, columns, strict=True):
+        retractions = retractions.append_column(alias, _said(definition, taken, alias, column.type))
+    former = combine(taken.column(PANES)).to_numpy() - 1
+    kinds = back_kinds(definition, taken_back.alone[back])
+    retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), kinds)
+    return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
+
+
+def _said(definition: AggregateDefinition, panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
+    """What panes said of an aggregation; of windows from before it came to the state, null."""
+    name, since_us = EMITTED + alias, dict(definition.since_us).get(alias)
+    if name not in panes.column_names:
+        return pa.nulls(len(panes), kind)
+    said = as_type(combine(panes.column(name)), kind)
+    if since_us is None or definition.numbered:
+        return said
+    before = combine(panes.column(START)).to_numpy() < since_us
+    return said.take(pa.array(np.arange(len(panes)), mask=before))
+
+
+def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:
+    panes = panes.append_column(_FOR_START, sessions.column(START)).append_column(
+        _FOR_END, sessions.column(END)
+    )
+    return (
+        panes.append_column(ARRIVED, sessions.column(ARRIVED)) if ARRIVED in sessions.column_names else panes
+    )
+
+
+def _arrived(sessions: pa.Table, row: int) -> int:
+    """The message of a run after which a session is told."""
+    return int(sessions.column(ARRIVED)[row].as_py()) if ARRIVED in sessions.column_names else 0
+
+
+def _after(
+    definition: AggregateDefinition, sessions: pa.Table, speaks: BoolArray, step: int | IntArray
+) -> pa.Table:
+    """The sessions after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
+    size, discarding = len(sessions), definition.emit.mode == "discarding"
+    now = pa.array(np.full(size, step, dtype=np.int64))
+    replaced = {
+        PENDING: pa.array(np.zeros(size, dtype=np.int64)),
+        PANES: pa.array(combine(sessions.column(PANES)).to_numpy() + speaks),
+        EMIT_STEP: now if discarding else choose(speaks, now, combine(sessions.column(EMIT_STEP))),
+    }
+    kept = [n for n in sessions.column_names if n != SINCE]
+    names = [n for n in kept if not (discarding and n.startswith(ACCUMULATOR))]
+    return pa.table([replaced.get(n, sessions.column(n)) for n in names], names=names)

@@ -1,0 +1,255 @@
+"""State rows of sessions and the panes that stand: taken apart, and put together again (`stores/sessions.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core import arrays
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.extents import Extents, holders
+from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.columns import EMIT_STEP, EMITTED, END, MESSAGES, PANES, PENDING, START
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+from windrow.stores.pages import hashes_of
+from windrow.stores.sessions import HOME, HOT, PANE, STANDS
+from windrow.stores.windows import Near
+
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
+
+
+class Step(NamedTuple):
+    """One step: what it reads and writes, and what it says.
+
+    moment: when that is. closed_us: sessions that end before it are closed already. told_us: those that end before it have been
+    told as ended. of_run: it stands for many, of one message each.
+    """
+
+    kv: KV
+    progress: Progress
+    result: StepResult
+    dead: DeadLetters
+    told: list[pa.Table]
+    moment: Moment
+    closed_us: int
+    told_us: int
+    of_run: bool = False
+
+
+class Rows(NamedTuple):
+    """Sessions, and panes that were told and not taken back. owner: for each pane the session that holds it."""
+
+    sessions: pa.Table
+    panes: pa.Table
+    owner: IntArray
+
+    def where(self, which: BoolArray) -> Rows:
+        """These sessions, with what stands of them."""
+        if which.all():
+            return self
+        mine = which[self.owner]
+        owner = (np.cumsum(which) - 1)[self.owner[mine]]
+        return Rows(self.sessions.filter(pa.array(which)), self.panes.filter(pa.array(mine)), owner)
+
+
+class Stored(NamedTuple):
+    """What was read, as it lies: where in its rows the sessions are, and the panes that stand of them.
+
+    A session that was told as ended lies elsewhere, and what was left behind of it is passed over. owner: for each of the
+    panes which of the sessions holds it.
+    """
+
+    near: Near
+    sessions: IntArray
+    panes: IntArray
+    owner: IntArray
+
+    @classmethod
+    def of(cls, near: Near, by: Sequence[str], told_us: int, codes: IntArray | None = None) -> Stored:
+        """told_us: sessions that end before it have been told as ended. codes: a number for the key of each row, if known"""
+        rows = near.rows
+        if rows is None:
+            return cls(near, _NONE, _NONE, _NONE)
+        if rows.column(END).num_chunks > 1:
+            rows = pa.table([arrays.whole(column) for column in rows.columns], schema=rows.schema)
+            near = Near(rows, near.held)
+        pane, hot = flags(rows, PANE), rows.column(HOME).to_numpy() == HOT
+        left = hot & (rows.column(END).to_numpy() < told_us)
+        if not pane.any():
+            return cls(near, np.flatnonzero(~left), _NONE, _NONE)
+        sessions, panes = np.flatnonzero(~pane), np.flatnonzero(pane)
+        # A session and what stands of it lie together; beside them may be what was left behind of them.
+        few = _of_keys_with(pane, rows, by, codes)
+        codes = 2 * codes_of([arrays.taken(rows.select([START, *by]), few)], by) + hot[few]
+        starts, ends = (rows.column(name).to_numpy()[few] for name in (START, END))
+        place = np.cumsum(~pane) - 1
+        mine = ~pane[few]
+        held = Extents(codes[mine], starts[mine], ends[mine])
+        owner = place[few[mine]][holders(held, codes[~mine], starts[~mine])]
+        right = ~left[sessions]
+        stands = right[owner]
+        return cls(near, sessions[right], panes[stands], (np.cumsum(right) - 1)[owner[stands]])
+
+    def values(self, name: str) -> Any:
+        """A column of the sessions, none of which has a null there."""
+        column = combine(self._rows.column(name))
+        if column.null_count:
+            return column.take(pa.array(self.sessions)).to_numpy()
+        return column.to_numpy()[self.sessions]
+
+    def keys(self, which: BoolArray, by: Sequence[str]) -> pa.Table:
+        """The keys of some of the sessions, and where these begin."""
+        return self._rows.select([START, *by]).take(pa.array(self.sessions[which]))
+
+    def rows(self, by: Sequence[str], which: BoolArray | None = None) -> Rows:
+        """Some of the sessions, or all, with what stands of them."""
+        stored, sessions, panes, owner = self._rows, self.sessions, self.panes, self.owner
+        if which is not None and not which.all():
+            mine = which[owner]
+            sessions, panes, owner = sessions[which], panes[mine], (np.cumsum(which) - 1)[owner[mine]]
+        values = [n for n in stored.column_names if n.startswith(EMITTED)]
+        told = [START, END, *by, PANES, EMIT_STEP, *values]
+        return Rows(
+            taken(stored.drop_columns([PANE, *values]), sessions), taken(stored.select(told), panes), owner
+        )
+
+    def others(self, which: BoolArray) -> IntArray:
+        """Where the other sessions lie, and what stands of them."""
+        return np.sort(np.r_[self.sessions[~which], self.panes[~which[self.owner]]])
+
+    @property
+    def _rows(self) -> pa.Table:
+        assert self.near.rows is not None
+        return self.near.rows
+
+
+def _of_keys_with(pane: BoolArray, rows: pa.Table, by: Sequence[str], codes: IntArray | None) -> IntArray:
+    """The places of the panes and of all rows of their keys, and of some others; few have panes. codes: see `Stored.of`"""
+    numbers = (
+        (hashes_of(rows.select([START, *by]), by) >> np.uint64(48)).astype(np.int64)
+        if codes is None
+        else codes
+    )
+    wanted = np.zeros(int(numbers.max()) + 1, dtype=bool)
+    wanted[numbers[pane]] = True
+    return np.flatnonzero(wanted[numbers])
+
+
+def live(rows: pa.Table, by: Sequence[str], told_us: int) -> pa.Table:
+    """Stored rows without what was left behind."""
+    stored = Stored.of(Near(rows, {}), by, told_us)
+    return taken(rows, np.sort(np.r_[stored.sessions, stored.panes]))
+
+
+def taken(rows: pa.Table, places: IntArray) -> pa.Table:
+    """The rows at ascending places."""
+    return rows if len(places) == len(rows) else arrays.taken(rows, places)
+
+
+def together(rows: Rows) -> pa.Table:
+    """Rows of both kinds, as they are stored: the sessions first."""
+    sessions = rows.sessions.append_column(PANE, pa.array(np.zeros(len(rows.sessions), dtype=bool)))
+    if len(rows.panes) == 0:
+        return sessions
+    n = len(rows.panes)
+    panes = rows.panes
+    for name in (MESSAGES, PENDING):
+        panes = panes.append_column(name, pa.array(np.zeros(n, dtype=np.int64)))
+    panes = panes.append_column(STANDS, pa.array(np.zeros(n, dtype=bool)))
+    return concat([sessions, panes.append_column(PANE, pa.array(np.ones(n, dtype=bool)))])
+
+
+def unfolded(calculation: Calculation, rows: Rows, which: BoolArray | None = None) -> Rows:
+    """What the last panes said, as panes, where so far only the accumulators say it. which: only of these sessions"""
+    stands = flags(rows.sessions, STANDS)
+    some = stands if which is None else stands & which
+    if not some.any():
+        return rows
+    told = rows.sessions.filter(pa.array(some))
+    values, broken = calculation.finish({n: told.column(n) for n in told.column_names}, len(told))
+    names = [START, END, *calculation.definition.by, PANES]
+    panes = pa.table(
+        [*(told.column(n) for n in names), *values.values()], names=[*names, *(EMITTED + a for a in values)]
+    )
+    owner = np.flatnonzero(some)
+    if broken:
+        known = np.ones(len(told), dtype=bool)
+        known[[b.group for b in broken]] = False
+        panes, owner = panes.filter(pa.array(known)), owner[known]
+    return Rows(
+        standing(rows.sessions, stands & ~some),
+        concat([rows.panes, panes]) if len(rows.panes) else panes,
+        np.r_[rows.owner, owner],
+    )
+
+
+def after_firing(rows: Rows, which: BoolArray, fired: Rows) -> Rows:
+    """The rows in their order, of which these have `fired`: so they are now."""
+    if which.all():
+        return fired
+    at, rest = np.flatnonzero(which), ~which[rows.owner]
+    panes = [table for table in (fired.panes, rows.panes.filter(pa.array(rest))) if len(table)]
+    owner = np.r_[at[fired.owner], rows.owner[rest]]
+    names, sessions = fired.sessions.column_names, rows.sessions
+    if any(name not in names for name in sessions.column_names):  # what was told is not there any more
+        order = np.argsort(np.r_[at, np.flatnonzero(~which)], kind="stable")
+        sessions = concat([fired.sessions, sessions.filter(pa.array(~which))]).take(pa.array(order))
+    else:
+        place = np.arange(len(which))
+        place[at] = len(which) + np.arange(len(at))
+        for name in (PENDING, PANES, EMIT_STEP):
+            both = pa.concat_arrays([combine(table.column(name)) for table in (sessions, fired.sessions)])
+            sessions = sessions.set_column(
+                sessions.column_names.index(name), name, both.take(pa.array(place))
+            )
+        if STANDS in names:
+            stands = flags(sessions, STANDS).copy()
+            stands[at] = flags(fired.sessions, STANDS)
+            sessions = standing(sessions, stands)
+    return Rows(sessions, concat(panes) if panes else fired.panes, owner)
+
+
+def standing(sessions: pa.Table, stands: BoolArray) -> pa.Table:
+    """The sessions, of which these have told what their accumulators say."""
+    mark = pa.array(stands)
+    if STANDS not in sessions.column_names:
+        return sessions.append_column(STANDS, mark)
+    return sessions.set_column(sessions.column_names.index(STANDS), STANDS, mark)
+
+
+def owners(sessions: pa.Table, panes: pa.Table, by: tuple[str, ...]) -> IntArray:
+    """For each pane the session that holds it."""
+    n, m = len(sessions), len(panes)
+    if m == 0:
+        return _NONE
+    codes = codes_of([sessions, panes], by)
+    return holders(extents(sessions, codes[:n]), codes[n:], combine(panes.column(START)).to_numpy())
+
+
+def extents(rows: pa.Table, codes: IntArray) -> Extents:
+    return Extents(codes, combine(rows.column(START)).to_numpy(), combine(rows.column(END)).to_numpy())
+
+
+def codes_of(tables: Sequence[pa.Table], by: Sequence[str]) -> IntArray:
+    """A number for the key of each row, over all tables."""
+    size = sum(map(len, tables))
+    if not by:
+        return np.zeros(size, dtype=np.int64)
+    keys = concat([table.select(list(by)) for table in tables])
+    return Groups([keys.column(b) for b in by], size).codes
+
+
+def flags(rows: pa.Table, name: str) -> BoolArray:
+    """A column of truth values; what is not there is not true."""
+    if name not in rows.column_names:
+        return np.zeros(len(rows), dtype=bool)
+    return np.asarray(combine(rows.column(name)).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,118 @@
+"""Sessions by messages of others: runs of one key in which at most so many messages of other keys stand between two of its own.
+
+All messages that count are numbered, in position order, from 1. By these numbers they are what sessions of event time are by
+their times: with at most n others between two, they are at most n + 1 apart, and what takes the place of the watermark is the
+number of the last message. So nothing is ever late, and a session is told, for good, when n + 1 others have come after it.
+Ends in the state are `last + n + 1`; windows that are told are `[first, last]`, both ends included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.sessions.filing import file_sessions
+from windrow.operators.aggregate.sessions.logic import SessionAggregator
+from windrow.operators.aggregate.sessions.rows import Rows, Step
+from windrow.operators.aggregate.sessions.ticking import tick
+from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.steps.columns import END, NUMBER, ON_TIME
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.passing import further
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.pushdown import Pushdown
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+
+
+class TupleSessionAggregator(SessionAggregator):
+    """One definition of a tuple session on one store. What is called its watermark is the number of the last message."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        super().__init__(definition)
+        self.tells_all = True  # nobody would tell it later
+
+    # -- numbers in the place of times ------------------------------------------------------------------------------
+
+    def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
+        ended: BoolArray = ends <= watermark_us
+        return ended
+
+    def closed_before(self, watermark_us: int) -> int:
+        return watermark_us + 1
+
+    def told_from(self, watermark_us: int) -> int:
+        messages = self.definition.retention.messages
+        return START_OF_TIME_US if messages is None else max(watermark_us - messages, 0)
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        """Event time has no part in it."""
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        """Number the messages and file them; sessions that are over are told, open ones as the early trigger says."""
+        progress, result, dead = self._begin(kv)
+        table, others = self._passing(self._learnt(progress, table), now_us, dead)
+        rows = take_in(self.definition, table, now_us, dead)
+        rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
+        before = max(progress.watermark_us, 0)
+        after = before + len(rows)
+        if len(rows):
+            numbers = pa.array(np.arange(before + 1, after + 1, dtype=np.int64))
+            moment = Moment(progress.step, now_us)
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(before), before)
+            filed = file_sessions(self, step, Slice(rows.table.append_column(NUMBER, numbers), rows.times))
+            progress.watermark_us = after
+            self.keep_filed(step, filed)
+            self._fire_on_time(step, after)
+            self._forget(step)
+            self.marks.closing.drop(kv)  # what is told when it ends needs no last word
+        if others is not None:
+            result.marks = further(result.marks, event_time_marks(others))
+        progress.begin(now_us)
+        return self._end(kv, progress, result, dead)
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        """What time lets speak."""
+        progress, result, dead = self._begin(kv)
+        if progress.schema is not None:
+            last = progress.watermark_us
+            moment = Moment(progress.step, now_us, progress.now_us)
+            step = Step(kv, progress, result, dead, [], moment, self.closed_before(last), last)
+            if self._emission_changed(kv):
+                self._look_again(step)
+            tick(self, step)
+            self._tell(step)
+        progress.now_us = now_us
+        return self._end(kv, progress, result, dead)
+
+    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
+        result.panes = [self._shown(panes) for panes in result.panes]
+        return super()._end(kv, progress, result, dead)
+
+    def _judged(self, step: Step, rows: Rows) -> Rows:
+        over = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
+        return super()._judged(step, self._fired(step, rows, over, ON_TIME))
+
+    def _shown(self, rows: pa.Table) -> pa.Table:
+        """Rows with the last number that is in a session in the place of its end."""
+        ends = combine(rows.column(END)).to_numpy() - self.gap_us
+        return rows.set_column(rows.column_names.index(END), END, pa.array(ends))
+
+    def pushdown(self, schema: pa.Schema) -> Pushdown | None:
+        return None
+
+    def states(
+        self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
+    ) -> Iterator[pa.Table]:
+        for rows in super().states(kv, low_us, high_us, key):
+            yield self._shown(rows)

@@ -1,0 +1,1 @@
+"""Joins over sessions: messages meet all others of their session."""

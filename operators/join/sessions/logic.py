@@ -1,0 +1,405 @@
+"""The join over sessions: messages meet all others of their session. Semantics "Joins", "Sessions"; seed 003 "Session Join
+Window Op".
+
+Sessions are an aggregate's (`windows.py`), of the messages of both inputs or of one. What a step makes of them says
+which of the stored messages it has to read: those that new ones meet, and all of a session that was several. What a session has
+still to say of messages that met nobody is said when it closes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.keys import FIELDS_END
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.own_gaps import GAP, with_gaps
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.pairing import NO_KEY
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.sessions.pairs import (
+    Members,
+    extent,
+    meeting,
+    parts_of,
+    reached,
+    several_parts,
+)
+from windrow.operators.join.sessions.windows import ROW, Changed, JoinSessions, covering, no_sessions
+from windrow.operators.join.stored import OPEN
+from windrow.operators.join.tables import stack
+from windrow.operators.join.windowing import COUNT, KEY, TIME, windowing
+from windrow.operators.operator import Refiling, RunAgain
+from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.labels import STAMP
+from windrow.operators.steps.passing import further
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult, limit
+from windrow.operators.view import View
+from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.messages import Bound
+
+#: No more than so many times the messages of closed sessions are looked at, to see which of them are followed.
+_BESIDE = 8
+NO_GAPS = np.zeros(0, dtype=np.int64)
+
+
+class SessionJoinOperator(JoinOperator):
+    """A join whose messages meet in sessions."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        super().__init__(definition)
+        self.sessions = JoinSessions(windowing(definition))
+        self.making, self.own_gap = definition.session_sides, definition.own_gap
+        assert definition.sessions is not None
+        self.gap_us = definition.sessions.sure_us
+
+    @property
+    def common(self) -> bool:
+        """True if both inputs make sessions together."""
+        return len(self.making) > 1
+
+    def cfs(self) -> tuple[str, ...]:
+        return (*super().cfs(), *self.sessions.cfs())
+
+    def refiling(self) -> Refiling:
+        return RunAgain(
+            logic=self,
+            kept_from=lambda kv: START_OF_TIME_US,
+            prepare=self.prepare,
+            reached=lambda kv: self.progress(kv).step,
+            why=f"what a session of {self.definition.name!r} takes depends on all that came before",
+        )
+
+    # -- ingest -----------------------------------------------------------------------------------------------------
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        """File the messages of a step, by input, and tell whom they bring together."""
+        self._check_inputs(tables)
+        progress, result = self._begin(kv), StepResult()
+        dead = DeadLetters(self.definition.dead_letter_limit)
+        sides = self.inputs.schemas(kv)
+        new, heard = self._given(kv, progress, tables, now_us, sides, dead)
+        gaps = self._gaps(new, dead)
+        columns = self.inputs.called(kv, sides)
+        keys = [pa.array(self.keys(new[side], side, columns), pa.binary()) for side in (LEFT, RIGHT)]
+        changed = self._enter(kv, new, keys, gaps, now_us, dead)
+        for side in (LEFT, RIGHT):
+            result.marks.update(further(event_time_marks(new[side]), heard[side]))
+        if len(new[LEFT]) or len(new[RIGHT]):
+            self._meet(kv, progress, result, changed, new, keys, sides, columns)
+        return self._filed(kv, progress, result, columns, now_us, dead)
+
+    def _on_time(self, side: int, rows: Slice, watermark_us: int, dead: DeadLetters) -> Slice:
+        """Where both inputs make sessions, these decide."""
+        return rows if self.common else super()._on_time(side, rows, watermark_us, dead)
+
+    def _gaps(self, new: list[Slice], dead: DeadLetters) -> list[IntArray]:
+        """The gaps of messages that make sessions, side by side, where they have their own; of `new` stay those that have."""
+        if self.own_gap is None:
+            return []
+        found = []
+        for side in self.making:
+            dead.input = self.definition.inputs[side].name
+            rows = with_gaps(self.own_gap, new[side], dead) if len(new[side]) else None
+            found.append(NO_GAPS if rows is None else combine(rows.table.column(GAP)).to_numpy())
+            if rows is not None:
+                new[side] = Slice(rows.table.drop_columns([GAP]), rows.times)
+        return found
+
+    def _enter(
+        self,
+        kv: KV,
+        new: list[Slice],
+        keys: list[pa.Array],
+        gaps: list[IntArray],
+        now_us: int,
+        dead: DeadLetters,
+    ) -> Changed:
+        """Let messages enter their sessions; of `new`, and their keys, stay those that did. What became of sessions that hold
+        some of them.
+        """
+        changed = None
+        if any(len(new[side]) for side in self.making):
+            changed, refused = self.sessions.enter(kv, self._entering(new, keys, gaps), now_us)
+            first = np.cumsum([0, *(len(new[side]) for side in self.making)])
+            for at, side in enumerate(self.making):
+                lost = np.zeros(len(new[side]), dtype=bool)
+                dead.input = self.definition.inputs[side].name
+                for reason, detail, rows in refused.rows:
+                    mine = rows[(rows >= first[at]) & (rows < first[at + 1])] - first[at]
+                    dead.add_rows(reason, detail, new[side].table, mine, pa.array(new[side].times))
+                    lost[mine] = True
+                if lost.any():
+                    new[side] = new[side].take(np.flatnonzero(~lost))
+                    keys[side] = keys[side].filter(pa.array(~lost))
+        if changed is None:
+            nobody = np.zeros(0, dtype=np.int64)
+            changed = Changed(no_sessions(), nobody.astype(bool), no_sessions(), nobody)
+        return changed if self.common else self._with_visited(kv, changed, new, keys)
+
+    def _entering(self, new: Sequence[Slice], keys: Sequence[pa.Array], gaps: Sequence[IntArray]) -> Slice:
+        """The messages that make sessions, as these take them."""
+        parts = []
+        for side in self.making:
+            rows = new[side]
+            made = pa.table({KEY: keys[side], TIME: pa.array(rows.times).cast(STAMP)})
+            for name in POSITION_COLUMNS:
+                made = made.append_column(name, rows.table.column(name))
+            parts.append(made)
+        times = np.concatenate([new[side].times for side in self.making])
+        table = concat(parts)
+        if gaps:
+            table = table.append_column(GAP, pa.array(np.concatenate(gaps)))
+        return Slice(table.append_column(ROW, pa.array(np.arange(len(times), dtype=np.int64))), times)
+
+    def _with_visited(
+        self, kv: KV, changed: Changed, new: Sequence[Slice], keys: Sequence[pa.Array]
+    ) -> Changed:
+        """With the sessions of one input that go on at the times of new messages of the other."""
+        [making] = self.making
+        own, times = keys[1 - making], new[1 - making].times
+        apart = np.flatnonzero(covering(changed.sessions, own, times) == NOBODY)
+        found, holder = self.sessions.at(kv, own.take(pa.array(apart)), times[apart])
+        visited = found.take(pa.array(np.unique(holder[holder != NOBODY])))
+        late = extent(visited)[1] <= self.progress(kv).watermark_us
+        return changed.with_others(visited, late)
+
+    def _meet(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        changed: Changed,
+        new: Sequence[Slice],
+        keys: Sequence[pa.Array],
+        sides: list[pa.Schema],
+        columns: Columns,
+    ) -> None:
+        """Tell what messages of changed sessions bring together, and file the new ones."""
+        inside = [self._inside(changed, new[side], keys[side], side, columns) for side in (LEFT, RIGHT)]
+        both, members = self._members(kv, changed, new, inside, sides)
+        li, ri = self._matching(both, *meeting(changed, (members[LEFT], members[RIGHT]), self.reach), columns)
+        late = changed.late[members[LEFT].session[li]]
+        told = self._told(kv, both[LEFT], len(new[LEFT]))
+        self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns)
+        batch = Batch()
+        for side, rows in ((LEFT, li), (RIGHT, ri)):
+            if side in self.followed:
+                self._note_matches(kv, side, both[side], rows, len(new[side]), len(new[1 - side]))
+            matched = np.zeros(len(new[side]), dtype=bool)
+            matched[rows[rows < len(new[side])]] = True
+            self._file(kv, batch, side, new[side], keys[side].to_pylist(), matched)
+        kv.write(batch)
+
+    def _inside(self, changed: Changed, rows: Slice, keys: pa.Array, side: int, columns: Columns) -> IntArray:
+        """The changed session of each new message; NO_KEY where it is in none, or a null in its key meets nobody."""
+        session = covering(changed.sessions, keys, rows.times)
+        for key in columns.keys:
+            column = combine(rows.table.column(key[1 + side]))
+            if column.null_count:
+                session[column.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+        return session
+
+    def _members(
+        self,
+        kv: KV,
+        changed: Changed,
+        new: Sequence[Slice],
+        inside: Sequence[IntArray],
+        sides: list[pa.Schema],
+    ) -> tuple[list[Slice], list[Members]]:
+        """The messages of changed sessions: new ones, and those of the stored ones that they may meet."""
+        size, several = len(changed), several_parts(changed)
+        came = [_holds(size, session) for session in inside]
+        # Of sessions of one input first what others there are: those in no part meet all of it.
+        first = RIGHT if self.common else 1 - self.making[0]
+        meets = (came[LEFT] | came[RIGHT]) & several  # not where all have nulls in their keys
+        near = reached(changed, inside, [rows.times for rows in new], self.reach.furthest_us)
+        stored: dict[int, tuple[Slice, IntArray, IntArray]] = {}
+        stored[first] = self._stored(kv, changed, near, first, came[1 - first] | meets, sides)
+        rows, session, part = stored[first]
+        there = came[first] | _holds(size, session)
+        wanted = came[first] | meets | _holds(size, session[part == NO_KEY])
+        stored[1 - first] = self._stored(kv, changed, near, 1 - first, wanted & there, sides)
+        both, members = [], []
+        for side in (LEFT, RIGHT):
+            rows, session, part = stored[side]
+            both.append(stack(new[side], rows))
+            n = len(new[side])
+            none = np.full(n, NO_KEY, dtype=np.int64)
+            members.append(Members(np.r_[inside[side], session], np.r_[none, part], both[side].times, n))
+        return both, members
+
+    def _stored(
+        self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
+    ) -> tuple[Slice, IntArray, IntArray]:
+        """(stored messages of a side in these sessions, as these are `near`, the session of each, of which part it was)."""
+        if side in self.making:  # what a session has stored, a part of it had
+            wanted = wanted & _holds(len(changed), changed.owner)
+        some = np.flatnonzero(wanted)
+        found, values, counts = self._spans(kv, side, near.take(pa.array(some)))
+        session = np.repeat(some, counts)
+        rows = self._decode(kv, side, found, values, sides[side])
+        return rows, session, parts_of(changed, session, rows.times)
+
+    # -- advance ----------------------------------------------------------------------------------------------------
+
+    def _going(
+        self,
+        kv: KV,
+        progress: Progress,
+        watermark_us: int,
+        now_us: int,
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
+    ) -> Iterator[pa.Table | None]:
+        """What messages tell whose session closes, or that none can hold any more."""
+        closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
+        before_us, done_us = self.done(progress.watermark_us), self.done(watermark_us)
+        for side in self.followed:
+            gone = [] if closed is None else self._leaving(kv, side, closed)
+            if side not in self.making:
+                gone += self._never_in_one(kv, side, before_us, done_us, sides, columns)
+            lonely = [stored for _, stored in sorted(gone)]
+            yield self._last_words(kv, side, lonely, sides, columns, dead)
+        if evicted is not None:
+            starts, ends = (column.tolist() for column in extent(evicted))
+            batch = Batch()
+            for store in self.stores:
+                for low, high in store.spans(evicted.column(KEY).to_pylist(), starts, ends):
+                    batch.delete_range(store.cf, low, high)
+            kv.write(batch)
+
+    def _leaving(self, kv: KV, side: int, closed: pa.Table) -> list[tuple[bytes, bytes]]:
+        """(place, key in the store) of the messages of closed sessions that matched nobody; they are followed no more."""
+        entries = self._followed(kv, side, closed)
+        batch = Batch()
+        batch.delete_many(self.open_cfs[side], [place for place, _ in entries])
+        kv.write(batch)
+        return [(place, value[1:]) for place, value in entries if value[:1] == OPEN]
+
+    def _followed(self, kv: KV, side: int, closed: pa.Table) -> list[Pair]:
+        """What is noted of the messages of closed sessions: by their times, if these lie close; else session by session."""
+        starts, ends = extent(closed)
+        most = _BESIDE * int(combine(closed.column(COUNT)).to_numpy().sum()) + _BESIDE
+        cf, low, high = self.open_cfs[side], encode_i64(int(starts.min())), encode_i64(int(ends.max()))
+        entries = list(itertools.islice(kv.scan(cf, low, high), most))
+        if len(entries) < most:
+            times = np.array([decode_i64(place) for place, _ in entries], dtype=np.int64)
+            keys = pa.array([_fields(place, value) for place, value in entries], pa.binary())
+            mine = covering(closed, keys, times) != NOBODY
+            return [entries[i] for i in np.flatnonzero(mine).tolist()]
+        found, _, counts = self._spans(kv, side, closed)
+        lengths = [len(key) + len(FIELDS_END) for key in closed.column(KEY).to_pylist()]
+        heads = np.repeat(lengths, counts).tolist()
+        places = [name[head:] for name, head in zip(found, heads, strict=True)]
+        flags = kv.multi_get(cf, places)
+        return [(place, flag) for place, flag in zip(places, flags, strict=True) if flag is not None]
+
+    def _spans(self, kv: KV, side: int, sessions: pa.Table) -> tuple[list[bytes], list[bytes], list[int]]:
+        """Stored messages of sessions, one after the other: keys, values, how many of each."""
+        starts, ends = extent(sessions)
+        keys = sessions.column(KEY).to_pylist()
+        return self.stores[side].scan_spans(kv, keys, starts.tolist(), ends.tolist())
+
+    def _never_in_one(
+        self, kv: KV, side: int, before_us: int, done_us: int, sides: list[pa.Schema], columns: Columns
+    ) -> list[tuple[bytes, bytes]]:
+        """Those of the other input that no session can hold any more, as the watermark comes from `before_us`. What a session
+        holds that is not closed waits for it.
+        """
+        low, high = self.undecided_from(before_us), self.undecided_from(done_us)
+        entries = list(kv.scan(self.open_cfs[side], encode_i64(low), encode_i64(high)))
+        if not entries:
+            return []
+        keys = [_fields(place, value) for place, value in entries]
+        times = np.array([decode_i64(place) for place, _ in entries], dtype=np.int64)
+        _, holder = self.sessions.at(kv, pa.array(keys, pa.binary()), times)
+        alone = [entries[i] for i in np.flatnonzero(holder == NOBODY).tolist()]
+        batch = Batch()
+        batch.delete_many(self.open_cfs[side], [place for place, _ in alone])
+        kv.write(batch)
+        return [(place, value[1:]) for place, value in alone if value[:1] == OPEN]
+
+    def undecided_from(self, done_us: int) -> int:
+        """The first time at which a session may still come to be."""
+        return END_OF_TIME_US if done_us == END_OF_TIME_US else limit(done_us, self.gap_us)
+
+    # -- what is kept -----------------------------------------------------------------------------------------------
+
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        """Messages go with their sessions."""
+        if watermark_us < END_OF_TIME_US and not self.sessions.forgets(before_us, watermark_us):
+            return
+        first_us = self.sessions.first_kept(kv)
+        for side in (LEFT, RIGHT):
+            batch = Batch()
+            self.stores[side].expire(kv, batch, min(first_us, self._floor(side, watermark_us, done_us)))
+            kv.write(batch)
+
+    def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
+        """The event time below which messages of a side are gone that are in no session that is kept."""
+        if side in self.making or watermark_us == END_OF_TIME_US:
+            return END_OF_TIME_US
+        kept_us = self.definition.retention.time_us
+        floor_us = START_OF_TIME_US if kept_us is None else limit(watermark_us, kept_us)
+        return min(floor_us, self.undecided_from(done_us))
+
+    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
+        store, sides = self.stores[side], self.inputs.schemas(kv)
+        found, values = store.scan_between(kv, start, end, key)
+        rows = self._decode(kv, side, found, values, sides[side])
+        sessions = self.sessions.between(kv, start[0] - 1, min(end[0], END_OF_TIME_US - 1) + 1, key)
+        fields = pa.array([store.split(name).fields for name in found], pa.binary())
+        reached_us = self.progress(kv).watermark_us
+        floor_us = self._floor(side, reached_us, self.done(reached_us))
+        mine = (covering(sessions, fields, rows.times) != NOBODY) | (rows.times >= floor_us)
+        return rows if mine.all() else rows.take(np.flatnonzero(mine))
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        """Closed sessions go with their messages: no match may follow a row that said there was none."""
+        done_us = self.done(progress.watermark_us)
+        self.sessions.set_back_to(kv, watermark_us)
+        for side in (LEFT, RIGHT):
+            store, batch = self.stores[side], Batch()
+            found = [key for key, _ in kv.scan(store.cf)]
+            parts = [store.split(key) for key in found]
+            times = np.array([p.time_us for p in parts], dtype=np.int64)
+            keys = pa.array([p.fields for p in parts], pa.binary())
+            _, holder = self.sessions.at(kv, keys, times)
+            stays = holder != NOBODY
+            if side not in self.making:
+                stays |= times >= self.undecided_from(done_us)
+            batch.delete_many(store.cf, [found[i] for i in np.flatnonzero(~stays).tolist()])
+            kv.write(batch)
+        progress.watermark_us = min(progress.watermark_us, watermark_us)
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.join.sessions.views import SessionJoinView
+
+        return SessionJoinView(self, stores, watermark_us, prefix)
+
+
+def _fields(place: bytes, value: bytes) -> bytes:
+    """The key of a message, of what is noted of it: a flag, then its key in the store, which ends with its place."""
+    return value[1 : len(value) - len(place) - len(FIELDS_END)]
+
+
+def _holds(size: int, sessions: IntArray) -> BoolArray:
+    """True for the sessions that are named."""
+    held = np.zeros(size, dtype=bool)
+    held[sessions[sessions != NO_KEY]] = True
+    return held

@@ -1,0 +1,134 @@
+"""What may be asked of a join over sessions: these, the messages that they hold, and why a row was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.messages import Window, WindowInfo
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
+from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.pairing import pairs
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.sessions.pairs import extent
+from windrow.operators.join.sessions.windows import covering
+from windrow.operators.join.tables import ranks
+from windrow.operators.join.views import JoinView
+from windrow.operators.join.windows import position_of
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.view import key_of, rows_without_prefix, times_between
+from windrow.stores.kv import KV
+
+
+class SessionJoinView(JoinView):
+    """Over the sessions of a join, and the messages of both sides."""
+
+    # -- windows ----------------------------------------------------------------------------------------------------
+
+    def windows(
+        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
+    ) -> list[WindowInfo]:
+        """The sessions that hold messages of an input and overlap the closed range, by start and key."""
+        side = self._side(input)
+        if side not in self.logic.making:
+            return super().windows(start, end, key, input)
+        low, high = times_between(start, end)
+        wanted = key_of(self.logic.intakes[side].by, key)
+        found: list[tuple[int, bytes, WindowInfo]] = []
+        for kv in self.stores:
+            sessions = self.logic.sessions.between(kv, low, min(high, END_OF_TIME_US - 1) + 1, None)
+            starts, ends = extent(sessions)
+            mine = (starts <= high) & (ends > low)
+            if mine.any():
+                first, last = int(starts[mine].min()), int(ends[mine].max())
+                rows = self._kept(kv, side, (first, None), (last, None), wanted)
+                if len(rows):
+                    found += self._sessions(kv, side, rows, sessions.filter(pa.array(mine)))
+        return [info for _, _, info in sorted(found, key=lambda one: one[:2])]
+
+    def _sessions(
+        self, kv: KV, side: int, rows: Slice, sessions: pa.Table
+    ) -> list[tuple[int, bytes, WindowInfo]]:
+        """(start, key, session) of those that hold some of these messages."""
+        keys, holder = self._holders(kv, side, rows, sessions)
+        starts, ends = extent(sessions)
+        place = ranks(rows)
+        rows = rows_without_prefix(rows, self._given(side).source_prefix)
+        order = np.lexsort((place, holder))
+        order = order[holder[order] != NOBODY]
+        by = self.logic.intakes[side].by
+        found = []
+        for some in np.split(order, np.flatnonzero(np.diff(holder[order])) + 1):
+            if not len(some):
+                continue
+            i = int(holder[some[0]])
+            info = WindowInfo(
+                window=Window(int(starts[i]), int(ends[i])),
+                key={b: rows.table.column(b)[int(some[0])].as_py() for b in by},
+                messages=len(some),
+                first=position_of(rows, int(some[0])),
+                last=position_of(rows, int(some[-1])),
+                values={},
+                panes=0,
+                fired=int(ends[i]) <= self.watermark_us,
+            )
+            found.append((int(starts[i]), keys[int(some[0])].as_py(), info))
+        return found
+
+    def _window_keys(self, side: int) -> list[pa.Field]:
+        return (
+            [pa.field(*one) for one in self.key_types(self._given(side).name).items()]
+            if side in self.logic.making
+            else []
+        )
+
+    def _held(self, kv: KV, side: int, rows: Slice) -> tuple[pa.Table, pa.Array, IntArray]:
+        """(sessions, the keys of messages, which session holds each, or NOBODY)."""
+        sessions = self.logic.sessions.between(kv, START_OF_TIME_US, END_OF_TIME_US, None)
+        return sessions, *self._holders(kv, side, rows, sessions)
+
+    def _holders(self, kv: KV, side: int, rows: Slice, sessions: pa.Table) -> tuple[pa.Array, IntArray]:
+        """(the keys of messages, which of these sessions holds each, or NOBODY)."""
+        columns = self.logic.inputs.called(kv, self.logic.inputs.schemas(kv))
+        keys = pa.array(self.logic.keys(rows, side, columns), pa.binary())
+        return keys, covering(sessions, keys, rows.times)
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    def _told(
+        self, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+    ) -> tuple[IntArray, IntArray]:
+        """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
+        logic = self.logic
+        sessions, _, held = self._held(kv, LEFT, both[LEFT])
+        holders = [held, self._held(kv, RIGHT, both[RIGHT])[2]]
+        for side in (LEFT, RIGHT):
+            for key in columns.keys:
+                nulls = combine(both[side].table.column(key[1 + side])).is_null()
+                holders[side][nulls.to_numpy(zero_copy_only=False)] = NOBODY
+        low, high = logic.reach.partners(LEFT, both[LEFT].times)
+        found = [
+            logic._matching(
+                both, *pairs(holders[LEFT], low, high, holders[RIGHT], both[RIGHT].times), columns
+            )
+        ]
+        done_us = logic.done(logic.progress(kv).watermark_us)
+        ends = np.append(extent(sessions)[1], START_OF_TIME_US)
+        for side in () if logic.definition.how == "semi" else logic.followed:
+            alone = np.ones(len(both[side]), dtype=bool)
+            alone[found[0][side]] = False
+            whose = self._held(kv, side, both[side])[2]
+            over = ends[whose] < done_us
+            if side not in logic.making:
+                over &= (whose != NOBODY) | (both[side].times < logic.undecided_from(done_us))
+            rows = np.flatnonzero(alone & over)
+            none = np.full(len(rows), NOBODY, dtype=np.int64)
+            found.append((rows, none) if side == LEFT else (none, rows))
+        if logic.definition.how == "anti":
+            del found[0]
+        return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])

@@ -1,0 +1,1 @@
+"""Windows around the messages of another input, or of a clock."""

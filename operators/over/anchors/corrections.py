@@ -1,0 +1,243 @@
+"""Windows around anchors whose rows are told early, or again: each anchor waits until nothing can change its window.
+
+Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as what may
+come late can be in them, each with a number, `__id`; `told` what was said of them (`marks.py`), by the same time. Where
+something has come that waits for the end of a period is noted in stretches of event time, under `\0waiting` in the auxiliary
+family: msgpack {timing: [their numbers]}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import EveryBatch, EveryPeriod
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.one_input import Work
+from windrow.operators.over.anchors import given as around
+from windrow.operators.over.anchors.logic import AnchoredOvers
+from windrow.operators.over.anchors.pending import AT
+from windrow.operators.over.anchors.spans import high_of, low_of
+from windrow.operators.over.definition import OverDefinition
+from windrow.operators.over.lines import Lines, ordered
+from windrow.operators.over.marks import ID, STEP_BITS, ToldRows
+from windrow.operators.over.retold import judged, rows_told, ticks
+from windrow.operators.over.telling import buried
+from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, START
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.step import limit, passed
+from windrow.operators.steps.told import signed
+from windrow.stores.events import TIME
+from windrow.stores.kv import KV, Batch
+
+#: Where things lie that have not been told of, because a period has not ended.
+_WAITING = b"\x00waiting"
+
+
+class CorrectedAnchors(AnchoredOvers):
+    """As `AnchoredOvers`, where rows are told early or corrected."""
+
+    def __init__(self, definition: OverDefinition) -> None:
+        super().__init__(definition)
+        self.marks = ToldRows(f"{definition.name}.told", self.pending.width_us)
+        self._triggers = {LATE: definition.emit.late, EARLY: definition.emit.early}
+
+    def cfs(self) -> tuple[str, ...]:
+        return (*super().cfs(), self.marks.cf)
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return signed(panes)
+
+    def closed_us(self, watermark_us: int) -> int:
+        return passed(watermark_us, self.definition.late_us)
+
+    def floor_us(self, kv: KV, watermark_us: int) -> int:
+        """As of `AnchoredOvers`, or a little before, of all anchors that are kept: those are many."""
+        back_us, ahead_us = self.definition.back_us, around.behind_us(self.definition)
+        if back_us is None or ahead_us >= UNBOUNDED_US:
+            return super().floor_us(kv, watermark_us)
+        return limit(watermark_us, max(back_us + ahead_us, self.definition.queried_us))
+
+    def file_anchors(self, work: Work, anchors: pa.Table) -> None:
+        step, times = work.progress.step, anchors.column(AT).to_numpy()
+        over_us = np.maximum(times, high_of(self.span, anchors.column(END).to_numpy()))
+        numbers = (step << STEP_BITS) + np.arange(len(anchors), dtype=np.int64)
+        anchors = anchors.append_column(TIME, pa.array(over_us)).append_column(ID, pa.array(numbers))
+        self.pending.wait(work.kv, anchors, step)
+
+    # -- when -------------------------------------------------------------------------------------------------------
+
+    def tell_at_once(self, work: Work, came: Mapping[int, Slice]) -> None:
+        """The anchors of the step, and those in whose windows its messages are."""
+        moments = [rows.times for rows in came.values() if len(rows)]
+        if not moments:
+            return
+        times = np.concatenate(moments)
+        self._let_wait(work, times)
+        now = any(isinstance(trigger, EveryBatch) for trigger in self._triggers.values())
+        found = self._near(work, times, times) if now else None
+        if found is None or not len(found):
+            return
+        anchors = self.in_marker_types(work, found)
+        near = anchors.column(ID).to_numpy() >> STEP_BITS == work.progress.step
+        if 0 in came and len(came[0]):
+            near |= self._hold(anchors, came[0])
+        is_over = anchors.column(TIME).to_numpy() < work.progress.watermark_us
+        work.dead.input = self.definition.inputs[-1].name
+        for timing, some in ((LATE, is_over), (EARLY, ~is_over)):
+            chosen = near & some
+            if isinstance(self._triggers[timing], EveryBatch) and chosen.any():
+                self._tell_again(work, timing, anchors.filter(pa.array(chosen)), work.progress.watermark_us)
+
+    def _near(self, work: Work, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
+        """The anchors of the times from `low_us` to `high_us`, of such ranges, and those in whose windows such times may
+        be; and some others."""
+        reach_us = self._reach_us
+        if reach_us is None:
+            return self.pending.waiting.read(work.kv, int(low_us.min()), END_OF_TIME_US)
+        return self.pending.waiting.read_near(work.kv, low_us, high_us + reach_us)
+
+    @property
+    def _reach_us(self) -> int | None:
+        """How long after a moment a window may be over that it is in; None: any time."""
+        back_us, ahead_us = self.definition.back_us, around.behind_us(self.definition)
+        return None if back_us is None or ahead_us >= UNBOUNDED_US else back_us + ahead_us
+
+    def _hold(self, anchors: pa.Table, rows: Slice) -> BoolArray:
+        """True for anchors in whose windows some of these messages are."""
+        low, high = (
+            of(self.span, anchors.column(name).to_numpy()) for of, name in ((low_of, START), (high_of, END))
+        )
+        codes, size = self.key_codes(rows.table, anchors)
+        lines = Lines(rows.table, codes[: len(rows)], size, rows.times, None)
+        holds: BoolArray = lines.between(codes[len(rows) :], low, high).sizes > 0
+        return holds
+
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        kv, before_us = work.kv, work.progress.watermark_us
+        ends = watermark_us >= END_OF_TIME_US
+        work.dead.input = self.definition.inputs[-1].name
+        self._end_periods(work, before_us, watermark_us)
+        if watermark_us <= before_us:
+            return
+        if self.pending.waiting.any_between(kv, before_us, watermark_us):
+            due = self.pending.waiting.read(kv, before_us, watermark_us, tidy=True)
+            if due is not None:
+                self._tell_again(work, ON_TIME, self.in_marker_types(work, due), watermark_us)
+        closed_us = END_OF_TIME_US if ends else self.closed_us(watermark_us)
+        self.pending.forget(kv, closed_us)
+        self.marks.forget(kv, closed_us)
+        self.events.forget(kv, END_OF_TIME_US if ends else self.floor_us(kv, closed_us))
+
+    # -- at the end of a period -------------------------------------------------------------------------------------
+
+    def _let_wait(self, work: Work, times: IntArray) -> None:
+        """What has come at these times is told of when a period ends, where that is so."""
+        waiting = self._waiting(work.kv)
+        for timing, trigger in self._triggers.items():
+            some = times[times < work.progress.watermark_us] if timing == LATE else times
+            if isinstance(trigger, EveryPeriod) and len(some):
+                stretches = np.unique(some // self.pending.width_us).tolist()
+                waiting[timing] = sorted({*waiting.get(timing, ()), *stretches})
+        self._wait(work.kv, waiting)
+
+    def _end_periods(self, work: Work, before_us: int, watermark_us: int) -> None:
+        """Tell what has waited for a period that has ended, or is corrected for the last time."""
+        kv, ends, moves = work.kv, watermark_us >= END_OF_TIME_US, watermark_us > before_us
+        waiting = self._waiting(kv)
+        if not waiting:
+            return
+        closed_us = END_OF_TIME_US if ends else self.closed_us(watermark_us)
+        for timing in (LATE, EARLY):
+            ended = ticks(self._triggers[timing], work.progress.now_us, work.now_us)
+            found = None
+            if timing in waiting and ended:
+                begins = np.array(waiting[timing], dtype=np.int64) * self.pending.width_us
+                found = self._near(work, begins, begins + self.pending.width_us - 1)
+            elif timing in waiting and timing == LATE and moves:
+                closing = (self.closed_us(before_us), closed_us)
+                if self.pending.waiting.any_between(kv, *closing):
+                    found = self.pending.waiting.read(kv, *closing)
+            if found is not None:
+                over_us = found.column(TIME).to_numpy()
+                some = over_us < before_us if timing == LATE else over_us >= max(before_us, watermark_us)
+                if some.any() and (timing == LATE or not ends):
+                    anchors = self.in_marker_types(work, found.filter(pa.array(some)))
+                    self._tell_again(work, timing, anchors, watermark_us)
+            if ended or ends:
+                waiting.pop(timing, None)
+        self._wait(kv, {timing: self._open(stretches, closed_us) for timing, stretches in waiting.items()})
+
+    def _open(self, stretches: list[int], closed_us: int) -> list[int]:
+        """Those in which there is something that is in windows that may be told again."""
+        reach_us, width_us = self._reach_us, self.pending.width_us
+        return [n for n in stretches if reach_us is None or (n + 1) * width_us + reach_us >= closed_us]
+
+    def _waiting(self, kv: KV) -> dict[str, list[int]]:
+        packed = kv.get(self.aux_cf, _WAITING)
+        return {} if packed is None else msgpack.unpackb(packed)
+
+    def _wait(self, kv: KV, waiting: Mapping[str, list[int]]) -> None:
+        batch, some = Batch(), {timing: stretches for timing, stretches in waiting.items() if stretches}
+        if some:
+            batch.put(self.aux_cf, _WAITING, msgpack.packb(some))
+        elif kv.get(self.aux_cf, _WAITING) is not None:
+            batch.delete_many(self.aux_cf, [_WAITING])
+        kv.write(batch)
+
+    # -- what -------------------------------------------------------------------------------------------------------
+
+    def _tell_again(self, work: Work, timing: str, anchors: pa.Table, watermark_us: int) -> None:
+        """Of these anchors tell what has to be told, and mark it."""
+        anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
+        over_us, ids = anchors.column(TIME).to_numpy(), anchors.column(ID).to_numpy()
+        fields = self.told_fields(work)
+        own = [f for f in fields if f.name in self.definition.agg]
+        marks = self.marks.of(work.kv, ids, int(over_us.min()), int(over_us.max()) + 1, own)
+        if timing == ON_TIME and marks.decided.any():
+            open_ = np.flatnonzero(~marks.decided)
+            if not len(open_):
+                return
+            anchors, over_us, ids = anchors.take(pa.array(open_)), over_us[open_], ids[open_]
+            marks = marks.take(open_)
+        size, (values, sizes) = len(anchors), self.values(work, anchors)
+        fails = np.zeros(size, dtype=bool)
+        fails[[b.group for b in values.broken]] = True
+        if timing != EARLY:
+            letters, stamps = [b for b in values.broken if not marks.buried[b.group]], anchors.column(AT)
+            table, times = anchors.drop_columns([AT, TIME, ID]), stamps.to_numpy()
+            buried(
+                work,
+                letters,
+                list(self.definition.agg),
+                lambda at: (table.take(pa.array(at)), times[at]),
+                size,
+            )
+        made = ~fails & ((sizes > 0) | (self.definition.empty != "skip"))
+        speaks, back, after = judged(
+            self.definition.emit, timing, work.progress.step, made, fails, values.columns, marks
+        )
+        closed = over_us < self.closed_us(watermark_us)
+        told = rows_told(
+            fields,
+            timing,
+            lambda some, names: anchors.select(names).take(pa.array(some)),
+            np.arange(size),
+            values.columns,
+            marks,
+            speaks,
+            back,
+            closed if watermark_us < END_OF_TIME_US else np.ones(size, dtype=bool),
+        )
+        if told is not None:
+            work.result.panes.append(told)
+        self.marks.put(work.kv, ids, over_us, after, (work.progress.step << 2) + _LOOKS.index(timing))
+
+
+#: Looks of one step, in the order in which they are made.
+_LOOKS = (LATE, EARLY, ON_TIME)

@@ -1,0 +1,151 @@
+"""What may be asked of windows around anchors: the messages that these may still hold, and the anchors that are not told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.between import Between, Ticks
+from windrow.core.errors import UnknownColumn
+from windrow.core.messages import StoredMessage
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
+from windrow.core.types import concat
+from windrow.operators.over.anchors.pending import AT
+from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
+from windrow.operators.over.lines import ordered
+from windrow.operators.over.needs import conformed, kept_columns
+from windrow.operators.over.views import OverView
+from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.intake import Slice, user_columns
+from windrow.operators.steps.told import told_schema
+from windrow.operators.view import (
+    Bound,
+    Made,
+    key_of,
+    message_columns,
+    of_key,
+    rows_without_prefix,
+    stored,
+)
+from windrow.stores.events import TIME
+from windrow.stores.kv import KV
+
+
+class AnchoredView(OverView):
+    """`messages`, of either input; by event time, then position."""
+
+    def schema(self) -> pa.Schema:
+        found = [made for kv in self.stores if (made := self.logic.made(kv)) is not None]
+        return told_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
+
+    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
+        known = self._columns(0 if input is None else self._side(input)) or pa.schema([])
+        return {b: known.field(b).type if b in known.names else pa.null() for b in self.definition.by}
+
+    def source_prefix(self, input: str) -> str:
+        return self.prefix if not self.definition.by_input else self.definition.input(input).source_prefix
+
+    def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
+        given = self.input(input)
+        side, prefix = self._side(given.name), self.source_prefix(given.name)
+        return self.selected(self._conformed(side), start, end, key, prefix)
+
+    def message_schema(self, input: str | None) -> pa.Schema:
+        side = self._side(self.input(input).name)
+        known = self._columns(side)
+        return message_columns([None if known is None else self._filed(side, known)])
+
+    def made_at(self, at: Instant, key: Any) -> list[Made]:
+        """The rows of anchors of that time that are kept still."""
+        if isinstance(self.definition.anchors, Ticks):
+            return []
+        at_us, wanted, found = instant_us(at, "time"), key_of(self.definition.by, key), list[dict[str, Any]]()
+        for rows in self._conformed(1):
+            mine = (rows.column(TIME).to_numpy() == at_us) & of_key(rows, wanted)
+            some = rows.filter(pa.array(mine))
+            found += some.select(user_columns(some)).to_pylist()
+        return [made for some in self.made_of(found) for made in some]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+        """What rows were made of, as they were told, or of which there are the columns of the anchor."""
+        return [[Made(None, row, self._inside(row))] for row in rows]
+
+    def _inside(self, row: Mapping[str, Any]) -> dict[str, list[StoredMessage]] | None:
+        """The messages in the windows of an anchor; None where some may be forgotten, or its windows are not known."""
+        spans, name = self._windows_of(row), self.definition.inputs[0].name
+        if not spans or any(b not in row for b in self.definition.by):
+            return None
+        floors = [self._floor_us(kv) for kv in self.stores]
+        if min(low for low, _ in spans) < max(floors, default=START_OF_TIME_US):
+            return None
+        kept, key = list[StoredMessage](), {b: row[b] for b in self.definition.by}
+        for rows in self._conformed(0):
+            times = rows.column(TIME).to_numpy()
+            inside = np.zeros(len(rows), dtype=bool)
+            for low, high in spans:
+                inside |= (times >= low) & (times <= high)
+            places = np.flatnonzero(inside & of_key(rows, key))
+            some = Slice(rows, times).take(places)
+            some = some.take(ordered(some.times, some.table))
+            kept += stored(rows_without_prefix(some, self.source_prefix(name)))
+        return {name: kept}
+
+    def _windows_of(self, row: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """The first and the last microsecond of each; none where the row does not say it."""
+        definition, time = self.definition, self.definition.told_time
+        if time not in row:
+            return []
+        at_us = instant_us(row[time], time)
+        frames = set(definition.frames.values()) or {definition.span}
+        if not isinstance(definition.span, Between):
+            return [(at_us + frame.low_us, at_us + frame.high_us) for frame in frames]
+        anchor = Slice(pa.Table.from_pylist([dict(row)]), np.array([at_us], dtype=np.int64))
+        try:
+            spans, good = found_spans(definition, anchor, DeadLetters(0))
+        except (KeyError, UnknownColumn):
+            return []
+        low, high = (spans.column(n).to_numpy()[good] for n in (START, END))
+        span = definition.span
+        return list(zip(low_of(span, low).tolist(), high_of(span, high).tolist(), strict=True))
+
+    def _conformed(self, side: int) -> list[pa.Table]:
+        """What each shard keeps of an input, in the types that its columns have by now."""
+        known = self._columns(side)
+        if known is None:
+            return []
+        filed = empty_rows(self._filed(side, known)).schema.append(pa.field(TIME, pa.int64()))
+        return [conformed(rows, filed) for kv in self.stores if (rows := self._rows(kv, side)) is not None]
+
+    def _floor_us(self, kv: KV) -> int:
+        """Before it a shard keeps nothing of what is aggregated."""
+        closed_us = self.logic.closed_us(self.logic.progress(kv).watermark_us)
+        lowest_us = self.logic.pending.lowest_of_waiting_us(kv, closed_us)
+        return int(min(self.logic.reached_us(kv, closed_us), lowest_us))
+
+    def _side(self, input: str | None) -> int:
+        return [given.name for given in self.definition.inputs].index(self.input(input).name)
+
+    def _columns(self, side: int) -> pa.Schema | None:
+        """The columns of an input, as far as some store knows them."""
+        name = self.definition.inputs[side].name
+        found = [s for kv in self.stores if (s := self.logic.schema_of(kv, name)) is not None]
+        return concat([s.empty_table() for s in found]).schema if found else None
+
+    def _filed(self, side: int, known: pa.Schema) -> pa.Schema:
+        """The columns that are kept of the messages of an input."""
+        return pa.schema([known.field(n) for n in kept_columns(self.logic.readings[side], known)])
+
+    def _rows(self, kv: KV, side: int) -> pa.Table | None:
+        """What one shard keeps of an input."""
+        if side == 0:
+            rows: pa.Table | None = self.logic.events.read(kv, self._floor_us(kv), END_OF_TIME_US)
+            return rows
+        anchors = self.logic.pending.kept(kv, self.logic.closed_us(self.logic.progress(kv).watermark_us))
+        return (
+            None if anchors is None else anchors.drop_columns([TIME]).append_column(TIME, anchors.column(AT))
+        )
