@@ -101,6 +101,8 @@ def _taken(column: pa.ChunkedArray, places: IntArray, index: pa.Array) -> pa.Arr
     n, kind = len(places), column.type
     if column.null_count == len(column):
         return pa.nulls(n, kind)
+    if n <= len(column) and not in_bits(kind) and is_one(column):
+        return column.chunk(0).slice(0, n) if column.num_chunks == 1 else pa.repeat(column[0], n)
     item = _item(kind)
     if item is not None:
         return _filled(

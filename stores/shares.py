@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.types import concat
 from windrow.stores.pages import hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.spill import Spill
 from windrow.stores.windows import Schemas
@@ -20,7 +19,7 @@ from windrow.stores.windows import Schemas
 BITS = 6
 SHARES = 1 << BITS
 #: So many rows are dealt out at a time, and pages of so many bytes.
-_ROWS, _BYTES = 1 << 16, 4 << 20
+_ROWS, _BYTES = 1 << 17, 4 << 20
 
 
 class Chunk(NamedTuple):
@@ -36,11 +35,7 @@ def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
     for table in tables:
         for low in range(0, len(table), _ROWS):
             some = table.slice(low, _ROWS)
-            of = (hashes_of(some, by) & np.uint64(SHARES - 1)).astype(np.uint8)
-            ordered = some.take(pa.array(np.argsort(of, kind="stable"))).combine_chunks()
-            bounds = np.r_[0, np.cumsum(np.bincount(of, minlength=SHARES))].tolist()
-            for number in range(SHARES):
-                spill.add(ordered.slice(bounds[number], bounds[number + 1] - bounds[number]), number)
+            spill.deal(some, (hashes_of(some, by) & np.uint64(SHARES - 1)).astype(np.uint8))
     return spill
 
 
@@ -65,12 +60,18 @@ def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
     some, size = list[int](), 0
     for number in spill.numbers:
         if some and size + spill.nbytes(number) > most:
-            yield concat(spill.read(some))
+            yield spill.whole(some)
             some, size = [], 0
         some.append(number)
         size += spill.nbytes(number)
     if some:
-        yield concat(spill.read(some))
+        yield spill.whole(some)
+
+
+def of_keys_apart(rows: pa.Table, by: Sequence[str]) -> bool:
+    """True only if no two rows have the same key: those that have it have one hash."""
+    hashes = np.sort(hashes_of(rows, by))
+    return not bool((hashes[1:] == hashes[:-1]).any())
 
 
 def of_pages(groups: Spill, pages: int) -> Iterator[tuple[pa.Table, bool]]:
@@ -79,7 +80,7 @@ def of_pages(groups: Spill, pages: int) -> Iterator[tuple[pa.Table, bool]]:
     """
     numbers = groups.numbers
     if pages < 2 * SHARES:  # then a page may have rows of several shares
-        yield concat(groups.read(numbers)), True
+        yield groups.whole(numbers), True
         return
     for number in reversed(numbers):
-        yield concat(groups.read([number])), number == numbers[0]
+        yield groups.whole([number]), number == numbers[0]

@@ -7,12 +7,14 @@ value, and one that another has, too, are told and not written: of panes these a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.arrays import in_bits, is_one
+from windrow.core.arrays import in_bits, is_one, taken, whole
 from windrow.core.types import concat
 from windrow.stores.files import Unnamed
 
@@ -47,20 +49,41 @@ class Spill:
 
     def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
         """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
-        pieces = self._pieces.setdefault(number, [])
         for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
                 some, told = self._apart(batch) if len(batch) >= _MANY else (batch, {})
-                data = some.serialize()
-                at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
-                nbytes = data.size + sum(batch.column(i).nbytes for i in told)
-                pieces.append(_Piece(at, data.size, len(batch), batch.schema, some.schema, nbytes, told))
+                self._write(number, some, batch.schema, told)
+
+    def deal(self, rows: pa.Table, to: npt.NDArray[np.uint8]) -> None:
+        """More rows of several tables, to each in their order. to: of each row the number of its table"""
+        at = 0
+        for batch in rows.combine_chunks().to_batches():
+            own, at = to[at : at + len(batch)], at + len(batch)
+            some, told = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+            ordered = taken(pa.Table.from_batches([some]), np.argsort(own, kind="stable"))
+            bounds = np.r_[0, np.cumsum(np.bincount(own))].tolist()
+            for number, (low, high) in enumerate(pairwise(bounds)):
+                n = high - low
+                ones = {i: one if isinstance(one, int) else one.slice(0, n) for i, one in told.items()}
+                for piece in ordered.slice(low, n).to_batches():
+                    self._write(number, piece, batch.schema, ones)
+
+    def _write(
+        self, number: int, some: pa.RecordBatch, schema: pa.Schema, told: dict[int, pa.Array | int]
+    ) -> None:
+        data = some.serialize()
+        at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
+        nbytes = data.size + sum(
+            (some.column(one) if isinstance(one, int) else one).nbytes for one in told.values()
+        )
+        piece = _Piece(at, data.size, len(some), schema, some.schema, nbytes, told)
+        self._pieces.setdefault(number, []).append(piece)
 
     def _apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, pa.Array | int]]:
         """The columns that are to be written, and what is told of the others."""
         lie, told = list[int](), dict[int, pa.Array | int]()
         for i, column in enumerate(batch.columns):
-            if not in_bits(column.type) and is_one(column) and (of_one := self._repeated(column)) is not None:
+            if _is_told(column) and (of_one := self._repeated(column[0], len(column))) is not None:
                 told[i] = of_one
             elif (
                 twin := next((k for k, n in enumerate(lie) if _equal(column, batch.column(n))), None)
@@ -70,16 +93,16 @@ class Spill:
                 told[i] = twin
         return batch.select(lie), told
 
-    def _repeated(self, column: pa.Array) -> pa.Array | None:
+    def _repeated(self, one: pa.Scalar, n: int) -> pa.Array | None:
         """A column of one value. All tables that are read have it of the same memory; None where that would be too much."""
-        one = column[0]
         known = self._ones.get(one)
-        if known is None or len(known) < len(column):
-            if self._ones_bytes + column.nbytes > SLICE_BYTES:
+        if known is None or len(known) < n:
+            size = 1 << (n - 1).bit_length()  # longer than was asked for, as the next table may be
+            if self._ones_bytes + pa.repeat(one, _ALIGNED).nbytes * size // _ALIGNED > SLICE_BYTES:
                 return None
-            known = self._ones[one] = pa.repeat(one, len(column))
+            known = self._ones[one] = pa.repeat(one, size)
             self._ones_bytes += known.nbytes
-        return known.slice(0, len(column))
+        return known.slice(0, n)
 
     @property
     def numbers(self) -> list[int]:
@@ -101,6 +124,21 @@ class Spill:
             for number in numbers
             for piece in self._pieces.get(number, ())
         ]
+
+    def whole(self, numbers: Iterable[int]) -> pa.Table:
+        """Tables as one, each column of which is one piece of memory."""
+        numbers = list(numbers)
+        tables, told = self.read(numbers), [p.told for n in numbers for p in self._pieces.get(n, ())]
+        rows = concat(tables)
+        if len(tables) == 1:
+            return rows
+        columns = list[pa.Array]()
+        for i, column in enumerate(rows.columns):
+            ones = [one for of in told if isinstance(one := of.get(i), pa.Array)]
+            alike = len(ones) == len(told) and all(one[0].equals(column[0]) for one in ones)
+            of_one = self._repeated(column[0], len(rows)) if alike else None
+            columns.append(whole(column) if of_one is None else of_one)
+        return pa.table(columns, schema=rows.schema)
 
     def each(self, most: int, number: int = 0) -> Iterator[list[pa.Table]]:
         """The rows of a table in their order, about so many bytes at once."""
@@ -188,10 +226,16 @@ class Away:
         self._from += 1
 
 
+def _is_told(column: pa.Array) -> bool:
+    """True if a column of some rows is of one value, or of none."""
+    if column.null_count == len(column):
+        return not pa.types.is_nested(column.type)
+    return not in_bits(column.type) and is_one(column)
+
+
 def _equal(column: pa.Array, other: pa.Array) -> bool:
-    """True if two columns of whole numbers or times are the same; told by a glance of most that are not."""
-    kind = column.type
-    if kind != other.type or not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+    """True if two columns of values that are the same where they are equal are; told by a glance of most that are not."""
+    if column.type != other.type or in_bits(column.type):
         return False
     return bool(column[0].equals(other[0]) and column[-1].equals(other[-1]) and column.equals(other))
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose, marks, note, told_by
@@ -142,28 +142,29 @@ def _panes(
     rows: pa.Table,
     columns: list[pa.Array],
     speaks: BoolArray,
-    taken: _Back,
+    taken_back: _Back,
     timing: str,
     is_last: BoolArray,
 ) -> pa.Table | None:
     order = in_window_order(rows, definition.by)
-    says, goes = np.flatnonzero(speaks[order]), np.flatnonzero(taken.retracts[order])
+    says, goes = np.flatnonzero(speaks[order]), np.flatnonzero(taken_back.retracts[order])
     if not len(says) and not len(goes):
         return None
     index = combine(rows.column(PANES)).to_numpy()
     fixed = [START, END, *definition.by]
     at = order[says]
-    inserts = rows.select(fixed).take(pa.array(at))
+    inserts = rows.select(fixed)
     for alias, column in zip(definition.agg, columns, strict=True):
-        inserts = inserts.append_column(alias, column.take(pa.array(at)))
+        inserts = inserts.append_column(alias, column)
+    inserts = taken(inserts, at)
     inserts = label(inserts, timing, index[at], is_last[at], INSERT)
     if not len(goes):
         return inserts
     back = order[goes]
     retractions = rows.select(fixed).take(pa.array(back))
     for alias in definition.agg:
-        retractions = retractions.append_column(alias, taken.told[alias].take(pa.array(back)))
-    kinds = back_kinds(definition, taken.goes[back])
+        retractions = retractions.append_column(alias, taken_back.told[alias].take(pa.array(back)))
+    kinds = back_kinds(definition, taken_back.goes[back])
     retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
     # A retraction stands directly before the pane that replaces it.
     both = pa.concat_tables([inserts, retractions])

@@ -38,7 +38,7 @@ from windrow.operators.steps.step import (
 from windrow.operators.view import one_key
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV
-from windrow.stores.shares import Chunk, grouped
+from windrow.stores.shares import Chunk, grouped, of_keys_apart
 from windrow.stores.spill import Away, Spill
 
 
@@ -122,7 +122,11 @@ class StoredWindows(Steps):
         def runs() -> Iterator[pa.Table]:
             for number, stored in enumerate(grouped(shares, most)):
                 said = StepResult(ended=result.ended)
-                rows = fire_rows(said, self._merge(stored, dead, notes=self._notes(False)))
+                if of_keys_apart(stored, self.store.by):
+                    merged = without(stored, UPSERT)
+                else:
+                    merged = self._merge(stored, dead, notes=self._notes(False))
+                rows = fire_rows(said, merged)
                 if left is not None:
                     left.add(rows, number)
                 yield from said.panes

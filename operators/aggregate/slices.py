@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.arrays import taken as rows_taken
 from windrow.core.types import concat
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.stores.spill import Spill
@@ -49,5 +50,5 @@ def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[
         ends = np.cumsum(taken)
         goes_on = at + taken < sizes
         until = int(place[ends[goes_on] - 1].min()) + 1 if goes_on.any() else len(order)
-        yield some.take(pa.array(order[:until]))
+        yield rows_taken(some, order[:until])
         at += np.bincount(np.searchsorted(ends, order[:until], side="right"), minlength=len(runs))

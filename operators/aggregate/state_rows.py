@@ -30,7 +30,7 @@ from windrow.operators.steps.columns import (
     START,
     UPSERT,
 )
-from windrow.operators.steps.groups import Groups, combine, without
+from windrow.operators.steps.groups import Groups, combine, value_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions
 
 
@@ -277,6 +277,8 @@ def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
         columns[f"{len(columns)}"] = column
     if len(columns) == 1:
         [column] = columns.values()
+        if (fast := value_order(column)) is not None:
+            return fast
         order = pc.array_sort_indices(column, null_placement="at_start")  # it is stable
         return np.asarray(order.to_numpy(), dtype=np.int64)
     columns["row"] = pa.array(np.arange(len(rows)))

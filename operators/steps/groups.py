@@ -127,6 +127,21 @@ def _near_numbers(column: pa.Array, times: int = 8, least: int = 0) -> tuple[Int
     return codes, span
 
 
+def value_order(column: pa.Array) -> IntArray | None:
+    """Rows by value, then in row order, of many whole numbers or texts as `_near_numbers` has them, at any distance; None for
+    others. A number and its row are one number, which numpy sorts in a fifth of the time."""
+    rows = len(column)
+    bits = rows.bit_length()
+    near = _near_numbers(column, (1 << 62 - bits) // rows - 65_536) if rows >= _MANY else None
+    if near is None:
+        return None
+    order = near[0] << bits
+    order |= np.arange(rows)
+    order.sort()
+    order &= (1 << bits) - 1
+    return order
+
+
 def stable_order(codes: IntArray, size: int) -> IntArray:
     """Rows by group number below `size`, then in row order. numpy sorts 16 bits by radix, in O(n)."""
     if len(codes) < 2 or bool(np.all(codes[1:] >= codes[:-1])):

@@ -46,10 +46,12 @@ def test_it_is_what_arrow_gives(
     CHANCE.seed(str(kind))  # whatever was tried before
     for _ in range(150):
         nulls = CHANCE.choice([0.0, 0.2, 1.0])
-        chunks = []
+        chunks, one_value, same = [], value(), CHANCE.random() < 0.2
         for _ in range(CHANCE.choice([1, 1, 2, 3])):
             n, skipped = CHANCE.randrange(9), CHANCE.randrange(3)
-            given = [None if CHANCE.random() < nulls else value() for _ in range(n + 3)]
+            given = [
+                None if CHANCE.random() < nulls else one_value if same else value() for _ in range(n + 3)
+            ]
             chunks.append(pa.array(given, kind).slice(skipped, n))
         column = pa.chunked_array(chunks, kind)
         n = CHANCE.randrange(12) if len(column) else 0

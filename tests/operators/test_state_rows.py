@@ -165,3 +165,15 @@ def test_panes_are_in_the_order_of_start_end_and_key_whether_few_or_most_have_on
     rows = pa.table(dict(zip((START, END, "k"), columns, strict=True)))
     wanted = sorted(range(60), key=lambda i: tuple(int(column[i]) for column in columns))
     assert in_window_order(rows, ["k"]).tolist() == wanted
+
+
+@pytest.mark.parametrize("most", [9, 5_000, 10**12, 2**63])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_many_keys_of_one_window_are_in_order_and_those_that_are_equal_as_they_came(
+    most: int, as_text: bool
+) -> None:
+    chance = np.random.default_rng(most % 1_000)
+    numbers = chance.integers(-most if not as_text else 0, most, 6_000, dtype=np.int64).tolist()
+    keys = [f"{number:020}" for number in numbers] if as_text else numbers
+    rows = pa.table({START: [5] * len(keys), END: [9] * len(keys), "k": keys})
+    assert in_window_order(rows, ["k"]).tolist() == sorted(range(len(keys)), key=keys.__getitem__)

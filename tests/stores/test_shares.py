@@ -12,7 +12,7 @@ from tests.stores.test_windows import CFS, plain, rows
 from windrow.stores import blocks, divided
 from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, MemoryKV
-from windrow.stores.shares import dealt, grouped
+from windrow.stores.shares import dealt, grouped, of_keys_apart
 from windrow.stores.spill import Spill
 
 
@@ -73,6 +73,21 @@ def test_a_window_that_is_replaced_by_shares_is_the_same(kv: KV, count: int) -> 
         assert found == wanted
     store.replace_by_shares(kv, 7, Spill())
     assert store.starts(kv, 0, 10) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "apart"),
+    [
+        (["a", "b", None], True),
+        (["a", "b", "a"], False),
+        ([None, "b", None], False),
+        ([0.0, 1.0, -0.0], False),
+        ([float("nan"), 1.0, -float("nan")], False),
+        ([], True),
+    ],
+)
+def test_keys_are_apart_where_none_comes_twice(keys: list[Any], apart: bool) -> None:
+    assert of_keys_apart(pa.table({"k": pa.array(keys)}), ["k"]) is apart
 
 
 @pytest.mark.parametrize("layout", ["divided", "pages"])

@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -82,6 +83,36 @@ def test_a_column_of_one_value_and_one_that_is_as_another_are_told_and_not_writt
     assert spill.nbytes(0) >= wanted[0].nbytes  # of all, as where they are in memory
     former, latter = mapped[1].column("one").chunks
     assert former.buffers()[2].address == latter.buffers()[2].address
+
+
+@pytest.mark.parametrize("n", [spill_module._MANY - 1, spill_module._MANY, 3 * spill_module._MANY])
+def test_rows_that_are_dealt_are_read_by_number_in_their_order_each_column_in_one_piece(n: int) -> None:
+    spill = Spill()
+    tables = [wide(n, one).append_column("step", pa.array([one] * n)) for one in (7, 8)]
+    few = wide(3).append_column("step", pa.array([7, 8, 9]))
+    to = [np.array([(7 * row + i) % 5 for row in range(n)], dtype=np.uint8) for i in range(2)]
+    for rows, numbers in zip(tables, to, strict=True):
+        spill.deal(pa.concat_tables([rows.slice(0, 9), rows.slice(9)]), numbers)
+    spill.add(few, 7)
+    spill.add(tables[0], 8)
+    assert spill.numbers == [0, 1, 2, 3, 4, 7, 8]
+    for asked in ([3], [0, 4], [0, 1, 2, 3, 4, 7], [7, 8]):
+        of = [
+            rows.take(np.flatnonzero(numbers == number))
+            for number in asked
+            for rows, numbers in zip(tables, to, strict=True)
+            if number < 7
+        ]
+        wanted = pa.concat_tables([*of, *([few] if 7 in asked else []), *([tables[0]] if 8 in asked else [])])
+        found = spill.whole(asked)
+        found.validate(full=True)
+        assert found.schema == wanted.schema
+        assert str(found.to_pydict()) == str(wanted.to_pydict())
+        assert {column.num_chunks for column in found.columns} == {1}
+        assert sum(map(spill.rows, asked)) == len(wanted)
+        assert sum(map(spill.nbytes, asked)) >= 0.9 * wanted.nbytes
+    if n >= spill_module._MANY:
+        assert spill._file.size < 0.75 * (2 * tables[0].nbytes + tables[1].nbytes)
 
 
 def test_columns_of_many_values_each_are_written_before_they_take_much_memory(
