@@ -118,10 +118,13 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
         return None
     try:
         marker = marker_of(kv, spec.job, spec.shard)
-        base = None if marker is None else marker.commit
+        if marker is not None:
+            base, ours = marker.commit, is_of(kv, marker, known)
+        else:  # of a job that began a moment ago the disk has nothing: its store is in memory, and its log off
+            base, ours = 0, not any(next(kv.scan(cf), None) for cf in spec.cfs)
         part = begun(kv)
-        ours = marker is not None and is_of(kv, marker, known) and (part is None or part.commit <= commit)
-        if base is None or base > commit or not ours or not spec.files.lead(base, commit, known):
+        ours = ours and (part is None or part.commit <= commit)
+        if base > commit or not ours or not spec.files.lead(base, commit, known):
             kv.close()
             return None
     except CorruptState:
