@@ -1,7 +1,8 @@
 """What is said of all tests: what they are marked with, how long one may take, and which of them share a process.
 
 A test that waits for ever is stopped, naming itself. `make test` shares the tests among processes: those that need a session of
-Spark stay together, with a broker in one room and without one in another, and begin first; the others of a file do.
+Spark stay together, with a broker in one room and without one in another, and begin first; the others of a file do. What waits
+for brokers and other processes comes one after the other, beside what computes.
 """
 
 from __future__ import annotations
@@ -39,14 +40,18 @@ HERE = Path(__file__).parent
 LONG_S = 1200
 #: What shares a session of Spark, the longest first.
 ROOMS = ("kafka and spark", "spark")
-#: Processes without a room let those with one go first: a room is one process's to the end, and would be all that runs then.
+#: Processes that compute let those with a room, and the one that waits, go first: a room is one process's to the end, and would
+#: be all that runs then.
 NICE = 3
 #: Tests marked so, and those of files with `subprocess`, have to do with processes and servers that are not theirs alone: they
 #: are tried twice, and pytest names those that needed it. Each of these is a race to be found; a refused commit finds none.
 OUTSIDE = {"spark", "kafka", "slow"}
 EXAMPLES = "tests/examples/"
-#: Folders that take longest come next.
-LONGEST = ("drills", "examples", "simulation", "operators", "proof", "kafka")
+#: Folders whose tests wait more than they compute. Were all processes there at once, no core would have anything to do: while
+#: one is, the others take something else, for as long as there is something else.
+WAITING = ("drills", "kafka")
+#: They come next, and then folders that take longest.
+LONGEST = (*WAITING, "examples", "simulation", "operators", "proof")
 #: Fixtures that tell what a test starts, which is what it is marked with.
 STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 #: A file system in memory: tests write there where it has so much room, and else wait for the disk.
@@ -67,8 +72,8 @@ WORKERS, READY = HERE / "spark" / "workers", "--conf spark.python.daemon.module=
 READ = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 READING = " ".join([*(f"--conf {name}={value}" for name, value in READ.items()), READY])
-#: The tests in rooms, in a process that has run no other.
-IN_ROOM = pytest.StashKey[set[str]]()
+#: The tests that go first, in a process that has run no other.
+FIRST = pytest.StashKey[set[str]]()
 #: A folder of all processes of one run.
 RUN = "WINDROW_TEST_RUN"
 
@@ -128,10 +133,10 @@ def compiled(spark: Any) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Who is tried again when a JVM has ended, and all after it, have another. Rooms go before what is not in one."""
-    rooms = item.config.stash.get(IN_ROOM, None)
-    if rooms is not None and item.nodeid not in rooms:
-        del item.config.stash[IN_ROOM]
+    """Who is tried again when a JVM has ended, and all after it, have another. What computes lets others go first."""
+    first = item.config.stash.get(FIRST, None)
+    if first is not None and item.nodeid not in first:
+        del item.config.stash[FIRST]
         os.nice(NICE)
     fixtures = getattr(item, "_fixtureinfo", None)
     for fixture in fixtures.name2fixturedefs.get("spark", ()) if fixtures else ():
@@ -178,7 +183,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         key=lambda item: min(rank.get(n, len(rank)) for n in (rooms.get(item.nodeid), folders[item.path]))
     )
     if items and "PYTEST_XDIST_WORKER" in os.environ:
-        items[0].config.stash[IN_ROOM] = set(rooms)
+        items[0].config.stash[FIRST] = {*rooms, *(item.nodeid for item in items if waits(item.nodeid))}
         Path(os.environ[RUN], "rooms.json").write_text(json.dumps(rooms))
 
 
@@ -195,6 +200,10 @@ def pytest_collection_finish() -> None:
 
 def file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+def waits(nodeid: str) -> bool:
+    return nodeid.startswith(tuple(f"tests/{folder}/" for folder in WAITING))
 
 
 def rooms_of(items: list[pytest.Item]) -> dict[str, str]:
@@ -222,6 +231,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             alone = nodeid if nodeid.startswith("tests/drills/") else nodeid.partition("::")[0]
             alone = EXAMPLES if nodeid.startswith(EXAMPLES) else alone
             return self.rooms.get(nodeid, alone)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            others = (work for other, work in self.assigned_work.items() if other is not node)
+            if any(
+                waits(scope) and not all(unit.values()) for work in others for scope, unit in work.items()
+            ):
+                computes = next((scope for scope in self.workqueue if not waits(scope)), None)
+                if computes is not None:
+                    self.workqueue.move_to_end(computes, last=False)
+            super()._assign_work_unit(node)
 
     return ByRoom(config, log)
 
