@@ -68,8 +68,17 @@ class Expr:
                 return False
         return unsure  # of columns of other types than are guessed
 
-    def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
-        """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame."""
+    def evaluate(self, table: pa.Table, of: str | None = None) -> pa.ChunkedArray:
+        """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame,
+        with a note of what it was `of`, as the definition calls it."""
+        try:
+            return self._evaluated(table)
+        except pa.ArrowException as error:
+            if of is not None:
+                note(error, f"{of}={self}")
+            raise
+
+    def _evaluated(self, table: pa.Table) -> pa.ChunkedArray:
         try:
             return self._over(table)
         except pa.ArrowException as error:
@@ -118,6 +127,17 @@ def _aligned(table: pa.Table) -> pa.Table:
         if any(b is not None and b.address % 8 for chunk in column.chunks for b in chunk.buffers()):
             table = table.set_column(i, table.field(i), column.take(pa.array(range(len(column)))))
     return table
+
+
+def note(error: Exception, place: str) -> None:
+    """Note which place in the definition raised it, unless that is known."""
+    if not hasattr(error, "__notes__"):
+        error.add_note(f"in {place}")
+
+
+def said(error: Exception) -> str:
+    """The error in the words of a dead letter: what it is, and in which place of the definition it came."""
+    return ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 #: What Arrow says where there is no such column, and where it has a plain name.

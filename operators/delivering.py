@@ -204,7 +204,7 @@ class Delivering(Logic):
         """True for messages that are taken."""
         sure = np.zeros(len(rows), dtype=bool)
         if policy.guaranteed is not None:
-            truth = pc.fill_null(combine(policy.guaranteed.evaluate(rows.table)), False)
+            truth = pc.fill_null(combine(policy.guaranteed.evaluate(rows.table, "guarantee")), False)
             sure = np.asarray(truth.to_numpy(zero_copy_only=False), dtype=bool)
         if policy.within_us is not None:
             young: BoolArray = now_us - rows.times <= policy.within_us

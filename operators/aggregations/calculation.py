@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import BoolArray
 from windrow.core.errors import UnknownColumn
-from windrow.core.expressions import Expr
+from windrow.core.expressions import Expr, note
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Session
 from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel
@@ -165,19 +165,23 @@ class Calculation:
         for alias, aggregation in self.definition.agg.items():
             kernel = self.kernels[alias]
             if kernel is None:
-                if aggregation.condition is not None and not kept:
-                    aggregation.condition.evaluate(rows.table)  # a message on which it raises does not count
+                if not kept:
+                    try_all({alias: aggregation}, rows.table)
                 continue
-            for argument in aggregation.args:
-                if argument not in arguments:
-                    made = partial(self._argument, argument=argument, aggregation=aggregation)
-                    arguments[argument] = _of_seen(made, rows, since.get(alias))
-            lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args), sign)
-            if aggregation.condition is None:
-                parts = kernel.lift(lifted)
-            else:
-                mask = _of_seen(aggregation.condition.evaluate, rows, since.get(alias))
-                parts = lift_where(kernel, lifted, combine(mask))
+            try:
+                for argument in aggregation.args:
+                    if argument not in arguments:
+                        made = partial(self._argument, argument=argument, aggregation=aggregation)
+                        arguments[argument] = _of_seen(made, rows, since.get(alias))
+                lifted = Arguments(times, order, tuple(arguments[a] for a in aggregation.args), sign)
+                if aggregation.condition is None:
+                    parts = kernel.lift(lifted)
+                else:
+                    mask = _of_seen(aggregation.condition.evaluate, rows, since.get(alias))
+                    parts = lift_where(kernel, lifted, combine(mask))
+            except Exception as error:
+                note(error, f"{alias}={aggregation!r}")
+                raise
             for part, column in parts.items():
                 columns[f"{ACCUMULATOR}{alias}.{part}"] = column
         for alias in self._counted:
@@ -294,6 +298,17 @@ class Calculation:
             values[alias] = value
             broken += [Broken(alias, f.group, f.error) for f in failures]
         return values, broken
+
+
+def try_all(agg: Mapping[str, Aggregation], table: pa.Table) -> None:
+    """Raise where an expression of an aggregation raises on a message, which then does not count."""
+    for alias, aggregation in agg.items():
+        try:
+            for expression in aggregation.expressions:
+                expression.evaluate(table)
+        except pa.ArrowException as error:
+            note(error, f"{alias}={aggregation!r}")
+            raise
 
 
 def of_whole(

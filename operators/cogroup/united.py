@@ -58,7 +58,7 @@ class OfInput(Expr):
         end = ending(self.input)
         return name.endswith(end) and self.plain.mentions(name.removesuffix(end))
 
-    def evaluate(self, table: pa.Table) -> pa.ChunkedArray:
+    def _evaluated(self, table: pa.Table) -> pa.ChunkedArray:
         end = ending(self.input)
         names = [n for n in table.column_names if n.endswith(end)]
         # Beside the time, for the number of rows.

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import UnknownColumn
+from windrow.core.expressions import note, said
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition, Where
 from windrow.operators.join.output import Columns
@@ -88,10 +89,15 @@ def holds(
             table = both[side].table
             user = [n for n in table.column_names if not n.startswith("__")]
             sides.append(table.select(user).take(pa.array(rows)))
-        answer: Any = where.function(sides[LEFT], sides[RIGHT])
+        try:
+            answer: Any = where.function(sides[LEFT], sides[RIGHT])
+        except Exception as error:
+            note(error, f"where={where.name}")
+            raise
     elif where.expression is not None:
         answer = where.expression.evaluate(
-            columns.looked_at(definition, where.expression, both[LEFT].table, both[RIGHT].table, li, ri)
+            columns.looked_at(definition, where.expression, both[LEFT].table, both[RIGHT].table, li, ri),
+            "where",
         )
     else:
         raise UnknownColumn(f"the condition {where.name!r} of {definition.name!r} has no function any more")
@@ -110,7 +116,7 @@ def sound(
         if not is_of_data(error):
             raise
         if len(rows) == 1:
-            raised[int(rows[0])] = f"{type(error).__name__}: {error}"
+            raised[int(rows[0])] = said(error)
             return np.zeros(len(li), dtype=bool)
     good, early = np.zeros(len(li), dtype=bool), li < rows[len(rows) // 2]
     for some in (early, ~early):

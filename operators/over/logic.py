@@ -19,7 +19,7 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.frames import Frame
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.definition import OverDefinition, reach_rows, reach_us, waits_rows, waits_us
 from windrow.operators.over.lines import Lines
@@ -116,9 +116,7 @@ class Overs(OneInputLogic):
 
     def check(self, rows: Slice) -> None:
         """Raise where an expression raises on a message, which then does not count."""
-        for aggregation in self.definition.agg.values():
-            for expression in aggregation.expressions:
-                expression.evaluate(rows.table)
+        try_all(self.definition.agg, rows.table)
 
     def kept_rows(self, work: Work, rows: Slice) -> pa.Table:
         """The columns of messages that are kept."""

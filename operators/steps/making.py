@@ -55,7 +55,7 @@ def made(makes: Makes, table: pa.Table) -> pa.Table:
     some = table if sound.all() else table.filter(pa.array(sound))
     target = pa.array(np.where(sound, np.cumsum(sound) - 1, 0), mask=~sound)
     for name, expression in makes:
-        column = combine(expression.evaluate(some)).take(target)
+        column = combine(expression.evaluate(some, name)).take(target)
         if name in table.column_names:
             table = table.set_column(table.column_names.index(name), name, column)
         else:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.errors import WindrowError
+from windrow.core.expressions import said
 from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW, SIGN
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Overlay
@@ -92,7 +93,7 @@ def culprits(
     def blame(row: Row, why: Exception) -> None:
         if not is_of_data(why) or len(found) == most:
             raise why
-        found[row] = f"{type(why).__name__}: {why}"
+        found[row] = said(why)
 
     back, forward = _by_sign(tables)
     if not back or raised(back) is not None:

@@ -430,5 +430,5 @@ def test_of_messages_of_one_step_on_which_a_condition_raises_together_the_last_i
         assert (letter.reason, letter.input, letter.detail) == (
             "malformed",
             "shipments",
-            "ArrowInvalid: divide by zero",
+            "ArrowInvalid: divide by zero, in where=(divide_checked(6, subtract_checked(value, cost)) > 0)",
         )

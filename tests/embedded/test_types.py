@@ -199,5 +199,5 @@ def test_a_filter_of_a_function_of_messages_that_raises_costs_its_message_only(t
     pane, dead = told(what, tmp_path, [[{"v": v}] for v in (1, 0, 2, 6)])
     assert pane == {"many": 2}
     assert [(x.position.offset, x.detail) for x in dead if x.position] == [
-        (1, "ArrowInvalid: divide by zero")
+        (1, "ArrowInvalid: divide by zero, in many=many('v').where((divide_checked(6, v) > 1))")
     ]

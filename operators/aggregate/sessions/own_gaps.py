@@ -27,7 +27,7 @@ _UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1000}
 
 def with_gaps(gap: Expr, rows: Slice, dead: DeadLetters) -> Slice:
     """Rows with their gaps; those that have none are dead letters. Raises what Arrow raises."""
-    column = combine(gap.evaluate(rows.table))
+    column = combine(gap.evaluate(rows.table, "gap"))
     refusal = gap_refusal(gap, column.type)
     if refusal is not None:
         raise TypeClash(refusal)

@@ -23,7 +23,7 @@ from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, show_instant
 from windrow.core.types import as_type, widened
-from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.anchors.pending import AT, Pending, ticks
 from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
@@ -127,9 +127,7 @@ class AnchoredOvers(OneInputLogic):
         return further(event_time_marks(rows), heard), rows
 
     def take(self, work: Work, rows: Slice) -> Slice:
-        for aggregation in self.definition.agg.values():
-            for expression in aggregation.expressions:
-                expression.evaluate(rows.table)  # a message on which it raises does not count
+        try_all(self.definition.agg, rows.table)
         kept = rows.table.select([*kept_columns(self.readings[0], work.schema), *POSITION_COLUMNS])
         self.events.add(work.kv, kept.append_column(TIME, pa.array(rows.times)), work.progress.step)
         self.pending.hear(work.kv, rows.times)

@@ -91,7 +91,7 @@ def _moments(
     failed: dict[int, str] = {}
     if span.function is None:
         found: Mapping[str, pa.Array] = {
-            what: combine(m.evaluate(anchors) if isinstance(m, Expr) else anchors.column(m))
+            what: combine(m.evaluate(anchors, what) if isinstance(m, Expr) else anchors.column(m))
             for what, m in span.moments.items()
         }
     else:
