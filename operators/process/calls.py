@@ -65,11 +65,14 @@ class Key:
 
 
 class Calls:
-    """What one step did so far. made: the columns of rows. watermark_us: how far event time has come in the step."""
+    """What one step did so far. made: the columns of rows. watermark_us: how far event time has come in the step. fires: the
+    function has an `on_timer`."""
 
-    def __init__(self, definition: ProcessDefinition, work: Work, made: pa.Schema, watermark_us: int) -> None:
+    def __init__(
+        self, definition: ProcessDefinition, work: Work, made: pa.Schema, watermark_us: int, fires: bool
+    ) -> None:
         self.definition, self.cfs = definition, Families(definition.name)
-        self.work, self.made, self.watermark_us = work, made, watermark_us
+        self.work, self.made, self.watermark_us, self._fires = work, made, watermark_us, fires
         self.kv = Overlay(work.kv)
         self._whole = [
             f for f in definition.emits if pa.types.is_nested(f.type) or pa.types.is_integer(f.type)
@@ -96,7 +99,7 @@ class Calls:
         own = Overlay(self.kv)
         state = State(own, self.cfs.state, key.encoded)
         late = {"time_us": time_us, "watermark_us": self.watermark_us, "now_us": self.work.now_us}
-        timers = Timers(own, self.cfs.timers, key.encoded, key.row, **late, fired=fired)
+        timers = Timers(own, self.cfs.timers, key.encoded, key.row, **late, fired=fired, fires=self._fires)
         try:
             rows = self._rows(method(key.given, what, state, timers), key, time_us)
             state.settle()

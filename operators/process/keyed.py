@@ -109,7 +109,7 @@ class State(MutableMapping[str, Any]):
 class Timers:
     """The timers of one key, and how late it is. A timer is a time: setting it twice is setting it once.
 
-    of: what fired, "event" or "now"; None while a message is processed.
+    of: what fired, "event" or "now"; None while a message is processed. fires: there is an `on_timer` to call.
     """
 
     def __init__(
@@ -123,10 +123,11 @@ class Timers:
         watermark_us: int,
         now_us: int,
         fired: tuple[Of, int] | None = None,
+        fires: bool = True,
     ) -> None:
         self._kv, self._cfs, self._key, self._row = kv, cfs, key, row
         self._time_us, self._watermark_us, self._now_us = time_us, watermark_us, now_us
-        self._fired = fired
+        self._fired, self._fires = fired, fires
         self.of: Of | None = None if fired is None else fired[0]
         #: Timers that were set, (time, kind).
         self.fresh: list[tuple[int, Of]] = []
@@ -149,6 +150,10 @@ class Timers:
     def set(self, at: Instant, of: Of = "event") -> None:
         """Call `on_timer` when the watermark, or `now`, reaches `at`. Past times fire at the next advance."""
         at_us = self._checked(at, of)
+        if not self._fires:
+            raise TypeError(
+                f"a timer at {at} would call on_timer, which the function has not: give it on_timer(key, at, state, timers)"
+            )
         if self._fired is not None and of == self._fired[0] and at_us <= self._fired[1]:
             raise ValueError(
                 f"a timer that fires at {to_datetime(self._fired[1])} sets one at {at}: set a later one"

@@ -46,7 +46,7 @@ class Processor(OneInputLogic):
         function = definition.function
         self._families = Families(definition.name)
         self._function = function() if isinstance(function, type) else function
-        self._has_on_timer = hasattr(self._function, "on_timer")
+        self._has_on_timer = callable(getattr(self._function, "on_timer", None))
 
     def cfs(self) -> tuple[str, ...]:
         cfs = self._families
@@ -151,7 +151,8 @@ class Processor(OneInputLogic):
     # -- keys -------------------------------------------------------------------------------------------------------
 
     def _calls(self, work: Work, watermark_us: int) -> Calls:
-        return Calls(self.definition, work, pa.schema(self.fields(work.schema)), watermark_us)
+        made = pa.schema(self.fields(work.schema))
+        return Calls(self.definition, work, made, watermark_us, self._has_on_timer)
 
     def _keys(self, kv: Overlay, rows: Slice) -> list[Key]:
         """The key of each row."""

@@ -23,6 +23,7 @@ class PlainTimers:
     ) -> None:
         self._key, self._time_us, self._fired = key, time_us, fired
         self._ended = oracle.watermark_us == END_OF_TIME_US
+        self._fires = hasattr(oracle.function, "on_timer")
         self.set_timers = dict(oracle.timers)
         self.of = None if fired is None else fired[0]
         self.time: datetime = to_datetime(time_us)
@@ -32,6 +33,8 @@ class PlainTimers:
 
     def set(self, at: Instant, of: str = "event") -> None:
         at_us = _checked(at, of)
+        if not self._fires:
+            raise TypeError("the function has no on_timer")
         if self._fired is not None and self._fired[0] == of and at_us <= self._fired[1]:
             raise ValueError("a timer sets one that is not later")
         if of == "event" and self._ended:

@@ -130,6 +130,19 @@ def test_a_timer_that_cannot_be_is_the_dead_letter_of_its_message(of: Any, at: A
     assert rows == [] and len(why) == (0 if (of, at) == ("event", 5) else 2)
 
 
+@pytest.mark.proves("Operators: a timer that nothing would answer is said where it is set")
+@pytest.mark.parametrize("of", ["event", "now"])
+def test_a_timer_without_an_on_timer_is_a_dead_letter_where_it_is_set(of: Any) -> None:
+    def call(state: Any, timers: Any) -> dict[str, str]:
+        state["n"] = state.get("n", 0) + 1
+        timers.set(timers.time, of=of)
+        return {"x": "told"}
+
+    rows, why = lives(call)
+    assert rows == [] and len(why) == 2
+    assert all("would call on_timer, which the function has not: give it on_timer(" in w for w in why)
+
+
 def test_maps_are_shown_whatever_their_keys(tmp_path: Path) -> None:
     value = {b"y": [{None: 1, datetime(2020, 1, 1, tzinfo=UTC): 2}], 3: 4}
     definition = process(lambda state, timers: state.update(v=value))
