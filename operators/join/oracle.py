@@ -120,7 +120,8 @@ class JoinOracle(Oracle):
         return [m.message for m in sorted(found.values(), key=lambda m: (m.time_us, m.position))]
 
     def know(self, input: str, columns: Sequence[str]) -> None:
-        self._columns.see(input, dict.fromkeys(columns))
+        refused = self._columns.refused(input, dict.fromkeys(columns))
+        self._columns.see(input, {c: None for c in columns if c not in refused})
         self._filters[input].learn([dict.fromkeys(columns)])
 
     @property

@@ -50,7 +50,7 @@ class Case:
     """A definition, any message for it, and what a job of it is like.
 
     schema: of the messages, as in `open`; unit_us: how long a moment of its event times is; start_us: where its clock begins,
-    and its event times are
+    and its event times are; raises: its condition may, on pairs of messages
     """
 
     definition: Any
@@ -58,12 +58,14 @@ class Case:
     schema: Any = None
     unit_us: int = S
     start_us: int = 10 * S
+    raises: bool = False
 
     @property
     def keeps_messages(self) -> bool:
-        """True if messages that are lost come back from their source: what ids made of them only running all steps says."""
+        """True if messages that are lost come back from their source: what ids made of them, or on which of them a condition
+        raised, only running all steps says."""
         again = self.definition.logic().refiling()
-        return again is not None and (again.every_step or self.definition.ids is None)
+        return again is not None and (again.every_step or (self.definition.ids is None and not self.raises))
 
     @property
     def forgets(self) -> bool:

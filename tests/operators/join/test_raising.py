@@ -58,6 +58,30 @@ def test_of_pairs_on_which_a_condition_raises_the_message_that_came_last_is_a_de
         }
 
 
+RAISING = wr.deliver.newest(1).guarantee(wr.lit(6) / wr.col("v") > 2)
+
+
+@pytest.mark.parametrize("policy", [wr.deliver.within("4 seconds"), RAISING], ids=["skipped", "dead letter"])
+@pytest.mark.parametrize(
+    "given",
+    [{"window": wr.session("2 seconds")}, {"within": ("-2 seconds", "2 seconds")}, {"right": wr.rows(2)}],
+    ids=["sessions", "time", "rows"],
+)
+def test_a_message_that_a_policy_does_not_pass_tells_the_columns_of_its_input(
+    given: Any, policy: Any
+) -> None:
+    left = wr.Input("l", event_time="t", max_ahead=wr.forever)
+    right = replace(left, name="r", deliver=policy, window=given.get("right"))
+    rest = {name: value for name, value in given.items() if name != "right"}
+    join = wr.Join(left=left, right=right, on="k", how="left", retention="1 hour", **rest)
+    with TestDriver(join, clock=ManualClock(100 * S), store="memory") as driver:
+        for offset, (name, v) in enumerate((("l", 3), ("r", 0))):
+            driver.add(wr.Message({"t": 2 * S, "k": "ab"[offset], "v": v}, wr.Position("s", 0, offset)), name)
+        driver.drain()
+        [row] = driver.check().rows
+    assert (row["l_v"], row["r_v"]) == (3, None)
+
+
 #: What a step may hold of each input of the random jobs below, and the numbers of those jobs.
 KINDS = {"l": "v", "r": "w", "clicks": "g", "sales": "price"}
 
