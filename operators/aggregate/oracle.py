@@ -8,7 +8,7 @@ Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow.core.emit import After, EveryPeriod, Never, Trigger
@@ -27,7 +27,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.plain_intake import PlainIntake
 from windrow.operators.aggregate.tuple_oracle import Touched, without_failed
-from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
+from windrow.operators.plain.aggregates import IntegerOverflow, Row, added, evaluate, same
 from windrow.operators.plain.arrow import Raised
 from windrow.operators.plain.cells import Cell, Key, Taken, place
 from windrow.operators.plain.oracle import Messages, Outcome, listed
@@ -241,9 +241,8 @@ class AggregateOracle(PlainIntake):
         cell.messages = cell.messages + new
         cell.pending = cell.pending + new
         try:
-            for alias, aggregation in self.definition.agg.items():
-                if aggregation.function is not None:
-                    self._value(alias, cell)
+            for alias in self.definition.agg:
+                self._value(alias, cell, added)
         except Exception:
             for message in new:
                 self._bury(
@@ -315,7 +314,7 @@ class AggregateOracle(PlainIntake):
         index = cell.panes - 1
         return [Pane(shown(cell.window), self._key(cell), sent, timing, index, False, Kind.RETRACT)]
 
-    def _value(self, alias: str, cell: Cell) -> Any:
+    def _value(self, alias: str, cell: Cell, make: Callable[..., Any] = evaluate) -> Any:
         since, numbered = dict(self.definition.since_us), self.definition.numbered
         if not numbered and cell.first_us < since.get(alias, cell.first_us):
             return None  # it came to the state when the window had, or could have had, messages
@@ -327,7 +326,7 @@ class AggregateOracle(PlainIntake):
             arguments = message.arguments[alias]
             if arguments is not None:
                 rows.append(Row(message.time_us, message.position, message.payload, arguments))
-        return evaluate(self.definition.agg[alias], rows, self.definition.integer_overflow)
+        return make(self.definition.agg[alias], rows, self.definition.integer_overflow)
 
     def _moment(self, cell: Cell, now_us: int, ticked_us: int | None) -> Moment:
         """A window before a trigger; ticked_us: `now` of the advance before, None in an ingest."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Tuples
+from windrow.operators.plain.aggregates import added
 from windrow.operators.plain.cells import Cell, Key, Taken
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ def _failed(oracle: AggregateOracle, touched: Touched) -> list[Taken]:
         former = oracle._cells.get((key, window), Cell(key, window))
         cell = Cell(key, window, former.messages + new, former.pending + new)
         try:
-            for alias, aggregation in oracle.definition.agg.items():
-                if aggregation.function is not None:
-                    oracle._value(alias, cell)
+            for alias in oracle.definition.agg:
+                oracle._value(alias, cell, added)
         except Exception:
             for m in new:
                 if not any(m is other for other in failed):

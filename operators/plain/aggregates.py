@@ -231,11 +231,19 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
             to_table([_with_envelope(row) if function.envelope else row.payload for row in ordered])
         )
     else:
-        state = function.body.initial()
-        for row in rows:
-            state = _add_of(aggregation, row)(state, *row.values)
-        result = function.body.finish(state)
+        result = function.body.finish(added(aggregation, rows))
     return result if function.returns is None else of_type(result, function.returns)
+
+
+def added(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: str = "dead_letter") -> Any:
+    """What a class of the user's makes of rows before it is finished, which is when a pane is told."""
+    if aggregation.kind != "user":
+        return None
+    assert aggregation.function is not None
+    state = aggregation.function.body.initial()
+    for row in rows:
+        state = _add_of(aggregation, row)(state, *row.values)
+    return state
 
 
 def _add_of(aggregation: Aggregation, row: Row) -> Any:

@@ -22,7 +22,7 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US, Session
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past
-from windrow.operators.plain.aggregates import IntegerOverflow, same
+from windrow.operators.plain.aggregates import IntegerOverflow, added, same
 from windrow.operators.plain.arrow import Arguments, Raised
 from windrow.operators.plain.cells import Cell, Key, SessionCell, Standing, Taken, place
 from windrow.operators.plain.oracle import Messages, Outcome, listed
@@ -312,9 +312,8 @@ class SessionOracle(AggregateOracle):
             for kept in (cell.messages, cell.pending):
                 kept.sort(key=lambda m: (m.step, m.position))
         try:
-            for alias, aggregation in self.definition.agg.items():
-                if aggregation.function is not None:
-                    self._value(alias, cell)
+            for alias in self.definition.agg:
+                self._value(alias, cell, added)
         except Exception:
             for m in some:
                 self._lose("aggregate_failed", traceback.format_exc(), m)
