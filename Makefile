@@ -8,8 +8,8 @@ SHARED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windrow
 UV_VERSION := 0.13.8
 UV := $(SHARED)/uv-$(UV_VERSION)
 
-# Rooms of tests in five processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
-PYTEST := $(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder --durations 20 -rR
+# Rooms of tests in six processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -92,7 +92,7 @@ ruff: .venv/stamp
 layers: .venv/stamp
 	$(BIN)/lint-imports
 
-# Five processes would each compile all of a fresh clone. What is wrong, the tests will say.
+# Six processes would each compile all of a fresh clone. What is wrong, the tests will say.
 compiled: .venv/stamp
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
 

@@ -2,7 +2,7 @@
 
 A test that waits for ever is stopped, naming itself. `make test` shares the tests among processes: those that need a session of
 Spark stay together, with a broker in one room and without one in another, and begin first; the others of a file do. What waits
-for brokers and other processes comes one after the other, beside what computes.
+for brokers and other processes comes beside what computes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 LONG_S = 1200
 #: What shares a session of Spark, the longest first.
 ROOMS = ("kafka and spark", "spark")
-#: Processes that compute let those with a room, and the one that waits, go first: a room is one process's to the end, and would
+#: Processes that compute let those with a room, and those that wait, go first: a room is one process's to the end, and would
 #: be all that runs then.
 NICE = 3
 #: Tests marked so, and those of files with `subprocess`, have to do with processes and servers that are not theirs alone: they
@@ -48,10 +48,10 @@ NICE = 3
 OUTSIDE = {"spark", "kafka", "slow"}
 EXAMPLES = "tests/examples/"
 #: Folders whose tests wait more than they compute. Were all processes there at once, no core would have anything to do: while
-#: one is, the others take something else, for as long as there is something else.
-WAITING = ("drills", "kafka")
+#: so many are, the others take something else, for as long as there is something else.
+WAITING, AT_ONCE = ("drills", "kafka"), 2
 #: They come next, and then folders that take longest.
-LONGEST = (*WAITING, "examples", "simulation", "operators", "proof")
+LONGEST = (*WAITING, "examples", "simulation", "operators", "proof", "oracle", "embedded")
 #: Fixtures that tell what a test starts, which is what it is marked with.
 STARTS = {"spark": "spark", "kafka": "kafka", "kafka_image": "kafka"}
 #: A file system in memory: tests write there where it has so much room, and else wait for the disk.
@@ -233,10 +233,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return self.rooms.get(nodeid, alone)
 
         def _assign_work_unit(self, node: Any) -> None:
-            others = (work for other, work in self.assigned_work.items() if other is not node)
-            if any(
-                waits(scope) and not all(unit.values()) for work in others for scope, unit in work.items()
-            ):
+            there = sum(
+                any(waits(scope) and not all(unit.values()) for scope, unit in work.items())
+                for other, work in self.assigned_work.items()
+                if other is not node
+            )
+            if there >= AT_ONCE:
                 computes = next((scope for scope in self.workqueue if not waits(scope)), None)
                 if computes is not None:
                     self.workqueue.move_to_end(computes, last=False)
