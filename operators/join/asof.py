@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.output import NOBODY, Columns, Leaving
 from windrow.operators.join.pairing import pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised, ranks
-from windrow.operators.steps.dead import MALFORMED, DeadLetters
+from windrow.operators.steps.dead import MALFORMED
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from windrow.operators.join.logic import JoinOperator
 
 
-def answers(
-    join: JoinOperator, kv: KV, left: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
-) -> pa.Table:
+def answers(join: JoinOperator, kv: KV, left: Slice, of: Leaving) -> pa.Table:
     """The rows of left messages that wait no more.
 
     Pairs are made as messages come, too, so that where the condition raises the one that came last is a dead letter. Of pairs
     that came before that was so, or whose condition is another function of the same name by now, the left one is.
     """
-    right = join._partners(kv, RIGHT, left, join.keys(left, LEFT, columns), sides)
+    columns, dead = of.columns, of.dead
+    right = join._partners(kv, RIGHT, left, join.keys(left, LEFT, columns), of.sides)
     raised: Raised = {}
     best = latest(join, left, right, columns, raised)
     if raised:

@@ -18,12 +18,11 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.followed import Followed, followed_rows, places
 from windrow.operators.join.in_blocks import AGAIN, GONE, WIDE, BlockJoinOperator, as_slice, kept_rows
 from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import Columns
+from windrow.operators.join.output import Columns, Leaving
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import SIDES
 from windrow.operators.join.tables import ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.intake import Slice
 from windrow.stores.events import MANY, TIME, Events, Stretches, wide, widened
 from windrow.stores.keyed import HASH, Hashes, KeyedEvents, hashes_of
@@ -155,15 +154,7 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     # -- what goes --------------------------------------------------------------------------------------------------
 
-    def _last_words_of(
-        self,
-        kv: KV,
-        side: int,
-        gone: pa.Table,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> pa.Table | None:
+    def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
         times, hashes = gone.column(TIME).to_numpy(), gone.column(HASH).to_numpy()
         lonely = np.flatnonzero(~self._have_matched(kv, side, gone, times, hashes))
         if not len(lonely):
@@ -177,9 +168,9 @@ class KeyedJoinOperator(BlockJoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), sides[side])
+        mine = as_slice(found.take(at), of.sides[side])
         mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, sides, columns, dead)
+        return self._alone(kv, side, mine, of)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         if not self._in_blocks:

@@ -20,7 +20,7 @@ from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.operators.join.numbered import COUNT, PLACE, NumberedSides
-from windrow.operators.join.output import Columns, alone
+from windrow.operators.join.output import Columns, Leaving, alone
 from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.stored import MATCHED, OPEN
@@ -288,24 +288,16 @@ class RowsJoinOperator(NumberedSides):
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
-    def _leave(
-        self,
-        kv: KV,
-        side: int,
-        watermark_us: int,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> Iterator[pa.Table | None]:
+    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
         if self._rows(side) is None:
-            yield from super()._leave(kv, side, watermark_us, sides, columns, dead)
+            yield from super()._leave(kv, side, watermark_us, of)
             return
         done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)
         cf, batch = self.open_cfs[side], Batch()
         left = self._waiting[side].leave(kv, batch, before)
         batch.put_many(cf, [key for key, _ in left], [MATCHED + encode_i64(us) for _, us in left])
-        told = self._lonely(kv, side, [key for key, _ in left], sides, columns)
+        told = self._lonely(kv, side, [key for key, _ in left], of.sides, of.columns)
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)

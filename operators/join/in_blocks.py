@@ -22,13 +22,12 @@ from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.followed import Followed, followed_rows, places
 from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import Columns
+from windrow.operators.join.output import Columns, Leaving
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.spans import spans
 from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
 from windrow.operators.join.tables import conform, ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows, inside
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -214,32 +213,16 @@ class BlockJoinOperator(JoinOperator):
 
     # -- what goes --------------------------------------------------------------------------------------------------
 
-    def _leave(
-        self,
-        kv: KV,
-        side: int,
-        watermark_us: int,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> Iterator[pa.Table | None]:
+    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
         if not self._in_blocks:
-            yield from super()._leave(kv, side, watermark_us, sides, columns, dead)
+            yield from super()._leave(kv, side, watermark_us, of)
             return
         before_us = self._leaves_before(side, watermark_us)
         for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
             if len(gone) and self.definition.how != "semi":
-                yield self._last_words_of(kv, side, gone, sides, columns, dead)
+                yield self._last_words_of(kv, side, gone, of)
 
-    def _last_words_of(
-        self,
-        kv: KV,
-        side: int,
-        gone: pa.Table,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> pa.Table | None:
+    def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
         """What messages tell that go and have not matched, which stand there."""
         times = gone.column(TIME).to_numpy()
         found = self._events(kv, side).read_near(kv, times, times)
@@ -251,9 +234,9 @@ class BlockJoinOperator(JoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), sides[side])
+        mine = as_slice(found.take(at), of.sides[side])
         mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, sides, columns, dead)
+        return self._alone(kv, side, mine, of)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         if not self._in_blocks:

@@ -20,7 +20,7 @@ from windrow.core.errors import CorruptState, InputError
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.join.asof import answers
-from windrow.operators.join.output import Columns, alone
+from windrow.operators.join.output import Columns, Leaving, alone
 from windrow.operators.join.pairing import NO_KEY, Partners, partners
 from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
@@ -59,7 +59,7 @@ class JoinOperator(TakingSides):
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
         told, dead = Away(result.panes), DeadLetters(self.definition.dead_letter_limit)
-        for rows in self._going(kv, progress, watermark_us, now_us, sides, columns, dead):
+        for rows in self._going(kv, progress, watermark_us, now_us, Leaving(sides, columns, dead)):
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
                 told.gathered()
@@ -346,36 +346,21 @@ class JoinOperator(TakingSides):
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _going(
-        self,
-        kv: KV,
-        progress: Progress,
-        watermark_us: int,
-        now_us: int,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
+        self, kv: KV, progress: Progress, watermark_us: int, now_us: int, of: Leaving
     ) -> Iterator[pa.Table | None]:
         """What messages tell that go as the watermark comes to be there: beyond the limit by number, then by time."""
-        yield from self._shrink(kv, progress.watermark_us, sides, columns, dead) if self.sizes.sides else ()
+        yield from self._shrink(kv, progress.watermark_us, of) if self.sizes.sides else ()
         for side in self.followed:
-            yield from self._leave(kv, side, watermark_us, sides, columns, dead)
+            yield from self._leave(kv, side, watermark_us, of)
 
-    def _leave(
-        self,
-        kv: KV,
-        side: int,
-        watermark_us: int,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> Iterator[pa.Table | None]:
+    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
         """Messages of a followed side that can match no more go; those that never did are told."""
         cf, end = self.open_cfs[side], encode_i64(self._leaves_before(side, watermark_us))
         batch = Batch()
         for entries in in_batches(kv.scan(cf, b"", end), LEAVING):
             batch.delete_range(cf, b"", end)
             stored = [value[1:] for _, value in entries if value[:1] == OPEN]
-            yield self._last_words(kv, side, stored, sides, columns, dead)
+            yield self._last_words(kv, side, stored, of)
         kv.write(batch)
 
     def _leaves_before(self, side: int, watermark_us: int) -> int:
@@ -387,9 +372,7 @@ class JoinOperator(TakingSides):
         # As-of is complete when every right message up to its time has come.
         return done_us if self.definition.how == "asof" else self.reach.expired_before(side, done_us)
 
-    def _shrink(
-        self, kv: KV, reached_us: int, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
-    ) -> Iterator[pa.Table | None]:
+    def _shrink(self, kv: KV, reached_us: int, of: Leaving) -> Iterator[pa.Table | None]:
         """The oldest messages beyond the limit by number go, as the steps before have left them."""
         batch = Batch()
         for side in self.sizes.sides:
@@ -398,19 +381,11 @@ class JoinOperator(TakingSides):
             if side in self.followed and places:
                 flags = kv.multi_get(self.open_cfs[side], places)
                 open_ = [key for key, flag in zip(stored, flags, strict=True) if (flag or b"")[:1] == OPEN]
-                yield self._last_words(kv, side, open_, sides, columns, dead)
+                yield self._last_words(kv, side, open_, of)
                 batch.delete_many(self.open_cfs[side], places)
         kv.write(batch)
 
-    def _last_words(
-        self,
-        kv: KV,
-        side: int,
-        stored: list[bytes],
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> pa.Table | None:
+    def _last_words(self, kv: KV, side: int, stored: list[bytes], of: Leaving) -> pa.Table | None:
         """What messages of a followed side tell that matched nobody, and go now. stored: their keys in the store."""
         if self.definition.how == "semi" or not stored:
             return None
@@ -419,22 +394,14 @@ class JoinOperator(TakingSides):
             raise CorruptState(
                 f"{len(stored) - len(values)} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = self._decode(kv, side, stored, values, sides[side])
-        return self._alone(kv, side, mine, sides, columns, dead)
+        mine = self._decode(kv, side, stored, values, of.sides[side])
+        return self._alone(kv, side, mine, of)
 
-    def _alone(
-        self,
-        kv: KV,
-        side: int,
-        mine: Slice,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> pa.Table | None:
+    def _alone(self, kv: KV, side: int, mine: Slice, of: Leaving) -> pa.Table | None:
         """The rows of messages that matched nobody, and as-of the answers to left ones."""
         if self.definition.how == "asof":
-            return answers(self, kv, mine, sides, columns, dead)
-        return alone(mine, side, sides, columns)
+            return answers(self, kv, mine, of)
+        return alone(mine, side, of.sides, of.columns)
 
 
 def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import as_type, widened
 from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -158,6 +159,14 @@ class Columns:
                     if name not in found and source in table.column_names and condition.mentions(name):
                         found[name] = combine(table.column(source)).take(_indices(rows))
         return pa.table(found)
+
+
+class Leaving(NamedTuple):
+    """What is made of messages that go: rows of these columns, of inputs of these, and dead letters."""
+
+    sides: list[pa.Schema]
+    columns: Columns
+    dead: DeadLetters
 
 
 def _indices(rows: IntArray) -> pa.Array:

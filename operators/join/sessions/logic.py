@@ -22,7 +22,7 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.own_gaps import GAP, with_gaps
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.output import NOBODY, Columns, Leaving
 from windrow.operators.join.pairing import NO_KEY
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.pairs import (
@@ -257,14 +257,7 @@ class SessionJoinOperator(JoinOperator):
     # -- advance ----------------------------------------------------------------------------------------------------
 
     def _going(
-        self,
-        kv: KV,
-        progress: Progress,
-        watermark_us: int,
-        now_us: int,
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
+        self, kv: KV, progress: Progress, watermark_us: int, now_us: int, of: Leaving
     ) -> Iterator[pa.Table | None]:
         """What messages tell whose session closes, or that none can hold any more."""
         closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
@@ -272,9 +265,9 @@ class SessionJoinOperator(JoinOperator):
         for side in self.followed:
             gone = [] if closed is None else self._leaving(kv, side, closed)
             if side not in self.making:
-                gone += self._never_in_one(kv, side, before_us, done_us, sides, columns)
+                gone += self._never_in_one(kv, side, before_us, done_us, of.sides, of.columns)
             lonely = [stored for _, stored in sorted(gone)]
-            yield self._last_words(kv, side, lonely, sides, columns, dead)
+            yield self._last_words(kv, side, lonely, of)
         if evicted is not None:
             starts, ends = (column.tolist() for column in extent(evicted))
             batch = Batch()
