@@ -26,10 +26,11 @@ from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, 
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
+from windrow.stores.aside import destroy, move_aside
 from windrow.stores.files import inode_of
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
 from windrow.stores.recent import RecentKV
-from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import PART_BYTES
 from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
@@ -105,6 +106,21 @@ class _SnapshotDamaged(Exception):
     """The snapshot that was to be restored cannot be."""
 
 
+#: Which folder it is, whatever its name; None: there is none.
+Inode = tuple[int, int] | None
+
+
+def _folder(path: str) -> Inode:
+    try:
+        return inode_of(path)
+    except FileNotFoundError:
+        return None
+
+
+def _move_aside(path: str, inode: Inode) -> bool:
+    return inode is not None and move_aside(path, inode, f"{path}.aside-{time.time_ns()}")
+
+
 def _raise_if_refused(decision: ShardDecision, facts: ShardFacts) -> None:
     try:
         decision.raise_if_refused()
@@ -122,7 +138,7 @@ class Shard:
         self.kv = kv
         self.applied = applied
         self._digests: Digests = {}
-        self._inode = inode_of(kv.path) if os.path.isdir(kv.path) else None
+        self._inode = _folder(kv.path)
 
     # -- 3.1: open and catch up -------------------------------------------------------------------------------------
 
@@ -140,6 +156,7 @@ class Shard:
         """Bring the shard's store to commit `committed`. `recent` are the newest commits, so that the log need not be
         read in the common case; `commits` reads older ones.
         """
+        inode = _folder(spec.path)
         kv, found, marker = look(spec, spec.path, lock_wait_s)
         by_number = {c.commit: c for c in recent}
         if kv is not None and marker is not None and is_of(kv, marker, by_number):
@@ -168,7 +185,7 @@ class Shard:
                     kv.close()  # or nobody else could open it as long as this process lives
                 raise
             try:
-                return cls._carry_out(spec, decision, known, kv, replay)
+                return cls._carry_out(spec, decision, known, kv, replay, inode)
             except StateLocked:
                 if decision.private_copy:
                     raise
@@ -204,6 +221,7 @@ class Shard:
         known: dict[int, Commit],
         kv: LocalStore | None,
         replay: Replay | None,
+        inode: Inode,
     ) -> Shard:
         path = spec.path
         if decision.private_copy:
@@ -214,7 +232,10 @@ class Shard:
                 kv.close()
                 kv = None
             if decision.move_aside and os.path.exists(path):
-                os.rename(path, f"{path}.aside-{time.time_ns()}")
+                if not _move_aside(path, inode):
+                    raise StateLocked(
+                        f"somebody else has opened the store {path} since this one looked at it"
+                    )
             elif not decision.private_copy and os.path.exists(path):
                 if os.path.exists(os.path.join(path, "CURRENT")):
                     raise StateLocked(
@@ -256,9 +277,11 @@ class Shard:
         next builds it anew."""
         with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
             self.kv.close()
-        with contextlib.suppress(FileNotFoundError):  # somebody else was first, or has built it anew
-            if inode_of(self.kv.path) == self._inode:
-                os.rename(self.kv.path, f"{self.kv.path}.aside-{time.time_ns()}")
+        if not _move_aside(self.kv.path, self._inode) and os.path.exists(self.kv.path):
+            logger.warning(
+                "the damaged store is left alone: somebody has it open, or has built it anew",
+                path=self.kv.path,
+            )
 
     def _write(self, batch: Batch) -> None:
         """Into the store. What RocksDB finds as it rewrites its files it tells whoever writes next, in each process anew."""

@@ -32,8 +32,9 @@ from windrow.operators.steps.intake import in_position_order
 from windrow.operators.steps.redone import Redone
 from windrow.operators.steps.sifting import sifted_into
 from windrow.runners.pieces import divided
+from windrow.stores.aside import destroy
 from windrow.stores.kv import KV, Batch
-from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.rocks import RocksKV
 
 logger = get_logger()
 

@@ -89,6 +89,9 @@ class TaskPlan:
     columns: bytes = b""
     #: A file that the driver has just made in the job's folder; "": nobody asks whether it is the same folder here.
     nonce: str = ""
+    #: False: the store is opened, whatever the commit. A damaged one that was only read, and that somebody else has open, is
+    #: still there at the next attempt.
+    rests: bool = True
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
@@ -130,7 +133,7 @@ class TaskPlan:
 
     def _leaves_store(self, number: int) -> bool:
         """True if the shard's store need not be written in this commit."""
-        return bool((self.commit - 1) % TAKES_IN_EVERY) and not self.takes_snapshot(number)
+        return self.rests and bool((self.commit - 1) % TAKES_IN_EVERY) and not self.takes_snapshot(number)
 
 
 def run(

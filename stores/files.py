@@ -18,6 +18,8 @@ from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
 #: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
 FOLDER_MODE = "WINDROW_FOLDER_MODE"
 _DEFAULT_MODE = 0o750
+#: A file by which somebody asks what time it is, and how old one is that nobody takes away any more.
+_NOW, NOW_GRACE_NS = re.compile(r"now\.\d+-[0-9a-f]+\.tmp"), 900 * 10**9
 
 
 def make_folder(path: str) -> None:
@@ -84,8 +86,9 @@ def on_disk(location: str) -> Iterator[None]:
 def disk_failed(where: str, why: str, number: int | None) -> DiskFailed:
     """number: the system's of the error"""
     remedy = _REMEDIES.get(number or 0, "see what is wrong with the disk")
+    done = "read or written" if number == errno.EIO else "written"
     failed = DiskFailed(
-        f"{where} cannot be written: {why}. What was committed is safe: {remedy}, and call again"
+        f"{where} cannot be {done}: {why}. What was committed is safe: {remedy}, and call again"
     )
     failed.errno = number
     return failed
@@ -93,6 +96,7 @@ def disk_failed(where: str, why: str, number: int | None) -> DiskFailed:
 
 _FULL, _CLOSED = "free some space", "let this user write there"
 _REMEDIES = {
+    errno.EIO: "see what the system's log says of the disk, move the job to a sound one where it is broken",
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: "raise the limit of file sizes",
@@ -182,11 +186,18 @@ def sync_directory(path: str) -> None:
 
 
 def now_ns(directory: str) -> int:
-    """Now, by the clock of the file system that stamps the files of a directory."""
+    """Now, by the clock of the file system that stamps the files of a directory. What killed processes left of it goes."""
     path = os.path.join(directory, f"now.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with open(path, "xb", opener=private):
         pass
     try:
-        return os.stat(path).st_mtime_ns
+        now = os.stat(path).st_mtime_ns
     finally:
         os.unlink(path)
+    for name in os.listdir(directory):
+        left = os.path.join(directory, name)
+        with contextlib.suppress(FileNotFoundError):
+            # By age: a process of another machine may have the number of one that is dead here.
+            if _NOW.fullmatch(name) and os.stat(left).st_mtime_ns < now - NOW_GRACE_NS:
+                os.unlink(left)
+    return now

@@ -38,6 +38,7 @@ from typing import Any, Final
 import rocksdict
 
 from windrow.core.errors import CorruptState, StateError
+from windrow.stores.aside import OPEN, TURN
 from windrow.stores.files import beheaded, inode_of, make_folder
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.rocks_errors import Waiting, is_passing, translate
@@ -109,7 +110,7 @@ class RocksKV:
         self._no_log.disable_wal = True  # type: ignore[method-assign, assignment]
         if not self.read_only:
             _sweep_flush_dir(self.path)
-            self._inode = inode_of(self.path)
+            self._inode = OPEN[self]
             opened = (self._db, self._maps, self._handles)
             self._left = weakref.finalize(self, _leave, os.getpid(), self.path, self._inode, *opened)
 
@@ -122,13 +123,17 @@ class RocksKV:
                 n.endswith(".sst") or n.startswith("MANIFEST-") for n in os.listdir(self.path)
             )
             try:
-                self._found = set() if new else _families(self.path)
+                self._found = set() if new else self._families()
                 wanted = self._found if self.read_only else self._found | set(self._cfs)
                 options = {
                     cf: _options(self._memtable_bytes, not headless, cf) for cf in wanted | {"default"}
                 }
-                return rocksdict.Rdict(self.path, options.pop("default"), options, access)
+                with TURN:
+                    if not self.read_only:
+                        OPEN[self] = inode_of(self.path)
+                    return rocksdict.Rdict(self.path, options.pop("default"), options, access)
             except Exception as error:
+                OPEN.pop(self, None)
                 if headless and "create_if_missing is false" in str(error):
                     raise CorruptState(
                         f"the store {self.path} has data files but no CURRENT: it would open as an empty one"
@@ -137,6 +142,15 @@ class RocksKV:
                     raise translate(error, self.path) from error
                 waiting.go_on(error)
             time.sleep(0.02)
+
+    def _families(self) -> set[str]:
+        """What the store has. Damage is judged by who holds the lock: as RocksDB opens it, which takes the lock first."""
+        try:
+            return set(rocksdict.Rdict.list_cf(self.path, rocksdict.Options(raw_mode=True)))
+        except Exception as error:
+            if self.read_only or not str(error).startswith("Corruption"):
+                raise
+            return set()
 
     @property
     def cfs(self) -> tuple[str, ...]:
@@ -326,9 +340,8 @@ class RocksKV:
     def close(self) -> None:
         """Flushes, and releases the lock. A scan that is still open fails when it is read on.
 
-        All column families are flushed as one first: rocksdict flushes each alone when its handle goes, and a
-        process killed between two of them would leave a marker ahead of its data.
-        """
+        All column families are flushed as one first: a process killed between two of them, each of which
+        rocksdict flushes alone when its handle goes, would leave a marker ahead of its data."""
         if self._db is None:
             return
         try:
@@ -350,6 +363,7 @@ class RocksKV:
         for source in list(self._scans):
             source.release()
         db, self._db = self._db, None
+        OPEN.pop(self, None)
         self._maps.clear()
         self._handles.clear()
         try:
@@ -397,15 +411,6 @@ def _is_written(db: Any, maps: Mapping[str, Any]) -> bool:
         return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
     except Exception:
         return False
-
-
-def destroy(path: str | os.PathLike[str]) -> None:
-    """Removes a closed store and all of its files; nothing where there is none."""
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _families(path: str) -> set[str]:
-    return set(rocksdict.Rdict.list_cf(path, rocksdict.Options(raw_mode=True)))
 
 
 def _shared() -> tuple[rocksdict.Cache, rocksdict.WriteBufferManager]:

@@ -19,7 +19,7 @@ PATIENCE_S = 0.1
 OWN_WAIT_S = 1.0
 
 #: What RocksDB tells in the system's words where the disk refuses.
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def is_passing(error: Exception, path: str) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,8 @@ def _check_python(spark: SparkSession) -> None:
 def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task of a commit: shards are partitions, so its number is known before its rows are."""
     context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        plan = replace(plan, rests=False)
     yield from tasks.run(plan, batches, None if context is None else context.partitionId())
     _settle()
 

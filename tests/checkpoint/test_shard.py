@@ -20,8 +20,8 @@ from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
+from windrow.stores.aside import destroy
 from windrow.stores.kv import Batch, LocalStore
-from windrow.stores.rocks import destroy
 from windrow.stores.slices import whole
 
 COMMITS = 3

@@ -20,9 +20,10 @@ import rocksdict
 from tests.bare import BARE
 from tests.deep import usually
 from windrow.core.errors import CorruptState, DiskFailed, StateError, StateLocked
-from windrow.stores import rocks, rocks_errors
+from windrow.stores import rocks_errors
+from windrow.stores.aside import destroy
 from windrow.stores.kv import Batch
-from windrow.stores.rocks import RocksKV, destroy
+from windrow.stores.rocks import RocksKV
 from windrow.testing.faults import damage_file
 
 CFS = ("data", "meta", "other")
@@ -180,6 +181,17 @@ def test_a_full_disk_is_told_as_one_whoever_meets_it() -> None:
         assert isinstance(rocks_errors.translate(Exception(text), "store"), DiskFailed), text
 
 
+def test_a_disk_that_fails_is_told_with_the_place_and_what_to_do() -> None:
+    for text in (
+        "IO error: While pread offset 0 len 53: job/local/shard-0000/000012.sst: Input/output error",
+        "Input/output error (os error 5)",
+    ):
+        told = rocks_errors.translate(Exception(text), "job/local/shard-0000")
+        assert isinstance(told, DiskFailed) and told.errno == 5, text
+        assert "the store job/local/shard-0000 cannot be read or written" in str(told)
+        assert "see what the system's log says of the disk" in str(told)
+
+
 def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", BARE + HOLDER, str(tmp_path)],
@@ -222,18 +234,18 @@ def test_a_manifest_that_another_replaced_meanwhile_is_no_damage(
     """Seen once in a thousand openings: it was looked up in CURRENT before, and read after."""
     with RocksKV(tmp_path, CFS) as kv:
         kv.write(batch("data", b"k"))
-    current, families = tmp_path / "CURRENT", rocks._families
+    current, families = tmp_path / "CURRENT", RocksKV._families
     there, looked = current.read_text(), []
 
-    def replaced(path: str) -> set[str]:
-        looked.append(path)
+    def replaced(kv: RocksKV) -> set[str]:
+        looked.append(kv.path)
         current.write_text(there if len(looked) > 1 else "MANIFEST-000001\n")
         try:
-            return families(path)
+            return families(kv)
         finally:
             current.write_text(there)
 
-    monkeypatch.setattr(rocks, "_families", replaced)
+    monkeypatch.setattr(RocksKV, "_families", replaced)
     with RocksKV(tmp_path, CFS) as kv:
         assert kv.get("data", b"k") == b"v"
     assert len(looked) == 2
@@ -376,8 +388,8 @@ def test_a_column_family_made_between_looking_and_opening_is_looked_at_again(
 ) -> None:
     RocksKV(tmp_path, CFS).close()
     looks = iter([{"default"}])
-    families = rocks._families
-    monkeypatch.setattr(rocks, "_families", lambda path: next(looks, None) or families(path))
+    families = RocksKV._families
+    monkeypatch.setattr(RocksKV, "_families", lambda kv: next(looks, None) or families(kv))
     RocksKV(tmp_path, ["new"], lock_wait_s=60).close()
     assert next(looks, None) is None
 

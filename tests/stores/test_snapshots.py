@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,21 @@ def test_leftovers_of_killed_attempts_are_swept(store: SnapshotStore, tmp_path: 
     assert store.drop([], grace_s=0) == 8
     assert not any(path.exists() for path in left)
     assert sorted(os.listdir(tmp_path / "snapshots")) == ["blobs", "manifests"]
+
+
+def test_what_a_process_killed_as_it_asked_for_the_time_left_goes_and_what_is_young_stays(
+    store: SnapshotStore,
+) -> None:
+    """By age: the number of a process says nothing where processes of several machines share a folder."""
+    now_s = time.time()
+    for name, age_s in (("now.1-0a1b.tmp", 1000), ("now.2-0a1b.tmp", 800), ("now.txt", 1000)):
+        Path(store.directory, name).touch()
+        os.utime(Path(store.directory, name), (now_s - age_s, now_s - age_s))
+    store.drop([])
+    assert sorted(n for n in os.listdir(store.directory) if n.startswith("now")) == [
+        "now.2-0a1b.tmp",
+        "now.txt",
+    ]
 
 
 def test_blobs_are_synced_before_the_manifest_names_them(
