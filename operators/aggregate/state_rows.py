@@ -33,6 +33,9 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.groups import Groups, combine, value_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions
 
+#: So many rows are sorted as numbers, where they can be.
+_MANY = 1 << 12
+
 
 def delta_rows(
     calculation: Calculation,
@@ -252,6 +255,8 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
     starts = combine(rows.column(START)).to_numpy()
+    if (fast := _numbers_order(rows, starts, by)) is not None:
+        return fast
     if starts[0] != starts[-1]:
         order = np.argsort(starts, kind="stable")
         same = np.diff(starts[order]) == 0
@@ -261,6 +266,15 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
             order[tied] = mine[_in_whole_order(rows.select([START, END, *by]).take(pa.array(mine)), by)]
             return order
     return _in_whole_order(rows, by)
+
+
+def _numbers_order(rows: pa.Table, starts: IntArray, by: Sequence[str]) -> IntArray | None:
+    """`in_window_order` of many windows whose keys are near each other; None of others."""
+    if len(rows) < _MANY:
+        return None
+    lengths = combine(rows.column(END)).to_numpy() - starts
+    names = [START, *by] if bool((lengths == lengths[0]).all()) else [START, END, *by]
+    return value_order([combine(rows.column(name)) for name in names])
 
 
 def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
@@ -277,8 +291,6 @@ def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
         columns[f"{len(columns)}"] = column
     if len(columns) == 1:
         [column] = columns.values()
-        if (fast := value_order(column)) is not None:
-            return fast
         order = pc.array_sort_indices(column, null_placement="at_start")  # it is stable
         return np.asarray(order.to_numpy(), dtype=np.int64)
     columns["row"] = pa.array(np.arange(len(rows)))

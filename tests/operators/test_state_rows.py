@@ -177,3 +177,25 @@ def test_many_keys_of_one_window_are_in_order_and_those_that_are_equal_as_they_c
     keys = [f"{number:020}" for number in numbers] if as_text else numbers
     rows = pa.table({START: [5] * len(keys), END: [9] * len(keys), "k": keys})
     assert in_window_order(rows, ["k"]).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("kind", ["text", "texts", "numbers", "nulls", "far"])
+def test_panes_of_many_windows_are_in_order_however_their_keys_are(kind: str, alike: bool) -> None:
+    chance, n = np.random.default_rng(5), 5_000
+    starts = chance.integers(-40, 40, n) * (10**16 if kind == "far" else 2_000_000)
+    ends = starts + (10 if alike else chance.integers(1, 9, n))
+    numbers = chance.integers(-50, 50, n).tolist()
+    keys: dict[str, list[Any]] = {
+        "text": [f"key-{number + 50:05}" for number in numbers],
+        "texts": [f"key-{number}" for number in numbers],
+        "numbers": numbers,
+        "nulls": [None if number == 7 else number for number in numbers],
+        "far": numbers,
+    }
+    both = list(
+        zip(starts.tolist(), ends.tolist(), keys[kind], chance.integers(0, 3, n).tolist(), strict=True)
+    )
+    rows = pa.table(dict(zip((START, END, "k", "j"), map(list, zip(*both, strict=True)), strict=True)))
+    said = [(start, end, k is not None, 0 if k is None else k, j) for start, end, k, j in both]
+    assert in_window_order(rows, ["k", "j"]).tolist() == sorted(range(n), key=said.__getitem__)
