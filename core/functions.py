@@ -12,7 +12,7 @@ from windrow.core.errors import BadAggregate
 
 
 def aggregate_function(
-    *, name: str, version: int = 1, returns: pa.DataType, envelope: bool = False
+    *, name: str | None = None, version: int = 1, returns: pa.DataType, envelope: bool = False
 ) -> Callable[[Any], UserFunction]:
     """Make an aggregation of your own, as a decorator.
 
@@ -21,13 +21,14 @@ def aggregate_function(
     the place of `add` it makes one state of the messages of these, in `wr.CoGroup`. On a function of a `pyarrow.Table` of
     the window's messages (columns as in the input, in event-time order) it uses the full-state design.
 
-    name: what it is called, also in the fingerprint
+    name: what it is called, also in the fingerprint; default: the name of the class or function
     version: raise it when the meaning of the state changes; state of another version is refused (WR204)
     returns: the type of its values, of pyarrow
     envelope: a function of a table gets where each message stood, too: `__source`, `__partition`, `__offset`, `__ordinal`
 
-    Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method is missing or
-    `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages it was about.
+    Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method or a name is
+    missing, or `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages
+    it was about.
 
     >>> @aggregate_function(name="span", returns=pa.float64())
     ... def span(messages):
@@ -37,33 +38,39 @@ def aggregate_function(
     """
 
     if not isinstance(returns, pa.DataType):
-        raise BadAggregate(
-            f"aggregate {name!r}: returns={returns!r}, use a type of pyarrow, such as pa.int64()"
-        )
+        what = "aggregate_function" if name is None else f"aggregate {name!r}"
+        raise BadAggregate(f"{what}: returns={returns!r}, use a type of pyarrow, such as pa.int64()")
 
     def decorate(body: Any) -> UserFunction:
+        called = getattr(body, "__name__", "") if name is None else name
         if isinstance(body, type):
-            adds = tuple(
-                m.removeprefix("add_")
-                for m in dir(body)
-                if m.startswith("add_") and callable(getattr(body, m))
-            )
-            adds = () if callable(getattr(body, "add", None)) else adds
-            needs = ("initial", *(() if adds else ("add",)), "merge", "finish")
-            missing = [m for m in needs if not callable(getattr(body, m, None))]
-            if missing:
-                raise BadAggregate(f"aggregate {name!r}: class {body.__name__} lacks {', '.join(missing)}")
-            if envelope:
-                raise BadAggregate(
-                    f"aggregate {name!r}: envelope=True is for a function of a table, and {body.__name__} is a class: "
-                    "name the columns that it gets"
-                )
-            return UserFunction(name, version, returns, body(), False, adds=adds)
+            adds = _inputs_of(body, called, envelope)
+            return UserFunction(called, version, returns, body(), False, adds=adds)
         if not callable(body):
-            raise BadAggregate(f"aggregate {name!r}: {body!r} is neither a class nor a function")
-        return UserFunction(name, version, returns, body, True, envelope)
+            raise BadAggregate(f"aggregate {called!r}: {body!r} is neither a class nor a function")
+        if name is None and not called.isidentifier():
+            raise BadAggregate(f"aggregate_function: {body!r} has no name, give one as name='...'")
+        return UserFunction(called, version, returns, body, True, envelope)
 
     return decorate
+
+
+def _inputs_of(body: type, name: str, envelope: bool) -> tuple[str, ...]:
+    """The inputs for which a class has an `add_<input>`; none where it has `add`."""
+    adds = tuple(
+        m.removeprefix("add_") for m in dir(body) if m.startswith("add_") and callable(getattr(body, m))
+    )
+    adds = () if callable(getattr(body, "add", None)) else adds
+    needs = ("initial", *(() if adds else ("add",)), "merge", "finish")
+    missing = [m for m in needs if not callable(getattr(body, m, None))]
+    if missing:
+        raise BadAggregate(f"aggregate {name!r}: class {body.__name__} lacks {', '.join(missing)}")
+    if envelope:
+        raise BadAggregate(
+            f"aggregate {name!r}: envelope=True is for a function of a table, and {body.__name__} is a class: "
+            "name the columns that it gets"
+        )
+    return adds
 
 
 class Reduction:

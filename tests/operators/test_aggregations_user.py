@@ -228,3 +228,17 @@ def test_all_columns_of_the_input_are_handed_over() -> None:
     table = pa.table({"x": [1, 2], "at": [dt.datetime(2013, 7, 1)] * 2})
     assert evaluate_table_functions(function, table, Groups([], 2), pa.array([0, 0]))[0].to_pylist() == [2]
     assert seen == [table.schema]
+
+
+def test_a_function_of_the_users_goes_by_its_own_name_where_it_is_given_none() -> None:
+    @wr.aggregate_function(returns=pa.int64())
+    def messages_of(messages: pa.Table) -> int:
+        return messages.num_rows
+
+    assert repr(messages_of()) == "messages_of()"
+    with pytest.raises(
+        BadAggregate, match=r"aggregate_function: returns=<class 'int'>, use a type of pyarrow"
+    ):
+        wr.aggregate_function(returns=int)  # type: ignore[arg-type]
+    with pytest.raises(BadAggregate, match="has no name, give one as name="):
+        wr.aggregate_function(returns=pa.int64())(lambda messages: 0)
