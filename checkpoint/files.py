@@ -21,7 +21,7 @@ from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
 from windrow.checkpoint.transport import FILES, At, Transport
-from windrow.core.errors import CorruptState
+from windrow.core.errors import CorruptState, TypeClash
 from windrow.stores.files import sync_directory
 from windrow.stores.kv import Batch, Changes
 from windrow.stores.segment import read_parts, read_segment, write_segment
@@ -215,9 +215,38 @@ def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
 
 
 def write_parquet(rows: Rows, path: str) -> None:
-    """A Parquet file that survives a power loss before anything names it."""
+    """A Parquet file that survives a power loss before anything names it. Raises `TypeClash` for types that none holds."""
     tables = iter([rows]) if isinstance(rows, pa.Table) else rows.tables()
-    first, how = next(tables), dict[str, Any](compression="none")
+    first = next(tables)
+    try:
+        _write_parquet(rows, first, tables, path)
+    except pa.ArrowNotImplementedError:
+        names = [f"{f.name!r} ({f.type})" for f in first.schema if not _is_of_parquet(f)]
+        if not names:
+            raise
+        raise TypeClash(
+            f"column {names[0]} cannot be told: rows are kept in Parquet files, which hold no such type; drop it, or cast it, "
+            "an interval to text or a duration, a union to text or one of its types, before it reaches windrow"
+        ) from None
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(os.path.dirname(path))
+
+
+def _is_of_parquet(field: pa.Field) -> bool:
+    """True if a Parquet file holds values of the type."""
+    try:
+        pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _write_parquet(rows: Rows, first: pa.Table, others: Iterable[pa.Table], path: str) -> None:
+    how = dict[str, Any](compression="none")
     if len(rows) > 1000:
         # Dictionaries of numbers that differ from row to row cost half of the time and save nothing.
         how = {"compression": "snappy", "use_dictionary": list(_repeating(first))}
@@ -225,14 +254,8 @@ def write_parquet(rows: Rows, path: str) -> None:
         pq.write_table(rows, path, **how)
     else:
         with pq.ParquetWriter(path, first.schema, **how) as writer:
-            for table in chain([first], tables):
+            for table in chain([first], others):
                 writer.write_table(table)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_directory(os.path.dirname(path))
 
 
 def _repeating(table: pa.Table) -> Iterable[str]:

@@ -1,0 +1,44 @@
+"""Columns of types that no Parquet file holds: rows that have them are refused, by name, and come again without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.core.errors import TypeClash
+from windrow.testing import ManualClock
+
+INTERVAL = pa.array([(1, 2, 3)], pa.month_day_nano_interval())
+INPUT = {"event_time": "t", "max_ahead": wr.forever}
+DEFINITIONS: dict[str, Any] = {
+    "deduplicate": wr.Deduplicate(by="k", within=wr.forever, **INPUT),
+}
+
+
+@pytest.mark.proves("Definitions: columns that rows cannot be told with are refused by name")
+@pytest.mark.parametrize("kind", ["interval", "list", "struct", "messages"])
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_a_column_that_cannot_be_told_is_refused_and_the_rows_come_again_without_it(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    column = {
+        "list": pa.ListArray.from_arrays([0, 1], INTERVAL),
+        "struct": pa.StructArray.from_arrays([INTERVAL], ["i"]),
+    }.get(kind, INTERVAL)
+    plain = pa.table({"k": ["a"], "t": [0]})
+    table = plain.append_column("x", column)
+    given: Any = table.to_pylist() if kind == "messages" else table
+    with (
+        pytest.raises(TypeClash, match=r"column 'x' .* drop it, or cast it"),
+        DEFINITIONS[name].open(str(tmp_path), clock=ManualClock(0)) as op,
+    ):
+        op.add_messages(given)
+        op.flush()
+    with DEFINITIONS[name].open(str(tmp_path), clock=ManualClock(0)) as op:
+        op.add_messages(plain)
+        op.drain()
+        assert len(op.get_result()) == 1
