@@ -283,12 +283,18 @@ def test_a_timer_that_nothing_answers_to_stops_the_job_until_something_does(tmp_
         def on_message(self, key: Any, message: Any, state: Any, timers: Any) -> None:
             timers.set(timers.time + timedelta(seconds=1))
 
+    answer = lambda self, key, at, state, timers: {"n": 7}  # noqa: E731
+    Silent.on_timer = answer  # type: ignore[attr-defined]
     with visits(function=Silent).open(str(tmp_path)) as op:
         op.add_message({"t": 0, "k": "a"})
         op.flush()
-        with pytest.raises(ConfigurationError, match="Silent has no on_timer"):
-            op.drain()
-    Silent.on_timer = lambda self, key, at, state, timers: {"n": 7}  # type: ignore[attr-defined]
+    del Silent.on_timer  # type: ignore[attr-defined]
+    with (
+        visits(function=Silent).open(str(tmp_path)) as op,
+        pytest.raises(ConfigurationError, match="Silent has no on_timer"),
+    ):
+        op.drain()
+    Silent.on_timer = answer  # type: ignore[attr-defined]
     with visits(function=Silent).open(str(tmp_path)) as op:
         op.drain()
         assert [r["n"] for r in op.get_result()] == [7]
