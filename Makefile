@@ -8,8 +8,8 @@ SHARED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windrow
 UV_VERSION := 0.13.8
 UV := $(SHARED)/uv-$(UV_VERSION)
 
-# Rooms of tests in six processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
-PYTEST := $(BIN)/pytest -n 6 --dist loadscope --no-loadscope-reorder --durations 20 -rR
+# Rooms of tests in five processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
+PYTEST := $(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=
