@@ -92,7 +92,7 @@ ruff: .venv/stamp
 layers: .venv/stamp
 	$(BIN)/lint-imports
 
-# Six processes would each compile all of a fresh clone. What is wrong, the tests will say.
+# Five processes would each compile all of a fresh clone. What is wrong, the tests will say.
 compiled: .venv/stamp
 	@$(BIN)/pytest --collect-only --quiet >/dev/null 2>&1 || true
 
