@@ -220,7 +220,7 @@ def write_parquet(rows: Rows, path: str) -> None:
     first = next(tables)
     try:
         _write_parquet(rows, first, tables, path)
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowException:
         names = [f"{f.name!r} ({f.type})" for f in first.schema if not _is_of_parquet(f)]
         if not names:
             raise
@@ -240,7 +240,7 @@ def _is_of_parquet(field: pa.Field) -> bool:
     """True if a Parquet file holds values of the type."""
     try:
         pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowException:
         return False
     return True
 
