@@ -234,22 +234,41 @@ class Verbs(Definition):
         return WindowStreamWriter([opened], stream, frames)
 
     def apply(
-        self, df: DataFrame | None = None, *, dead_letters: Any = None, **frames: DataFrame
-    ) -> DataFrame:
-        """The panes, or rows, of a bounded DataFrame: all of it in one commit, then the end of time. For backfills and unit
-        tests.
+        self,
+        df: Any = None,
+        *,
+        dead_letters: Any = None,
+        clock: Clock | None = None,
+        **frames: Any,
+    ) -> Any:
+        """Compute the rows of bounded frames: all in one commit, then the end of event time.
 
-        df: the rows
-        frames: else, where inputs have names, a DataFrame by the name of each
-        dead_letters: takes what could not be counted, as in `foreach_batch`: `wr.sinks.parquet(dir)`, or a function of (token,
-            Parquet files). The files live as long as this process
+        df: an Arrow table, a frame of polars or pandas, or a list of messages: computed in this process, in memory, without a
+            folder. A DataFrame of Spark: computed there. {input: frame} where inputs have names
+        frames: the same, each as an argument by the name of its input
+        dead_letters: a sink of what could not be counted, as in `open`; of Spark's as in `foreach_batch`, and its files live as
+            long as this process. Without one, a warning counts them
+        clock: as in `open`
 
-        Gives a DataFrame: `window`, keys, aggregates, `pane`, `commit`; of a join its columns. Of a chain what its last
-        operator tells.
+        Gives an Arrow table: `window`, keys, aggregates, `pane`, `commit`; of a join its columns; of a chain the rows of its
+        last operator. Polars in, polars out, with flat columns as `get_result().to_polars()` has; Spark in, Spark out. Nothing
+        is late: the watermark moves once, past all rows.
+
+        >>> import windrow as wr
+        >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+        >>> counts.apply([{"t": "2013-07-01 05:10Z"}, {"t": "2013-07-01 05:50Z"}])["n"].to_pylist()
+        [2]
         """
-        from windrow.runners.spark.bounded import apply
+        given = [*(df.values() if isinstance(df, Mapping) else [df]), *frames.values()]
+        if any(type(one).__module__.startswith("pyspark.") for one in given):
+            from windrow.runners.spark.bounded import apply as apply_on_spark
 
-        return apply([self], df, self.name, dead_letters, frames)
+            if isinstance(df, Mapping):
+                df, frames = None, {**df, **frames}
+            return apply_on_spark([self], df, self.name, dead_letters, frames, clock)
+        from windrow.runners.embedded.bounded import apply, frames_of
+
+        return apply(self, frames_of(self, df, frames), dead_letters=dead_letters, clock=clock)
 
     def then(self, second: Definition) -> Chain:
         """This operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.

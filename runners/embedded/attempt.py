@@ -11,8 +11,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
+import pyarrow as pa
+
 from windrow.checkpoint.records import Mark, Step
 from windrow.core.positions import Partition
+from windrow.operators.operator import Logic
+from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Overlay
 
@@ -74,6 +78,13 @@ class Attempt:
             )
             self.marks[partition] = Mark(max_time_us=highest, seen_us=self.now_us)
             self.fresh_marks[partition] = highest
+
+
+def ingested(logic: Logic, kv: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+    """Ingest the messages of a step, by input, into an overlay in which nothing is written yet."""
+    # Of messages that raise together the last is to blame, whichever input was named first.
+    in_order = {i.name: tables[i.name] for i in logic.definition.inputs if i.name in tables}
+    return sifted(lambda kv, some: logic.ingest(kv, some, now_us), kv, in_order)
 
 
 class Whole:

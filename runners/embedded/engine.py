@@ -29,10 +29,8 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead import of_operator
 from windrow.operators.steps.progress import only_time_passed
-from windrow.operators.steps.sifting import sifted
-from windrow.operators.steps.step import StepResult
 from windrow.operators.steps.watermarks import watermark_of
-from windrow.runners.embedded.attempt import Attempt, Whole
+from windrow.runners.embedded.attempt import Attempt, Whole, ingested
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
 from windrow.runners.embedded.staged import Staged
@@ -40,7 +38,6 @@ from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
 from windrow.stores.files import on_disk
-from windrow.stores.kv import KV
 
 logger = get_logger()
 T = TypeVar("T")
@@ -245,15 +242,10 @@ class Engine:
             first.update(low)
             following.update(high)
         given = tables if prepared is None else prepared
-        # Of messages that raise together the last is to blame, whichever input was named first.
-        given = {i.name: given[i.name] for i in self.definition.inputs if i.name in given}
-
-        def ingest(kv: KV, some: Mapping[str, pa.Table]) -> StepResult:
-            return logic.ingest(kv, some, now_us)
 
         def both(tried: Attempt) -> None:
             rows = sum(len(t) for t in tables.values())
-            tried.ingest(lambda kv: sifted(ingest, kv, given), first, following, rows)
+            tried.ingest(lambda kv: ingested(logic, kv, given, now_us), first, following, rows)
             watermark = self.watermark(now_us, tried.marks)
             tried.advance(lambda kv: logic.advance(kv, watermark, now_us), watermark)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +13,12 @@ from windrow.core.errors import InputError
 from windrow.core.inputs import Input, which
 from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
+from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import SOURCE
 from windrow.operators.steps.learning import Needs, check_keys, learn
-from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.given import Many, many_of
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
+from windrow.runners.embedded.staged import Staged
 from windrow.runners.rows import is_name, table_of
 
 #: So many of the first messages say what lists and structs are.
@@ -26,8 +27,26 @@ _LOOKED_AT = 1_000
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
+class Engine(Protocol):
+    """What takes in the messages of a step: an open job, or one of bounded frames."""
+
+    definition: Definition
+    logic: Logic
+    staged: Staged
+
+    def take_in(
+        self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
+    ) -> None:
+        """Ingest messages, by input, with position columns. prepared: what the ingest is given for them."""
+        ...
+
+    def leave(self, passed: Passed) -> None:
+        """Be done with messages that need no step."""
+        ...
+
+
 class Intake:
-    """The inputs of an open job."""
+    """The inputs of an open job, or of bounded frames."""
 
     def __init__(self, engine: Engine, declared: Mapping[str, pa.Schema]) -> None:
         self.engine = engine

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
@@ -21,6 +22,7 @@ def apply(
     operator: str,
     dead_letters: Any = None,
     frames: Mapping[str, DataFrame] | None = None,
+    clock: Clock | None = None,
 ) -> DataFrame:
     """What an operator tells of bounded frames: one commit of all rows, then the end of time. Lives as long as this process.
 
@@ -34,7 +36,8 @@ def apply(
         raise ConfigurationError(
             "apply needs a bounded DataFrame, this one is streaming: use writeStream(df), or spark.read"
         )
-    return rows_of(BatchFunction(definitions, scratch_location(), dead_letters=dead_letters), df, operator)
+    batch = BatchFunction(definitions, scratch_location(), dead_letters=dead_letters, clock=clock)
+    return rows_of(batch, df, operator)
 
 
 def scratch_location() -> str:

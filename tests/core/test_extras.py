@@ -38,7 +38,6 @@ def test_an_argument_that_is_missing_is_one_of_what_was_called(name: str) -> Non
     ("module", "call", "extra"),
     [
         ("pyspark", "counts.foreach_batch('ckpt')", "windrow[spark]"),
-        ("pyspark", "counts.apply(None)", "windrow[spark]"),
         ("confluent_kafka", "wr.Kafka('localhost:9092')", "windrow[kafka]"),
         ("confluent_kafka", "wr.kafka_log('localhost:9092', 'x')", "windrow[kafka]"),
         (

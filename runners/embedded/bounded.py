@@ -1,0 +1,152 @@
+"""A definition on bounded frames, in this process: one ingest of all rows, then the end of event time. No log, no folder.
+
+`definition.apply` comes here with frames that are not Spark's. The input is complete, so the watermark moves once, past all of
+it: nothing is late, and the rows are those that Spark's `apply` gives.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from windrow.connectors.pane_files import DEAD_LETTERS, PaneFiles, Sink
+from windrow.connectors.sinks import as_sink
+from windrow.core.clock import Clock, clock_of
+from windrow.core.errors import ConfigurationError, UnknownColumn
+from windrow.core.logs import get_logger
+from windrow.core.messages import Message, Token
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.operator import Definition
+from windrow.operators.steps.dead import of_operator
+from windrow.operators.steps.labels import flat
+from windrow.operators.steps.step import StepResult
+from windrow.runners.embedded.attempt import ingested
+from windrow.runners.embedded.given import many_of
+from windrow.runners.embedded.intake import Intake
+from windrow.runners.embedded.positions import Passed
+from windrow.runners.embedded.staged import Staged
+from windrow.stores.kv import MemoryKV, Overlay
+from windrow.stores.scratch import scratch
+
+logger = get_logger()
+#: All is one commit.
+COMMIT = 1
+
+
+class _Memory:
+    """What an intake asks of a job, and no job: state in memory, and one step."""
+
+    def __init__(self, definition: Definition, clock: Clock | None) -> None:
+        self.definition, self.logic = definition, definition.logic()
+        self.now_us = clock_of(clock).now_us()
+        kv = Overlay(MemoryKV(self.logic.cfs()))
+        self.staged = Staged(kv, {}, {}, {}, START_OF_TIME_US, None, None)
+        self.result = StepResult()
+
+    def take_in(
+        self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
+    ) -> None:
+        self.result = ingested(self.logic, self.staged.overlay, prepared, self.now_us)
+
+    def leave(self, passed: Passed) -> None: ...
+
+    def end(self) -> StepResult:
+        """Let event time end."""
+        last = self.logic.advance(self.staged.overlay, END_OF_TIME_US, self.now_us)
+        return self.result.then(last)
+
+
+def apply(
+    definition: Definition,
+    frames: Mapping[str, Any],
+    *,
+    dead_letters: Any = None,
+    clock: Clock | None = None,
+) -> Any:
+    """Compute the rows that an operator emits of bounded frames, by input: an Arrow table; of polars, a polars frame."""
+    definition.check_begins()
+    sink = None if dead_letters is None else as_sink(dead_letters)
+    memory = _Memory(definition, clock)
+    intake = Intake(memory, {})
+    many = {name: many_of(frame, "apply") for name, frame in frames.items()}
+    intake.take(many)
+    result = memory.end()
+    if result.dead is not None:
+        _bury(definition, of_operator(result.dead, definition.name), result.counts, sink)
+    emitted = memory.logic.told(StepResult(result.panes), COMMIT).get(definition.name)
+    rows = _no_rows(memory, intake, many) if emitted is None else emitted
+    return _as_polars(rows) if any(map(_is_of_polars, frames.values())) else rows
+
+
+def frames_of(definition: Definition, frame: Any, frames: Mapping[str, Any]) -> dict[str, Any]:
+    """Frames by input, as `apply` was given them. Raises `ConfigurationError` where an input has none, or one too many."""
+    if not definition.by_input:
+        if frames or isinstance(frame, Mapping):
+            raise ConfigurationError(
+                f"{definition.name!r} has one input without a name, and frames are given by name: give the frame alone"
+            )
+        return {definition.inputs[0].name: frame}
+    names = [i.name for i in definition.inputs]
+    if isinstance(frame, Mapping):
+        frames = {**frame, **frames}
+    elif frame is not None:
+        raise ConfigurationError(
+            f"{definition.name!r} takes the inputs {names}, and one frame is given: give each by its name, e.g. "
+            f"apply({', '.join(f'{n}=frame' for n in names)})"
+        )
+    if set(frames) != set(names):
+        raise ConfigurationError(
+            f"{definition.name!r} takes the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
+            f"apply({', '.join(f'{n}=frame' for n in names)})"
+        )
+    return dict(frames)
+
+
+def _no_rows(memory: _Memory, intake: Intake, many: Mapping[str, pa.Table | list[Message]]) -> pa.Table:
+    """Give an empty table with the columns that rows would have, as far as the inputs have columns."""
+    schemas = {
+        name: frame.schema if isinstance(frame, pa.Table) else intake.known(intake.input(name))
+        for name, frame in many.items()
+    }
+    try:
+        return memory.logic.schema(
+            {name: known or pa.schema([]) for name, known in schemas.items()}
+        ).empty_table()
+    except UnknownColumn:
+        if all(isinstance(frame, pa.Table) for frame in many.values()):
+            raise
+    return pa.table({})  # messages say their columns, and there are none
+
+
+def _bury(definition: Definition, letters: pa.Table, counts: Mapping[str, int], sink: Sink | None) -> None:
+    """Give dead letters to their sink; log them where there is none."""
+    if sink is None:
+        first = letters.slice(0, 1).to_pylist()[0]
+        logger.warning(
+            "messages could not be counted: apply(..., dead_letters=function) gets them",
+            operator=definition.name,
+            counts={name: n for name, n in counts.items() if name.startswith("dead.")},
+            first={name: first[name] for name in ("reason", "detail", "payload")},
+        )
+        return
+    job = uuid.uuid4().hex
+    with scratch("apply") as folder:
+        path = os.path.join(folder, f"dead-{job}.parquet")
+        pq.write_table(letters, path)
+        files = PaneFiles((path,), len(letters), DEAD_LETTERS, definition, job, letters_of=COMMIT)
+        sink.publish(Token(job, COMMIT), files)
+
+
+def _is_of_polars(frame: Any) -> bool:
+    return type(frame).__module__.partition(".")[0] == "polars"
+
+
+def _as_polars(rows: pa.Table) -> Any:
+    import polars as pl
+
+    return pl.from_arrow(flat(rows))
