@@ -112,6 +112,12 @@ def is_key(kind: pa.DataType) -> bool:
     return any(is_one(plain_type(kind)) for is_one in (*plain, *more))
 
 
+def is_listlike(kind: pa.DataType) -> bool:
+    t = pa.types
+    kinds = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
+    return any(is_kind(kind) for is_kind in kinds)
+
+
 def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray, is_one
+from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
@@ -35,9 +36,6 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-
-#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Reading(Protocol):
