@@ -107,6 +107,8 @@ def plain(value: Any) -> Any:
         return None
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return _plain_time(value)
+    if isinstance(value, pa.Scalar):
+        return plain(value.as_py())
     if isinstance(value, np.generic):
         found = value.item()
         return float(found) if isinstance(found, np.floating) and float(found) == found else found
