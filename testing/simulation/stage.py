@@ -86,6 +86,9 @@ class Stage:
         self.believed: list[tuple[str, Commit]] = []
         #: (last commit, now) of every batch that left no record.
         self.rests: list[tuple[int, int]] = []
+        #: True if drivers end a run, as with `availableNow`, where nothing has come; and the last commit of each run.
+        self.runs_end = Random(f"runs of {world.seed}").random() < 0.3
+        self.ended_runs: list[int] = []
         self._shards: dict[tuple[int, Position], int | None] = {}
 
     # -- the input --------------------------------------------------------------------------------------------------

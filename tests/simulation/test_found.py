@@ -155,6 +155,36 @@ def test_a_batch_that_comes_after_an_interrupted_drain_is_not_computed_at_the_en
     assert again is not None and again.watermark_us != END_OF_TIME_US
 
 
+def test_the_end_of_a_run_is_one_commit_whatever_it_died_of(drivers: Drivers) -> None:
+    """Its intent keeps `now`, and no batch redoes it; the next batch follows the last one."""
+
+    def five(first: int) -> Callable[..., Sequence[Answer]]:
+        moved = [Answer(ShardResult(shard=0), {P0: first * 1_000_000}, {P0: first}, {P0: first + 5})]
+        return lambda *_: moved
+
+    drivers.open().batch("q", 0, True, five(0))
+    for die in (True, False):
+
+        def alone(plan: Plan, *_: Any, die: bool = die) -> Sequence[Answer]:
+            if die:
+                raise KeyboardInterrupt
+            return [Answer(ShardResult(shard=0), {}, {}, {})]
+
+        protocol = drivers.open()
+        intents = protocol.job.log.last_intent
+        if die:
+            with pytest.raises(KeyboardInterrupt):
+                protocol.advance(alone)
+        else:
+            record = protocol.advance(alone)
+            assert intents is not None and (intents.query_id, intents.batch_id) == (None, None)
+            assert record is not None and record.now_us == intents.now_us
+            assert (record.commit, record.query_id, record.batch_id) == (2, "q", 0)
+    assert protocol.advance(alone) is None  # nothing is left
+    following = drivers.open().batch("q", 1, True, five(5))
+    assert following is not None and following.commit == 3
+
+
 def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
     """It was about to publish; the sink had the commits of the next driver."""
     sink = Told(0)
