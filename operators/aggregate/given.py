@@ -85,7 +85,7 @@ def normalise(
     keys, time, makes = _made(by, event_time)
     _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
     _check_of(agg, inputs)
-    kept = _retention(retention, window, (*keys, *agg))
+    kept = _retention(retention, window, emit, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     _check_session(window, agg, kept, emit, keys)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
@@ -331,15 +331,18 @@ def _check_choices(
 
 
 def _retention(
-    retention: Duration | Retention | Forever | None, window: WindowSpec, columns: Sequence[str]
+    retention: Duration | Retention | Forever | None,
+    window: WindowSpec,
+    emit: Emit,
+    columns: Sequence[str],
 ) -> Retention:
-    kept = _kept(retention, window)
+    kept = _kept(retention, window, emit)
     if isinstance(window, Inherited):
         _check_inherited(window, columns, kept)
     return kept
 
 
-def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
+def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec, emit: Emit) -> Retention:
     if isinstance(retention, Forever):
         return Retention()
     if isinstance(retention, (str, timedelta)):
@@ -357,6 +360,8 @@ def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) 
             raise RetentionMissing(
                 f"{window!r} never ends, so it is kept for good: say so, retention=wr.forever"
             )
+        if emit.drop_late:
+            return Retention(0)  # no message comes into a window that has fired
         raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
     if not isinstance(retention, Retention):
         raise RetentionMissing(

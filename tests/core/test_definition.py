@@ -269,6 +269,20 @@ def test_only_percentiles_and_functions_of_the_messages_keep_messages() -> None:
     assert not define().full_state
 
 
+@pytest.mark.proves("Emission: `Emit.append()` and `Emit.update()` need no retention")
+@pytest.mark.parametrize("emit", [wr.Emit.append(), wr.Emit.update()])
+@pytest.mark.parametrize(
+    "window", [wr.tumbling("1 hour"), wr.session("5 minutes"), wr.calendar("day", time_zone="UTC")]
+)
+def test_what_takes_nothing_late_needs_no_retention(emit: wr.Emit, window: Any) -> None:
+    alone = define(emit=emit, window=window, retention=None)
+    assert (alone.retention.time_us, alone.allowed_lateness_us) == (0, 0)
+    assert alone == define(emit=emit, window=window, retention="0 seconds") == eval(repr(alone), {"wr": wr})
+    for unbounded in ({"window": wr.global_window()}, TUPLES):
+        with pytest.raises(e.RetentionMissing):
+            define(emit=emit, retention=None, **unbounded)
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 TUPLES = {"window": wr.tuples(3)}
