@@ -19,6 +19,7 @@ from windrow.checkpoint.health import Health
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import (
+    BadWatermark,
     ConfigurationError,
     OperatorClosed,
     OperatorPaused,
@@ -152,13 +153,28 @@ class Embedded:
         self.engine.let_time_pass(self.engine.now())
 
     @one_at_a_time
-    def advance_watermark(self, to: Instant) -> None:
-        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
+    def advance_watermark(self, to: Instant, input: str | None = None) -> None:
+        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it).
+
+        input: this input alone, whose watermark has to be `wr.explicit()`. The operator's watermark is then the least that was
+            said of its inputs; it does not go below where a call without `input` brought it
+
+        Raises `BadInstant` (WR116), `BadWatermark` (WR110) where that input has another watermark, `InputError` where there is
+        no such input.
+        """
         self._check_open()
         to_us = instant_us(to, "watermark")
+        given = None if input is None else self._intake.input(input)
+        if given is not None and given.watermark.kind != "explicit":
+            raise BadWatermark(
+                f"advance_watermark(input={input!r}): its watermark is {given.watermark!r}, moved by messages or the clock: "
+                "give it watermark=wr.explicit(), or leave input= out"
+            )
         self._ready()
         now_us = self.engine.now()
-        self.engine.advance_to(max(self.engine.watermark(now_us), to_us), now_us)
+        if given is None:
+            to_us = max(self.engine.watermark(now_us), to_us)
+        self.engine.advance_to(to_us, now_us, given)
 
     @one_at_a_time
     def drain(self) -> None:
