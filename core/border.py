@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -56,46 +56,84 @@ def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
 
     Floats are the nearest of their type, NaT and NA are null. What does not fit is null, and is said why.
     """
-    if not _in_sure(set(map(type, values)), kind):
-        return _fit_one_by_one(values, kind)
     try:
-        return Fitted(pa.array(values, kind, from_pandas=False))
-    except (MemoryError, OSError):
-        raise
-    except Exception:
-        return _fit_one_by_one(values, kind)
-
-
-def _in_sure(classes: set[type], kind: pa.DataType) -> bool:
-    return any(classes <= sure for is_kind, sure in _SURE if is_kind(kind))
-
-
-def _fit_one_by_one(values: Sequence[Any], kind: pa.DataType) -> Fitted:
-    misfits: dict[int, str] = {}
-    arrays: list[pa.Array] = []
-    for i, value in enumerate(values):
-        one = _one(value, kind)
-        if isinstance(one, str):
-            misfits[i] = one
-            one = pa.nulls(1, kind)
-        arrays.append(one)
-    return Fitted(pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind), misfits)
-
-
-def _one(value: Any, kind: pa.DataType) -> pa.Array | str:
-    """A value as a column of one row, or why it does not fit."""
-    if isinstance(value, HOLDERS) and holds_too_deep(value):
-        return f"{type(value).__name__} is too deep"
-    try:
-        value = plain(value)
-        array = pa.array([value], kind, from_pandas=False)
-        if _is_same(value, array[0].as_py(), kind):
-            return array
+        classes = set(map(type, values)) - {_NONE}
+        if pa.types.is_struct(kind) and kind.num_fields and all(issubclass(c, Mapping) for c in classes):
+            return _fit_structs(values, kind)
+        if pa.types.is_list(kind) and classes <= {list, tuple}:
+            return _fit_lists(values, kind)
+        if any(issubclass(c, HOLDERS) for c in classes) and any(map(holds_too_deep, values)):
+            raise ValueError("too deep")  # Arrow follows them until the process is gone
+        if _in_sure(values, kind):
+            array = pa.array(values, kind, from_pandas=False)
+            if not _is_sound(array):
+                raise ValueError("a moment outside the years 1 to 9999")
+            return Fitted(array)
+        plains = [plain(v) for v in values]
+        finer = any(
+            getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in plains
+        )  # of pandas; Arrow drops them
+        if finer and len(values) > 1:
+            raise ValueError("nanoseconds")
+        array = pa.array([v.value for v in plains] if finer else plains, kind, from_pandas=False)
+        same = [_is_same(v, held, kind) for v, held in zip(plains, array.to_pylist(), strict=True)]
     except (MemoryError, OSError):
         raise
     except Exception:  # also out of code of the value's
-        array = None
-    return f"{said(value)} is no {kind}" if array is None else f"{said(value)} is no {kind} without loss"
+        if len(values) > 1:
+            return _fit_halves(values, kind)
+        return Fitted(
+            pa.nulls(len(values), kind), {i: f"{said(v)} is no {kind}" for i, v in enumerate(values)}
+        )
+    if all(same):
+        return Fitted(array)
+    lossy = {i: f"{said(values[i])} is no {kind} without loss" for i, one in enumerate(same) if not one}
+    held = [v if one else None for v, one in zip(plains, same, strict=True)]
+    return Fitted(pa.array(held, kind, from_pandas=False), lossy)
+
+
+def _fit_halves(values: Sequence[Any], kind: pa.DataType) -> Fitted:
+    middle = len(values) // 2
+    first, second = fit(values[:middle], kind), fit(values[middle:], kind)
+    misfits = {**first.misfits, **{middle + i: why for i, why in second.misfits.items()}}
+    return Fitted(pa.concat_arrays([first.array, second.array]), misfits)
+
+
+def _fit_structs(values: Sequence[Any], kind: pa.StructType) -> Fitted:
+    """Objects, field by field. Fields that are not there are null, and one that the type does not have does not fit."""
+    names = {f.name for f in kind}
+    misfits = {
+        i: f"{said(v)} is no {kind} without loss"
+        for i, v in enumerate(values)
+        if v is not None and not names.issuperset(v)
+    }
+    fields = [fit([None if v is None else v.get(f.name) for v in values], f.type) for f in kind]
+    for one in fields:
+        misfits.update(one.misfits)
+    none = pa.array([v is None or i in misfits for i, v in enumerate(values)], pa.bool_())
+    return Fitted(
+        pa.StructArray.from_arrays([f.array for f in fields], fields=list(kind), mask=none), misfits
+    )
+
+
+def _fit_lists(values: Sequence[Any], kind: pa.ListType) -> Fitted:
+    """Lists, all their values at once."""
+    ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
+    inner = fit([one for v in values if v is not None for one in v], kind.value_type)
+    misfits = {int(np.searchsorted(ends, at, "right")) - 1: why for at, why in inner.misfits.items()}
+    none = pa.array([v is None or i in misfits for i, v in enumerate(values)], pa.bool_())
+    starts = pa.array(ends, pa.int32())
+    return Fitted(pa.ListArray.from_arrays(starts, inner.array, type=kind, mask=none), misfits)
+
+
+def _in_sure(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """True if Arrow refuses those of the values that it would change."""
+    classes = set(map(type, values))
+    if any(classes <= sure for is_kind, sure in _SURE if is_kind(kind)):
+        return True
+    if not pa.types.is_timestamp(kind) or kind.unit not in ("us", "ns") or not classes <= {datetime, _NONE}:
+        return False
+    return {v.tzinfo is None for v in values if v is not None} <= {kind.tz is None}
 
 
 def plain(value: Any) -> Any:
@@ -183,6 +221,9 @@ def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
         return bool(given == np.datetime64(held.asm8 if hasattr(held, "asm8") else held))
     if t.is_time(kind) and getattr(given, "tzinfo", None) is not None:
         return False
+    if isinstance(given, datetime) and isinstance(held, datetime) and None not in (given.tzinfo, held.tzinfo):
+        # As Python compares them, times in the hour that comes twice, or never, equal none of another zone.
+        return bool(given.astimezone(UTC) == held.astimezone(UTC))
     return bool(given == held)
 
 

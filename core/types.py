@@ -88,7 +88,9 @@ def holds_too_deep(value: Any) -> bool:
     for _ in range(NESTED_MOST + 1):
         inner = {id(v): v for one in level for v in _values(one)}
         level = [v for v in inner.values() if isinstance(v, HOLDERS)]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 def _values(value: Any) -> Iterable[Any]:

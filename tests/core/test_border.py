@@ -8,6 +8,7 @@ import uuid
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.core.border import faults, fit, read, without_place
+from windrow.core.time import instant_us
 
 MOMENT = datetime(2020, 1, 2, 3, 4, 5, 678901)
 VALUES: list[Any] = [
@@ -97,6 +99,24 @@ def test_a_value_of_python_fits_a_type_as_what_it_is_or_is_said_not_to(kind: pa.
             assert is_held(value, fitted.array[1].as_py()), (str(value), kind)
 
 
+def test_times_in_an_hour_that_comes_twice_or_never_fit_as_the_instant_that_they_are() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    for local in (datetime(2026, 10, 25, 2, 30), datetime(2026, 3, 29, 2, 30)):
+        for fold in (0, 1):
+            moment = local.replace(tzinfo=berlin, fold=fold)
+            for zone in ("UTC", "Europe/Berlin", "+02:00"):
+                fitted = fit([moment], pa.timestamp("us", zone))
+                assert not fitted.misfits
+                assert fitted.array.cast(pa.int64()).to_pylist() == [instant_us(moment)]
+
+
+def test_times_of_pandas_keep_their_nanoseconds() -> None:
+    moment, spell = pd.Timestamp(1_001, tz="UTC"), pd.Timedelta(1_001)
+    assert fit([moment], pa.timestamp("ns", "UTC")).array.cast(pa.int64()).to_pylist() == [1_001]
+    assert fit([spell], pa.duration("ns")).array.cast(pa.int64()).to_pylist() == [1_001]
+    assert fit([moment], pa.timestamp("us", "UTC")).misfits and fit([spell], pa.duration("us")).misfits
+
+
 def test_values_of_python_are_read_in_a_type_that_holds_all_of_them_or_in_none() -> None:
     tried = 0
     for some in itertools.product(VALUES, repeat=2):
@@ -119,6 +139,31 @@ def test_what_fits_is_kept_beside_what_does_not() -> None:
 
 def text(*values: bytes) -> pa.Array:
     return pa.array(values, pa.binary()).view(pa.string())
+
+
+def test_what_becomes_of_a_value_depends_on_no_other() -> None:
+    inner = pa.struct([("a", pa.timestamp("us", "UTC")), ("b", pa.list_(pa.int64()))])
+    nested = [
+        {"a": MOMENT},
+        {"a": MOMENT.replace(tzinfo=UTC), "b": [1, None]},
+        {"b": [1, 0.5]},
+        {"c": 1},
+        {},
+        None,
+        [{"b": (2, 3)}],
+    ]
+    for kind in [*KINDS, inner, pa.list_(inner), pa.struct([("a", inner)])]:
+        values = [*VALUES, *nested, [nested[1], None], {"a": nested[1]}, {"a": nested[2]}]
+        for some in (
+            values,
+            values[::-1],
+            [v for v in values if isinstance(v, dict)],
+            [v for v in values if isinstance(v, list)],
+        ):
+            whole, alone = fit(some, kind), [fit([v], kind) for v in some]
+            assert whole.array.equals(pa.concat_arrays([one.array for one in alone])), kind
+            assert whole.misfits.keys() == {i for i, one in enumerate(alone) if one.misfits}
+            whole.array.validate(full=True)
 
 
 def test_text_that_is_not_utf8_is_found_wherever_it_is() -> None:
