@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +48,7 @@ from windrow.core.windows import (
     WindowSpec,
     span_is_small,
 )
+from windrow.core.zones import check_zone
 from windrow.operators.aggregate.definition import default_lateness
 from windrow.operators.aggregate.handing import WINDOW_START
 from windrow.operators.steps.making import Makes, keys_of, time_of
@@ -319,12 +319,7 @@ def _check_choices(
     if integer_overflow not in ("dead_letter", "decimal"):
         raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
     if time_zone is not None:
-        try:
-            ZoneInfo(time_zone)
-        except (KeyError, ValueError, TypeError):
-            raise ConfigurationError(
-                f"time zone {time_zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
-            ) from None
+        check_zone(time_zone)
     check_unit(event_time_unit)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")

@@ -398,6 +398,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "many windows": (lambda: wr.hopping("1 day", "8 s"), e.BadWindow, ["'1 day'", "'8 s'", "10,800", "10,000", "a larger hop"]),
     "many tuples": (lambda: wr.tuples(10_001, step=1), e.BadWindow, ["10001", "step 1", "10,001", "10,000", "a larger step"]),
     "calendar": (lambda: wr.calendar("hour", time_zone="UTC"), e.BadWindow, ["'hour'", "day, week"]),
+    "calendar too long": (
+        lambda: wr.calendar("10000 years", time_zone="UTC"), e.BadWindow, ["'10000 years'", "fewer years"],
+    ),
+    "calendar offset": (
+        lambda: wr.calendar("day", time_zone="UTC", offset="-24 hours"), e.BadWindow, ["'-24 hours'", "less than '1 day'"],
+    ),
     "calendar zone": (lambda: wr.calendar("day", time_zone="Mars"), e.BadWindow, ["'Mars'", "IANA"]),
     "week start": (lambda: wr.calendar("week", time_zone="UTC", week_start="x"), e.BadWindow, ["'x'", "monday"]),
     "sliding back": (lambda: wr.sliding("-1 s"), e.BadWindow, ["before '-1 s'", "'0 seconds' or more"]),
