@@ -48,10 +48,7 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Windows of `n` calendar units in a named time zone; a day with a daylight-saving change has 23 or 25 hours.
-
-    offset_us: how long after local midnight, by the clock on the wall, each begins.
-    """
+    """Windows of `n` calendar units in a named time zone, each from so long after local midnight, by the clock, on."""
 
     unit: str
     n: int
@@ -62,9 +59,8 @@ class Calendar:
     def __repr__(self) -> str:
         size = self.unit if self.n == 1 else f"{self.n} {self.unit}s"
         week = self.week_start if self.week_start != "monday" else None
-        return call(
-            "calendar", size, time_zone=self.time_zone, week_start=week, offset=_nonzero(self.offset_us)
-        )
+        offset = _nonzero(self.offset_us)
+        return call("calendar", size, time_zone=self.time_zone, week_start=week, offset=offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +178,6 @@ JoinWindowSpec = Tumbling | Hopping | Sliding | Rows | Session
 LAST_END_US = (1 << 62) - 1
 #: The units of the calendar, and how many days each has at least.
 _CALENDAR_UNITS = {"day": 1, "week": 7, "month": 28, "quarter": 90, "year": 365}
-#: No calendar window is longer than all years that there are.
-_MOST_DAYS = 9999 * 365
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 #: Seed 003's matrix asks for "small" and "large": undeclared, a window is small up to this span.
 SMALL_SPAN_US = MINUTE_US
@@ -260,22 +254,20 @@ def calendar(
     """
     count, _, unit = size.strip().lower().rpartition(" ")
     unit = unit.removesuffix("s")
-    if unit not in _CALENDAR_UNITS or (count and not count.isdigit()) or count == "0":
-        raise BadWindow(f"calendar window {size!r}: use a number and one of {', '.join(_CALENDAR_UNITS)}")
-    days = int(count or 1) * _CALENDAR_UNITS[unit]
-    if days > _MOST_DAYS:
+    if unit not in _CALENDAR_UNITS or (count and not count.isdigit()) or not 1 <= int(count or 1) <= 9999:
         raise BadWindow(
-            f"calendar window {size!r} is longer than all time from year 1 to 9999: use fewer {unit}s"
+            f"calendar window {size!r}: use a number to 9999 and one of {', '.join(_CALENDAR_UNITS)}"
         )
     check_zone(time_zone, BadWindow)
     if week_start not in _WEEKDAYS:
         raise BadWindow(f"week_start {week_start!r}: use one of {', '.join(_WEEKDAYS)}")
-    offset_us = duration_us(offset, "calendar window's offset")
-    if abs(offset_us) >= days * DAY_US:
-        raise BadWindow(
-            f"offset {offset!r} is not shorter than a calendar window of {size!r}: use less than "
-            f"{show_duration(days * DAY_US)!r}"
-        )
+    offset_us, least_us = (
+        duration_us(offset, "window offset"),
+        int(count or 1) * _CALENDAR_UNITS[unit] * DAY_US,
+    )
+    if abs(offset_us) >= least_us:
+        longest = show_duration(least_us)
+        raise BadWindow(f"offset {offset!r} of a calendar window of {size!r}: use less than {longest!r}")
     return Calendar(unit, int(count or 1), time_zone, week_start, offset_us)
 
 

@@ -37,7 +37,8 @@ HARD = [
     "Australia/Lord_Howe", "Europe/Dublin", "Africa/Casablanca", "Asia/Gaza", "America/Nuuk", "America/New_York", "UTC",
 ]  # fmt: skip
 CHANCE = random.Random(11)
-ZONES = usually(HARD + CHANCE.sample(sorted(names() - set(HARD)), 5), deep=sorted(names()))
+SOME = HARD + CHANCE.sample(sorted(names() - set(HARD)), 5)
+ZONES = usually(SOME, deep=sorted(names()))
 PARTS = usually(1, deep=10)
 in_parts = pytest.mark.parametrize("zones", [ZONES[part::PARTS] for part in range(PARTS)], ids=range(PARTS))
 EPOCH, US = datetime(1970, 1, 1), timedelta(microseconds=1)

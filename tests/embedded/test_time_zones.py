@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.checkpoint import accepting, warnings
 from windrow.core.time import instant_us
 from windrow.testing import ManualClock, TestDriver
 
@@ -160,3 +161,21 @@ def test_a_business_day_begins_at_its_hour_of_local_time() -> None:
             ("2025-03-09T10:00:00+00:00", timedelta(hours=24), 1),
         ]
         driver.check()
+
+
+def test_another_release_of_the_database_is_a_warning_as_the_job_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    zoned, plain = (
+        definition(ST_JOHNS, {"n": wr.count()}),
+        definition(wr.tumbling("1 day"), {"n": wr.count()}),
+    )
+    for database, warned in (("2020a", 0), ("2020a", 0), ("2026f", 1), ("2026f", 1)):
+        for module in (accepting, warnings):
+            monkeypatch.setattr(module, "DATABASE", database)
+        for name, given in (("zoned", zoned), ("plain", plain)):
+            with given.open(str(tmp_path / name)) as op:
+                op.add_messages([{"t": OVER_MIDNIGHT[0]}])
+        found = [text for text in caplog.messages if "time zone database is another" in text]
+        assert len(found) == warned, database
+    assert "before='2020a' now='2026f'" in found[0]
