@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ import pyarrow.json as arrow_json
 from windrow.core.border import faults
 from windrow.core.errors import ConfigurationError
 from windrow.core.types import is_text
+from windrow.core.zones import zone_of
 
 _OPEN, _CLOSE = b"{}"
 #: Bytes that Arrow reads at once.
@@ -51,8 +52,8 @@ def _unreadable(kind: pa.DataType) -> str | None:
         return next(filter(None, found), None)
     if t.is_timestamp(kind) and kind.tz is not None:
         try:
-            _zone(kind)
-        except Exception:
+            zone_of(kind.tz)
+        except ConfigurationError:
             return f"time zone {kind.tz!r}"
         return None
     texts = (
@@ -253,14 +254,10 @@ def _moment(text: str, kind: pa.TimestampType) -> Any:
         zoned = pa.timestamp(kind.unit, "UTC")
         raise ValueError(f"{text!r:.100} has a time zone, which {kind} does not hold: read it as {zoned}")
     if found.tzinfo is None and kind.tz is not None:
-        found = found.replace(tzinfo=_zone(kind))
+        instant_us = zone_of(kind.tz).instant(found)
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant_us)
     finer = _FINER.search(text) if kind.unit == "ns" else None
     if finer is None:
         return found
     since = found - datetime(1970, 1, 1, tzinfo=None if kind.tz is None else UTC)
     return pa.scalar(since // timedelta(microseconds=1) * 1000 + int(finer[1].ljust(3, "0")), kind)
-
-
-def _zone(kind: pa.TimestampType) -> tzinfo:
-    zone: tzinfo = pa.lib.string_to_tzinfo(kind.tz)
-    return zone

@@ -33,6 +33,8 @@ _FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 _NAME, _TIME = r"(?:<[^>]+>|[A-Za-z]+)", r"[+-]?\d+(?::\d+(?::\d+)?)?"
 _RULE = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?(?:,([^,]+),([^,]+))?)?")
+#: How Arrow writes zones that have no name.
+_OFFSET = re.compile(r"[+-]\d\d:\d\d")
 
 
 class Zone:
@@ -106,7 +108,9 @@ def tzif(name: str) -> bytes:
 
 @cache
 def zone_of(name: str) -> Zone:
-    """The time zone of that name. Raises `ConfigurationError` where there is none."""
+    """The time zone of that name, or of an offset such as `+02:00`. Raises `ConfigurationError` where there is none."""
+    if _OFFSET.fullmatch(name):
+        return Zone(np.zeros(0, dtype=np.int64), np.array([_seconds(name) * SECOND_US]))
     instants, offsets, rule = _parsed(tzif(name))
     first = _FIRST_YEAR if not len(instants) else int(_years(instants[-1:])[0])
     later, offsets_later, standard = _expanded(rule, np.arange(first, _LAST_YEAR + 1))

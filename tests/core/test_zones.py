@@ -128,6 +128,12 @@ def dates(local: list[int], name: str) -> list[Any]:
     return event_times(pa.chunked_array([array]), "t", name).to_pylist()
 
 
+def json(local: list[int], name: str) -> list[Any]:
+    decoder = wr.decoders.json({"t": pa.timestamp("us", name)})
+    records = [b'{"t": "%s"}' % (EPOCH + t * US).isoformat().encode() for t in local]
+    return decoder.decode(records, "topic").column("t").cast(pa.int64()).to_pylist()
+
+
 #: How a local time comes, and to which of its units it is exact.
 ROUTES: dict[str, tuple[Callable[[list[int], str], list[Any]], int]] = {
     "columns in us": (column(pa.timestamp("us")), 1),
@@ -137,6 +143,7 @@ ROUTES: dict[str, tuple[Callable[[list[int], str], list[Any]], int]] = {
     "messages": (messages(lambda t: t), 1),
     "text in messages": (messages(datetime.isoformat), 1),
     "numpy in messages": (messages(np.datetime64), 1),
+    "records of JSON": (json, 1),
     "dates in messages": (messages(datetime.date), 24 * HOUR_US),
 }
 
@@ -229,7 +236,7 @@ def test_windows_reach_over_all_years() -> None:
 def test_no_other_arithmetic_of_time_zones_is_used() -> None:
     """Neither Arrow's, nor files of the host: oracles alone read zones with `zoneinfo`, from the same files."""
     others = re.compile(
-        r"assume_timezone|local_timestamp|ZoneInfo\(|to_utc_timestamp|from_utc_timestamp|tz_localize"
+        r"assume_timezone|local_timestamp|ZoneInfo\(|to_utc_timestamp|from_utc_timestamp|tz_localize|string_to_tzinfo"
     )
     root = Path(__file__).parents[2] / "src" / "windrow"
     sources = [
@@ -246,4 +253,4 @@ def test_what_is_no_name_of_the_database_is_refused(name: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"is not known to the time zone database {DATABASE}"):
         check_zone(name)
     with pytest.raises(ConfigurationError):
-        zone_of(name)
+        zone_of(str(name))
