@@ -1,5 +1,5 @@
-"""The command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | commits | verify |
-doctor | backup | fork | reset`, and `windrow completion`.
+"""The command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
+commits | verify | doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
 error, or something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO, cast
 
 import windrow
-from windrow.console import checks, completion, health, jobs, panes, state
+from windrow.console import checks, completion, dead_letters, health, jobs, panes, state
 from windrow.console.text import Readable, readable
 from windrow.core.errors import WindrowError
 
@@ -53,8 +53,13 @@ def parser() -> argparse.ArgumentParser:
         state.explain,
         "Say which messages are in a window, or in a row of a join, and which commits put them there.",
     )
+    dead = add(
+        "dead-letters",
+        dead_letters.show,
+        "List by reason the messages that a job could not count, with payload.",
+    )
     verify = add("verify", checks.verify, "Check every file of a job, and its store against its changelog.")
-    looks = (describe, well, mark, windows, messages, table, explain, commits)
+    looks = (describe, well, mark, windows, messages, table, explain, dead, commits)
     for command in (*looks, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
         if command in looks:
@@ -64,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("location", help=text)
     _health(well, mark)
     _queries(windows, messages, table, explain, commits)
+    dead.add_argument("--reason", help="only of this reason, e.g. too_late")
+    dead.add_argument("--operator", help="only of this operator")
+    dead.add_argument("--last", type=_positive, metavar="N", help="only the newest N of each reason")
     backup.add_argument("folder", help="where the copy goes; nothing may be there yet")
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")

@@ -128,9 +128,9 @@ def _facts(one: Explanation) -> dict[str, Any]:
         "values": _words(info.values),
         "messages": info.messages,
         "panes": f"{info.panes} so far",
-        "first": _place(info.first),
-        "last": _place(info.last),
-        **({} if one.joined_by is None else {"joined by": _place(one.joined_by)}),
+        "first": place(info.first),
+        "last": place(info.last),
+        **({} if one.joined_by is None else {"joined by": place(one.joined_by)}),
     }
 
 
@@ -144,10 +144,10 @@ def _positions(one: Explanation) -> dict[str, str]:
     told = {name: list(positions) for name, positions in by_input.items()}
     if one.rows and one.outside is not None:
         told["outside"] = list(one.outside)
-    return {name: "\n".join(_place(p) or "" for p in positions) for name, positions in told.items()}
+    return {name: "\n".join(place(p) or "" for p in positions) for name, positions in told.items()}
 
 
-def _place(position: Position | None) -> str | None:
+def place(position: Position | None) -> str | None:
     if position is None:
         return None
     source, partition, offset, ordinal = position
@@ -173,10 +173,10 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         if name == "window":
             line |= {n: shown(v) for n, v in value.items()}
         elif name in ("first", "last") and isinstance(value, dict):
-            line[name] = _place(Position(**value))
+            line[name] = place(Position(**value))
         elif name == "stored":
-            place = {n: v for n, v in value.items() if n != "time"}
-            line |= {"time": shown(value["time"]), "position": _place(Position(**place))}
+            stored = {n: v for n, v in value.items() if n != "time"}
+            line |= {"time": shown(value["time"]), "position": place(Position(**stored))}
         else:
             line[name] = shown(value)
     return line

@@ -231,6 +231,7 @@ class DeadLetter:
     payload: its fields as JSON, cut at 4096 characters
     commit: which commit set it aside
     input: of a join, which input it came on
+    operator: the name of the operator that could not count it; each operator of a job that takes a message judges it by itself
 
     >>> import tempfile, windrow as wr
     >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
@@ -248,6 +249,7 @@ class DeadLetter:
     payload: str
     commit: int = -1
     input: str | None = None
+    operator: str | None = None
 
 
 def _field(name: str, *parts: Mapping[str, Any]) -> Any:

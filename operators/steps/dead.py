@@ -163,7 +163,7 @@ def _value(one: pa.Scalar) -> Any:
     try:
         return one.as_py()
     except (OverflowError, ValueError):
-        return one.value
+        return one.cast(pa.int64()).as_py()
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -192,7 +192,7 @@ def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
         if row["offset"] is not None:
             position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
         told = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
-        found.append(DeadLetter(*told, commit, row.get("input")))
+        found.append(DeadLetter(*told, commit, row.get("input"), row.get("operator")))
     return found
 
 
