@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from windrow.connectors.kafka import client
 from windrow.connectors.kafka.secrecy import Discreet, redacted, shown
-from windrow.core.errors import ConfigurationError, KafkaFailed
+from windrow.core.errors import ConfigurationError, InputError, KafkaFailed
 from windrow.core.extras import need
 from windrow.core.logs import get_logger
-from windrow.core.positions import topic_of
+from windrow.core.positions import Partition, topic_of
 
 #: librdkafka tells what it meets through this one too.
 logger = get_logger("windrow.kafka")
@@ -191,10 +192,36 @@ def passes(error: Any) -> bool:
     )
 
 
-def topic_partitions(topic: str, next_offsets: Mapping[tuple[str, int], int]) -> list[Any]:
-    """What `Consumer.assign` takes: the partitions of `topic` at the offsets where a job goes on reading."""
-    return [
-        topic_partition(topic, partition, offset)
-        for (source, partition), offset in sorted(next_offsets.items())
-        if topic_of(source)[0] == topic
-    ]
+def assigned(partitions: Any, next_offsets: Sequence[Mapping[Partition, int]]) -> list[Any]:
+    """Give partitions of a consumer the offset where a job goes on reading, the lowest of its inputs.
+
+    An input that has taken messages of a topic reads a partition that it has not seen from the beginning, unless the partition
+    comes with an offset.
+    """
+    if isinstance(partitions, str):
+        raise InputError(
+            f"next_offsets({partitions!r}): a job knows only partitions that messages have come from. Give those of the "
+            f"consumer: next_offsets([TopicPartition({partitions!r}, n) for n in "
+            f"consumer.list_topics({partitions!r}).topics[{partitions!r}].partitions])"
+        )
+    by_topic: list[dict[str, dict[int, int]]] = []
+    for offsets in next_offsets:
+        topics: dict[str, dict[int, int]] = {}
+        by_topic.append(topics)
+        for (source, partition), offset in offsets.items():
+            topics.setdefault(topic_of(source)[0], {})[partition] = offset
+    found = []
+    for one in partitions:
+        begin = client.OFFSET_BEGINNING if one.offset == client.OFFSET_INVALID else one.offset
+        reached = [seen[one.topic].get(one.partition) for seen in by_topic if one.topic in seen]
+        known = [offset for offset in reached if offset is not None]
+        if not known:
+            offset = begin
+        elif None in reached and begin != client.OFFSET_END:
+            offset = min(
+                begin, *known
+            )  # the messages of an input that has not seen the partition have still to come
+        else:
+            offset = min(known)
+        found.append(topic_partition(one.topic, one.partition, offset))
+    return found

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -19,7 +19,6 @@ from windrow.checkpoint.health import Health
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import (
-    BadWatermark,
     ConfigurationError,
     OperatorClosed,
     OperatorPaused,
@@ -31,7 +30,7 @@ from windrow.core.messages import DeadLetter, StoredMessage, TupleWindow, Window
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
-from windrow.operators.view import View, check_message_bounds, stored, window_bounds
+from windrow.operators.view import View, stored
 from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.given import Given, Many, message_of
@@ -40,6 +39,9 @@ from windrow.runners.embedded.ones import Ones
 from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
 from windrow.runners.letters import letters_of
+
+if TYPE_CHECKING:
+    from windrow.connectors.kafka.client import TopicPartition
 
 #: Staged steps are committed when there are this many of them, or of rows.
 COMMIT_STEPS = 1_000
@@ -153,28 +155,13 @@ class Embedded:
         self.engine.let_time_pass(self.engine.now())
 
     @one_at_a_time
-    def advance_watermark(self, to: Instant, input: str | None = None) -> None:
-        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it).
-
-        input: this input alone, whose watermark has to be `wr.explicit()`. The operator's watermark is then the least that was
-            said of its inputs; it does not go below where a call without `input` brought it
-
-        Raises `BadInstant` (WR116), `BadWatermark` (WR110) where that input has another watermark, `InputError` where there is
-        no such input.
-        """
+    def advance_watermark(self, to: Instant) -> None:
+        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
         self._check_open()
         to_us = instant_us(to, "watermark")
-        given = None if input is None else self._intake.input(input)
-        if given is not None and given.watermark.kind != "explicit":
-            raise BadWatermark(
-                f"advance_watermark(input={input!r}): its watermark is {given.watermark!r}, moved by messages or the clock: "
-                "give it watermark=wr.explicit(), or leave input= out"
-            )
         self._ready()
         now_us = self.engine.now()
-        if given is None:
-            to_us = max(self.engine.watermark(now_us), to_us)
-        self.engine.advance_to(to_us, now_us, given)
+        self.engine.advance_to(max(self.engine.watermark(now_us), to_us), now_us)
 
     @one_at_a_time
     def drain(self) -> None:
@@ -234,24 +221,22 @@ class Embedded:
         start: Instant | None = None,
         end: Instant | None = None,
         *,
-        covering: bool = False,
         key: Any = None,
         input: str | None = None,
         operator: str | None = None,
     ) -> Sequence[WindowInfo]:
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
-        These begin at `end` or before, and end after `start`. `covering`: only windows that hold all of the range.
+        These begin at `end` or before, and end after `start`: with `start` after `end`, windows that hold both and all between.
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a
         job with several, which; by default the one that has `input`, or the last. Of a join, `input` says of which side: its
         tumbling and hopping windows are those that cover a kept message, a sliding one ends where one stands, an unbounded one
         holds all, one of rows the newest.
-
-        Raises `BadInstant` (WR116) where `start` is after `end`.
         """
         self._ready()
-        low, high = window_bounds(start, end, covering)
-        return self.engine.read(lambda: self._view("windows", operator, input).windows(low, high, key, input))
+        return self.engine.read(
+            lambda: self._view("windows", operator, input).windows(start, end, key, input)
+        )
 
     @one_at_a_time
     def get_messages(
@@ -267,11 +252,9 @@ class Embedded:
 
         `start`: a time, a time and an offset among messages of that time, or a window of `get_windows`, without `end`.
         Joins keep messages, by `input`, and aggregates of the full-state design. `operator`: of a job with several, which; by
-        default the one that has `input`, or the last that keeps messages. `key`: by that input's names. Raises
-        `BadInstant` (WR116) where `start` is after `end`.
+        default the one that has `input`, or the last that keeps messages. `key`: by that input's names.
         """
         self._ready()
-        check_message_bounds(start, end)
 
         def read() -> list[StoredMessage]:
             found = self._view("messages", operator, input).messages(start, end, key, input)
@@ -287,25 +270,27 @@ class Embedded:
         return self.engine.logic.part(name).view([staged.overlay], watermark_us, definition.part_prefix(name))
 
     @one_at_a_time
-    def next_offsets(self, topic: str | None = None, *, input: str | None = None) -> Any:
-        """Where to go on reading: {(source, partition): next offset}; with `topic`, what `Consumer.assign` takes.
+    def next_offsets(
+        self, partitions: Sequence[TopicPartition] | None = None, *, input: str | None = None
+    ) -> Any:
+        """Where to go on reading: {(source, partition): next offset}, of the partitions that messages have come from.
 
-        Where messages name their input it is {input: {(source, partition): next offset}}. input: of that one alone. A topic
-        that feeds several is read from the lowest of their offsets where none is named.
+        partitions: of a consumer, as `on_assign` gets them or `[TopicPartition("orders", 0), ...]`. Each comes back with its
+            offset, for `Consumer.assign`: one that no message has come from with the offset that it has, or from its beginning
+        input: of that one alone
+
+        Where messages name their input it is {input: {(source, partition): next offset}}. A topic that feeds several inputs is
+        read from the lowest of their offsets where none is named.
         """
         self._ready()
         self.engine.commit()
         asked = self._intake.inputs if input is None else (self._intake.input(input),)
         by_input = {given.name: self._offsets_of(given) for given in asked}
-        if topic is None:
+        if partitions is None:
             return by_input if input is None and self.definition.by_input else by_input[asked[0].name]
-        from windrow.connectors.kafka.cluster import topic_partitions
+        from windrow.connectors.kafka.cluster import assigned
 
-        lowest: dict[Partition, int] = {}
-        for some in by_input.values():
-            for at, offset in some.items():
-                lowest[at] = min(offset, lowest.get(at, offset))
-        return topic_partitions(topic, lowest)
+        return assigned(partitions, list(by_input.values()))
 
     def _offsets_of(self, given: Input) -> dict[Partition, int]:
         prefix, offsets = self.definition.prefix(given), self.engine.staged.offsets

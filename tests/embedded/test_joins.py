@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
 
 import windrow as wr
 from windrow.core import errors as e
@@ -156,9 +157,9 @@ def test_a_consumer_of_a_topic_of_both_inputs_is_assigned_where_the_one_behind_g
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(order(1, offset=41), "orders")
         op.add_message(shipment(1, offset=6), "shipments")
-        [assigned] = op.next_offsets("topic")
+        [assigned] = op.next_offsets([TopicPartition("topic", 0)])
         assert (assigned.topic, assigned.partition, assigned.offset) == ("topic", 0, 7)
-        [assigned] = op.next_offsets("topic", input="orders")
+        [assigned] = op.next_offsets([TopicPartition("topic", 0)], input="orders")
         assert assigned.offset == 42
         assert op.next_offsets(input="shipments") == {("topic", 0): 7}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.connectors.kafka.cluster import topic_partitions
+from windrow.connectors.kafka.cluster import topic_partition
 from windrow.connectors.kafka.ready import brokers
 from windrow.core.errors import KafkaFailed
 from windrow.testing import KafkaBroker
@@ -44,7 +44,7 @@ def committed(kafka: wr.Kafka, count: int) -> list[bytes]:
     """The first `count` records that a reader of committed records sees."""
     consumer = quiet(kafka).consumer(auto_offset_reset="earliest")
     try:
-        consumer.assign(topic_partitions("kept", {("kept", 0): 0}))
+        consumer.assign([topic_partition("kept", 0, 0)])
         found: list[Any] = []
         while len(found) < count:
             found += [m.value() for m in consumer.consume(count - len(found), timeout=1.0) if not m.error()]
