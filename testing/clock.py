@@ -6,18 +6,19 @@ from datetime import UTC, datetime
 
 from windrow.core.time import Duration, Instant, duration_us, instant_us, show_instant
 
-DEFAULT_START = datetime(2020, 1, 1, tzinfo=UTC)
+#: No date that a test has today is ahead of it: under the default `max_ahead` that would be a dead letter.
+DEFAULT_START = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
     """Processing time under the test's control: it starts at a moment, moves forward by hand, and never goes back.
 
-    start: a moment, by default the beginning of 2020
+    start: a moment, by default the beginning of 2100: event times of today are not ahead of it
 
     >>> clock = ManualClock()
     >>> clock.advance("10 seconds")
     >>> clock
-    ManualClock(2020-01-01 00:00:10)
+    ManualClock(2100-01-01 00:00:10)
     """
 
     def __init__(self, start: Instant = DEFAULT_START) -> None:

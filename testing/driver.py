@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -49,7 +50,7 @@ class TestDriver:
 
     definition: an operator, or a chain of them
     location: the job's directory; a temporary one by default, removed by `close`
-    clock: default a `ManualClock`
+    clock: default a `ManualClock`, which begins in 2100: dates of today are not ahead of it, and no message moves it
     sink: takes panes or rows, as in `open`; without one `panes()` hands them out
     schema: of the messages, as in `open`
     store: as in `open`
@@ -168,18 +169,17 @@ class TestDriver:
                 self._fed[position] = message
                 self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
-    def advance_event_time(self, to: Instant, input: str | None = None) -> None:
+    def advance_event_time(self, to: Instant) -> None:
         """Say that input is complete up to a moment; works for every kind of watermark.
 
         to: the moment
-        input: of this input alone, whose watermark is `wr.explicit()`
         """
         self._pushed.add(instant_us(to))
-        self.op.advance_watermark(to, input)
+        self.op.advance_watermark(to)
 
-    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
+    def advance_watermark(self, to_us: int) -> None:
         """`advance_event_time` in microseconds, as transcripts call it."""
-        self.advance_event_time(to_us, input)
+        self.advance_event_time(to_us)
 
     def advance_clock(self, by: Duration | int) -> None:
         """Move `now` forward; no step.
@@ -313,19 +313,29 @@ class TestDriver:
         """The log of steps played through the oracle. Raises where a recorded watermark is not the oracle's."""
         return expect(self._lives, self.steps(), self._fed, self._pushed, self._schema)
 
-    def check(self, panes: Sequence[Any] | None = None) -> Expected:
+    def check(self, panes: Sequence[Any] | None = None, *, dead_letters: bool = False) -> Expected:
         """Raise `AssertionError` unless all panes or rows (default: of all commits), dead letters, and what is kept are the
-        oracle's.
+        oracle's, and the test knows of each dead letter.
+
+        dead_letters: True where there may be some that `dead_letters()` has not returned
         """
         expected = self.expected()
+        letters = self.op.dead_letters()
         compare("pane", self.committed_panes() if panes is None else panes, expected.panes, told_equal)
         for name in self._told_inside():
             compare(f"row of {name!r}", self.committed_panes(name), expected.told[name], told_equal)
-        check_letters(self.definition, self.op.dead_letters(), expected.dead_letters)
+        check_letters(self.definition, letters, expected.dead_letters)
         check_kept(self.definition, self.op, expected.oracle)
         counted = self.op.counters.get("duplicates", 0)
         if counted != expected.duplicates:
             raise AssertionError(f"{counted} duplicates were counted instead of {expected.duplicates}")
+        if not dead_letters and len(letters) > self._dead_seen:
+            unseen = letters[self._dead_seen :]
+            reasons = ", ".join(f"{n} {reason}" for reason, n in Counter(x.reason for x in unseen).items())
+            raise AssertionError(
+                f"messages could not be counted ({reasons}), the first\n  {unseen[0]!r}\nLook at them with dead_letters(), "
+                "or allow them: check(dead_letters=True)"
+            )
         return expected
 
     def _told_inside(self) -> Iterator[str]:

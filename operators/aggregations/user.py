@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation, UserFunction
-from windrow.core.border import fit
 from windrow.core.errors import BadAggregate, TypeClash
 from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
@@ -135,12 +134,18 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:
     """Results as `kind`; one that is no such value is a Failure of its group, with null."""
-    fitted = fit(values, kind)
-    for g, why in fitted.misfits.items():
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
         if failures is None:
-            raise ValueError(why)
-        failures.append(Failure(g, ValueError(why)))
-    return fitted.array
+            raise
+    for g, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+            failures.append(Failure(g, error))
+            values[g] = None
+    return pa.array(values, kind)
 
 
 def evaluate_table_functions(

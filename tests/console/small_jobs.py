@@ -48,7 +48,7 @@ def run_job(
     definition: wr.Aggregate, location: Path | str, numbers: Sequence[int], **options: Any
 ) -> list[wr.Pane]:
     """Feed a job, a commit every ten messages, and return what it said."""
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     clock.advance(f"{numbers[0]} seconds")
     panes = []
     with definition.open(str(location), clock=clock, **options) as operator:

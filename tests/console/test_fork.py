@@ -40,7 +40,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def state_of(definition: wr.Aggregate, location: Path) -> tuple[Any, ...]:
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     clock.advance("1 hour")
     with definition.open(str(location), clock=clock) as operator:
         stored = operator.get_messages() if definition.full_state else []
@@ -97,7 +97,7 @@ def test_the_store_of_a_fork_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_now_does_not_go_back_in_a_fork(windrow: Run, tmp_path: Path) -> None:
     run_job(counts(), tmp_path / "job", range(60), sink=wr.sinks.memory())
     windrow("fork", tmp_path / "job", tmp_path / "fork")
-    with counts().open(str(tmp_path / "fork"), clock=ManualClock()) as operator:
+    with counts().open(str(tmp_path / "fork"), clock=ManualClock("2020-01-01 00:00Z")) as operator:
         operator.timeout()
     [line] = windrow("commits", tmp_path / "fork", "--last", 1, "--json").lines
     assert line["now"] == "2020-01-01T00:01:00+00:00"
@@ -147,7 +147,7 @@ def test_both_may_publish_to_one_directory(tmp_path: Path) -> None:
 
 
 def test_panes_up_to_the_last_commit_are_the_original_s(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     with counts().open(str(tmp_path / "job"), clock=clock) as operator:
         operator.add_messages(messages(range(30)))
         assert operator.get_result() != []  # and never acknowledged
@@ -167,7 +167,7 @@ def test_the_original_is_only_read(tmp_path: Path) -> None:
 
 
 def test_a_running_job_is_forked_as_of_its_last_commit(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     with counts().open(str(tmp_path / "job"), clock=clock) as operator:
         operator.add_messages(messages(range(30)))
         operator.timeout()

@@ -72,7 +72,7 @@ def test_only_the_end_of_the_log_is_read(
 
 
 def test_an_open_operator_tells_its_health(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     with counts().open(str(tmp_path), clock=clock) as op:
         assert op.health().commit == 0 and op.health().age_us is None
         op.add_message(wr.Message({"k": "a", "t": clock.now_us(), "x": 1}, wr.Position("topic", 3, 0)))
@@ -84,7 +84,7 @@ def test_an_open_operator_tells_its_health(tmp_path: Path) -> None:
 
 
 def test_a_job_that_has_nothing_to_commit_is_well_as_long_as_it_says_so(windrow: Run, tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     clock.advance(timedelta(microseconds=SystemClock().now_us() - clock.now_us(), hours=-1))
     with counts().open(str(tmp_path), clock=clock) as op:
         op.add_message(wr.Message({"k": "a", "t": clock.now_us(), "x": 1}, wr.Position("topic", 3, 0)))

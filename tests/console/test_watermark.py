@@ -14,7 +14,7 @@ from windrow.core.time import to_datetime
 from windrow.testing import ManualClock
 
 Run = Callable[..., Said]
-NOW_US = ManualClock().now_us()
+NOW_US = ManualClock("2020-01-01 00:00Z").now_us()
 YEAR_US = 365 * 86_400 * SECOND
 
 
@@ -32,7 +32,7 @@ def told(op: wr.runners.embedded.Embedded) -> list[tuple[int, str, str, int]]:
 
 def run_ahead(place: Path, definition: wr.Aggregate) -> None:
     """A job that counts, until one message is of ten years later."""
-    with definition.open(str(place), clock=ManualClock()) as op:
+    with definition.open(str(place), clock=ManualClock("2020-01-01 00:00Z")) as op:
         for i in range(0, 40):
             op.add_message(at(i, i))
         assert told(op) == [(0, "a", "ON_TIME", 10), (10, "a", "ON_TIME", 10), (20, "a", "ON_TIME", 10)]
@@ -64,7 +64,7 @@ def test_a_watermark_that_ran_ahead_is_set_back_and_what_comes_is_counted(
     assert (code, err) == (0, "")
     assert "watermark from 2029-12-29 00:00:00 to 2020-01-01 00:00:41" in out.replace("00:00 ", "00:00:00 ")
 
-    with definition.open(str(tmp_path / "job"), clock=ManualClock()) as op:
+    with definition.open(str(tmp_path / "job"), clock=ManualClock("2020-01-01 00:00Z")) as op:
         assert op.next_offsets() == {("topic", 0): 42}
         for i in range(42, 62):
             op.add_message(at(i, i))
@@ -82,7 +82,7 @@ def test_the_record_says_who_when_from_where_and_to_where_and_fences_who_runs_th
 ) -> None:
     definition = counts(**EMITTING)
     run_ahead(tmp_path, definition)
-    op = definition.open(str(tmp_path), clock=ManualClock())
+    op = definition.open(str(tmp_path), clock=ManualClock("2020-01-01 00:00Z"))
     assert windrow("watermark", tmp_path, "--set", "2020-01-01 00:00:41").code == 0
     op.add_message(at(50, 42))
     with pytest.raises(Fenced):
@@ -96,7 +96,7 @@ def test_the_record_says_who_when_from_where_and_to_where_and_fences_who_runs_th
 
 def test_a_now_that_ran_ahead_is_set_back_and_periods_tick_again(windrow: Run, tmp_path: Path) -> None:
     definition = counts(emit=wr.Emit(early=wr.every("10 seconds")))
-    clock = ManualClock()
+    clock = ManualClock("2020-01-01 00:00Z")
     with definition.open(str(tmp_path), clock=clock) as op:
         op.add_message(at(0, 0))
         clock.advance("365 days")  # somebody set it
@@ -138,13 +138,13 @@ def test_of_a_join_no_match_follows_a_row_that_said_there_was_none(
         op.flush()
         return rows
 
-    with pairs.open(str(tmp_path), clock=ManualClock()) as op:
+    with pairs.open(str(tmp_path), clock=ManualClock("2020-01-01 00:00Z")) as op:
         op.add_message(at(0, 0), "l")
         for name in "lr":
             op.add_message(at(365 * 86_400, 1, "wrong"), name)
         assert (0, "ON_TIME") in found(op)
     assert windrow("watermark", tmp_path, "--set", "2020-01-01 00:00:00").code == 0
-    with pairs.open(str(tmp_path), clock=ManualClock()) as op:
+    with pairs.open(str(tmp_path), clock=ManualClock("2020-01-01 00:00Z")) as op:
         op.add_message(at(1, 2), "r")
         assert found(op) == []
         op.add_message(at(1, 3), "l")

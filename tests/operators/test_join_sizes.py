@@ -54,9 +54,9 @@ def test_the_oldest_messages_beyond_the_number_go_unmatched_ones_with_their_row(
         driver.feed([order(0, "a"), order(2, "b")], "orders")
         letters = [(letter.reason, letter.event_time_us // S) for letter in driver.op.dead_letters()]
         assert letters == [("out_of_retention", t) for t in ((0,) if per == "key" else (0, 2))]
-        driver.check()
+        driver.check(dead_letters=True)
         driver.lose_messages()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.drain()
         driver.assert_state_zero()
 

@@ -20,16 +20,16 @@ S = SECOND_US
 
 
 @pytest.mark.proves("Tools: manual clock")
-def test_the_clock_starts_in_2020_and_moves_only_by_hand() -> None:
+def test_the_clock_starts_in_2100_and_moves_only_by_hand() -> None:
     clock = ManualClock()
     as_clock: Clock = clock
-    assert as_clock.now_us() == as_clock.now_us() == 1_577_836_800 * S
+    assert as_clock.now_us() == as_clock.now_us() == 4_102_444_800 * S
     clock.advance("1m30s")
     clock.advance(timedelta(microseconds=1))
-    assert clock.now_us() == 1_577_836_890 * S + 1
-    clock.set(datetime(2020, 1, 1, 1, tzinfo=UTC))
-    assert clock.now_us() == 1_577_840_400 * S
-    assert repr(clock) == "ManualClock(2020-01-01 01:00)"
+    assert clock.now_us() == 4_102_444_890 * S + 1
+    clock.set(datetime(2100, 1, 1, 1, tzinfo=UTC))
+    assert clock.now_us() == 4_102_448_400 * S
+    assert repr(clock) == "ManualClock(2100-01-01 01:00)"
 
 
 def test_the_clock_can_stand_still() -> None:

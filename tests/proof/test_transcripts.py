@@ -44,9 +44,9 @@ class Lives(TestDriver):
         self._act()
         super().feed(messages, input)
 
-    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
+    def advance_watermark(self, to_us: int) -> None:
         self._act()
-        super().advance_watermark(to_us, input)
+        super().advance_watermark(to_us)
 
     def timeout(self) -> None:
         self._act()

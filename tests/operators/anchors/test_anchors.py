@@ -55,7 +55,7 @@ def told(
             driver.add(wr.Message(message, wr.Position("s", 0, n)), name)
         if drain:
             driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         if drain:
             driver.assert_state_zero()
         rows = [dict(row.values) for row in driver.committed_panes()]

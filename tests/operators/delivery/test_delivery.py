@@ -218,7 +218,7 @@ def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_pat
     with TestDriver(definition, tmp_path) as driver:
         driver.feed(SOME, "readings")
         driver.next_offsets()
-        driver.check()
+        driver.check(dead_letters=True)
         letters = driver.op.dead_letters()
         assert [(one.reason, one.input, one.event_time_us) for one in letters] == [
             ("skipped", "readings", t * S) for t in (5, 1, 2)

@@ -52,7 +52,7 @@ def test_of_pairs_on_which_a_condition_raises_the_message_that_came_last_is_a_de
                 sent[name].append(wr.Message(payload, wr.Position(f"{name}:s", 0, 3 * step + i)))
             driver.feed({name: some for name, some in sent.items() if some})
         driver.drain()
-        expected = driver.check()
+        expected = driver.check(dead_letters=True)
         assert len(expected.dead_letters) > 4 and {one.reason for one in expected.dead_letters} == {
             "malformed"
         }
@@ -78,7 +78,7 @@ def test_a_message_that_a_policy_does_not_pass_tells_the_columns_of_its_input(
         for offset, (name, v) in enumerate((("l", 3), ("r", 0))):
             driver.add(wr.Message({"t": 2 * S, "k": "ab"[offset], "v": v}, wr.Position("s", 0, offset)), name)
         driver.drain()
-        [row] = driver.check().rows
+        [row] = driver.check(dead_letters=True).rows
     assert (row["l_v"], row["r_v"]) == (3, None)
 
 
@@ -97,7 +97,7 @@ def fed(job: Any, seed: int, names: str, times: list[int]) -> list[Any]:
                 sent[name].append({"t": t * S, "k": draw.choice("ab"), KINDS[name]: draw.randint(0, 4)})
             driver.feed({name: some for name, some in sent.items() if some})
         driver.drain()
-        return driver.check().dead_letters
+        return driver.check(dead_letters=True).dead_letters
 
 
 @pytest.mark.parametrize("seed", range(usually(5, deep=200)))
