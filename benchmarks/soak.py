@@ -41,8 +41,7 @@ BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 #: From the last decade but one to the last nothing grows but by noise.
 GROWTH_MOST = 1.2
 #: What a sink has grows with what it was given.
-TOLD = ("files of the sink", "commit, slowest", "commits over 3x p50")
-PANES_MOST_S = 2.0
+TOLD = ("files of the sink", "read_panes", "commit, slowest", "commits over 3x p50")
 PROBES = 3
 #: Files come and go with snapshots: they are looked for every so many of the last commits, and the most of them told.
 CYCLE, LOOK = 2_000, 20
@@ -107,8 +106,6 @@ def _rows(label: str, by_age: dict[int, dict[str, float]]) -> list[Row]:
         bound, meets = f"required <= {GROWTH_MOST:g}x the younger", None
         if name in TOLD:
             bound = ""
-        elif name == "read_panes":
-            bound, meets = f"required < {PANES_MOST_S:g} s", last < PANES_MOST_S
         elif before is not None:
             meets = last <= GROWTH_MOST * max(before, least)
         rows.append(

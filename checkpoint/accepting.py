@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from windrow.checkpoint.records import Epoch
 from windrow.core.errors import DefinitionChanged
+from windrow.core.zones import DATABASE
 from windrow.operators.growth import ALONE, DESCRIBED, GROWN, Before, Growth
 from windrow.operators.operator import Definition
+
+#: The release of the time zone database, where a definition names a zone.
+TIME_ZONES = "time_zones"
 
 
 def noted(
@@ -21,7 +25,13 @@ def noted(
         DESCRIBED: {n: json.dumps(d.describe()) for n, d in definitions.items()},
         **({GROWN: {n: g.dump() for n, g in growth.items()}} if growth else {}),
         **({"sharding": dict(sharding)} if sharding else {}),
+        **({TIME_ZONES: DATABASE} if name_a_zone(definitions.values()) else {}),
     }
+
+
+def name_a_zone(definitions: Iterable[Definition]) -> bool:
+    """True if a definition names a time zone, so that its windows or event times depend on the database."""
+    return any("time_zone=" in repr(definition) for definition in definitions)
 
 
 def grown_until(epoch: Epoch, name: str) -> Growth:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from windrow.checkpoint import warnings
 from windrow.checkpoint.accepting import growth_of, noted
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import JobFolders
@@ -24,7 +25,6 @@ from windrow.checkpoint.resting import TAKES_IN_EVERY
 from windrow.checkpoint.summary import LETTERS_FROM, Kept, Letters, letters_in
 from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
-from windrow.checkpoint.warnings import warn_of_clock, warn_of_jump, warn_of_letters, warn_of_unit
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
@@ -130,7 +130,7 @@ class Job:
         self.seen = Seen(list(self.log.state.summary.letters))
         self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
-        warn_of_clock(self.logger, self.progress.now_us, clock.now_us())
+        warnings.warn_on_opening(self.logger, self.progress.now_us, clock.now_us(), known)
         self._unit_told = False
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
@@ -295,10 +295,12 @@ class Job:
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
-        warn_of_letters(self.logger, commit, counters or {})
-        self._unit_told = self._unit_told or warn_of_unit(self.logger, commit, marks.values())
+        warnings.warn_of_letters(self.logger, commit, counters or {})
+        self._unit_told = self._unit_told or warnings.warn_of_unit(self.logger, commit, marks.values())
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
-        warn_of_jump(self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps)
+        warnings.warn_of_jump(
+            self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps
+        )
         return record
 
     def _with_marks(

@@ -18,7 +18,7 @@ import secrets
 from dataclasses import dataclass
 
 from windrow.core.location import local_path
-from windrow.stores.files import make_folder, sync_directory
+from windrow.stores.files import make_durable_folder, make_folder, sync_directory
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,9 @@ class JobFolders:
 
     def make(self) -> None:
         """Make the folders. Their names survive a power cut: files that are synced inside would be lost with them."""
-        missing = [p for p in parents(self.location) if not os.path.isdir(p)]
+        make_durable_folder(self.location)
         for name in ("log", "changelog", "segments", "panes", "dead", "snapshots"):
             make_folder(os.path.join(self.location, name))
-        for folder in missing:
-            sync_directory(os.path.dirname(folder))
         sync_directory(self.location)  # always: who made them before may have died before it came to this
 
     @property
@@ -106,14 +104,6 @@ class BorrowedFolders(JobFolders):
         if os.path.exists(path):
             return path
         return os.path.join(self.scratch, os.path.relpath(path, self.location))
-
-
-def parents(path: str) -> list[str]:
-    """The folder itself and those that it lies in, innermost first."""
-    found = [path]
-    while (above := os.path.dirname(found[-1])) != found[-1]:
-        found.append(above)
-    return found
 
 
 def attempt_name(commit: int, shard: int) -> str:

@@ -342,6 +342,7 @@ _META_KEYS: dict[str, Load] = {
     "now_us": _typed(int, _NONE),
     "ordinals": lambda rows: [_sized(row, 3) for row in _load_list(rows)],
     "sharding": _load_map_of(_load_int),
+    "time_zones": _load_str,
     UNREAD: lambda rows: [_sized(row, 4) for row in _load_list(rows)],
     "watermarks": _load_map_of(_load_int),
 }

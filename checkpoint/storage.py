@@ -20,7 +20,7 @@ from typing import Protocol
 
 from windrow.core.errors import LogUnsupported
 from windrow.core.location import local_path
-from windrow.stores.files import make_folder, private
+from windrow.stores.files import make_durable_folder, private
 
 SUFFIX = ".wrl"
 MARKER = "truncated"
@@ -141,10 +141,7 @@ class FolderRecords:
 
     def prepare(self) -> None:
         """Create the folder; try what `create` relies on: links never replace, and the folder syncs."""
-        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
-        make_folder(str(self.path))
-        for folder in missing:
-            _sync_folder(folder.parent)
+        make_durable_folder(str(self.path))
         if not any(self._links_keep() for _ in range(_PROBES)):
             raise LogUnsupported(
                 f"the log cannot lie in {self.path}: hard links replace files there. {_REMEDY}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from windrow.checkpoint.records import Step
+from windrow.checkpoint.accepting import TIME_ZONES
+from windrow.checkpoint.records import Epoch, Step
 from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
+from windrow.core.zones import DATABASE
 from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.
@@ -66,6 +68,12 @@ def warn_of_jump(
         watermark_us, now_us = at_us, step.now_us
 
 
+def warn_on_opening(logger: Logger, recorded_us: int | None, clock_us: int, last: Epoch | None) -> None:
+    """Warn of what has changed on the machine since the job was last opened: the clock, the time zone database."""
+    warn_of_clock(logger, recorded_us, clock_us)
+    warn_of_time_zones(logger, last)
+
+
 def warn_of_clock(logger: Logger, recorded_us: int | None, clock_us: int) -> None:
     """A warning for a job whose `now` is ahead of the clock: it never goes back, so nothing periodic happens until then."""
     if recorded_us is not None and recorded_us - clock_us > STEP_US:
@@ -73,6 +81,18 @@ def warn_of_clock(logger: Logger, recorded_us: int | None, clock_us: int) -> Non
             "the job's now is ahead of the clock, and waits for it. If a clock was wrong: windrow watermark LOCATION --set-now",
             now=show_instant(recorded_us),
             clock=show_instant(clock_us),
+        )
+
+
+def warn_of_time_zones(logger: Logger, last: Epoch | None) -> None:
+    """Warn where the job was last opened with another release of the time zone database."""
+    before = None if last is None else last.meta.get(TIME_ZONES)
+    if before is not None and before != DATABASE:
+        logger.warning(
+            "the time zone database is another than before: what comes now is read by its rules, and windows that hold "
+            "messages keep their start. For the former rules, install the former version of tzdata",
+            before=before,
+            now=DATABASE,
         )
 
 

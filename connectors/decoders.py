@@ -15,10 +15,12 @@ from typing import Any, Protocol, TypeAlias
 import msgpack as python_msgpack
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as arrow_json
 
+from windrow.connectors import json_records
+from windrow.core.border import Fitted, fit, read
 from windrow.core.errors import ConfigurationError, RegistryFailed
 from windrow.core.extras import need
+from windrow.core.types import widened
 from windrow.operators.steps.columns import MALFORMED_ROW, RAW
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
 
@@ -29,15 +31,11 @@ class Decoder(Protocol):
     """Turns the bytes of records into rows. One of your own: `wr.decoders.decoder(function, schema)`."""
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        """One row for each value. Where some cannot be read, with the columns that say so (see `set_apart`).
+        """One row for each value. Where some cannot be read, with the columns that say so (see `to_rows`).
 
         values: the bytes of records of one topic, None for none. topic: its name
         """
         ...
-
-
-class Unreadable(Exception):
-    """Values that cannot be read, some of them or all."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +44,16 @@ class JsonDecoder:
 
     schema: pa.Schema
 
-    def decode(self, values: Values, topic: str) -> pa.Table:
-        return set_apart(values, self._rows, self.schema)
+    def __post_init__(self) -> None:
+        json_records.check_readable(self.schema)
 
-    def _rows(self, values: Values) -> pa.Table:
-        present = _present(values)
-        whole = b"\n".join(present)
-        # Line by line: no value may be empty or be more lines than one, or rows would be others' than their positions say.
-        by_line = whole.count(b"\n") == len(values) - 1 and all(map(bytes.strip, present))
-        if not by_line and len(values) > 1:
-            raise Unreadable("lines")
-        if not whole.strip():
-            raise Unreadable("the value is empty")
-        try:
-            table = arrow_json.read_json(
-                pa.BufferReader(whole),
-                arrow_json.ReadOptions(use_threads=False, block_size=len(whole) + 1),
-                arrow_json.ParseOptions(
-                    explicit_schema=self.schema,
-                    newlines_in_values=not by_line,
-                    unexpected_field_behavior="ignore",
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            raise Unreadable(str(error)) from error
-        if len(table) != len(values):
-            raise Unreadable(f"{len(table)} objects in {len(values)} values")
-        return table.select(self.schema.names)
+    def decode(self, values: Values, topic: str) -> pa.Table:
+        return to_rows(
+            values,
+            self.schema,
+            read_one=lambda value: json_records.read_one(value, self.schema),
+            read_many=lambda some: json_records.read_many(some, self.schema),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +64,7 @@ class FunctionDecoder:
     schema: pa.Schema
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        return set_apart(values, lambda some: _each(self.function, some, self.schema), self.schema)
+        return to_rows(values, self.schema, self.function)
 
 
 @dataclass(frozen=True)
@@ -126,7 +107,7 @@ class AvroDecoder:
             except HTTPError as error:
                 raise RegistryFailed(f"the schema registry {registry!r} did not answer: {error}") from error
 
-        return set_apart(values, lambda some: _each(read, some, self.schema), self.schema)
+        return to_rows(values, self.schema, read)
 
 
 def _url(registry: tuple[tuple[str, Any], ...]) -> str:
@@ -151,7 +132,7 @@ class ProtobufDecoder:
     schema: pa.Schema | None = None
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        return set_apart(values, lambda some: _each(self._read(topic), some, self.schema), self.schema)
+        return to_rows(values, self.schema, self._read(topic))
 
     def _read(self, topic: str) -> Callable[[bytes], Mapping[str, Any]]:
         if not self.framed:
@@ -164,92 +145,120 @@ class ProtobufDecoder:
         return lambda value: _fields(read(value, context))
 
 
-def set_apart(values: Values, rows: Callable[[Values], pa.Table], schema: pa.Schema | None) -> pa.Table:
-    """`rows` of all values that it can read; a row that says what is wrong for each of the others.
+def to_rows(
+    values: Values,
+    schema: pa.Schema | None,
+    read_one: Callable[[bytes], Any],
+    read_many: Callable[[Sequence[bytes]], pa.Table | None] | None = None,
+) -> pa.Table:
+    """One row for each value, null where it cannot be read, with columns that say why.
 
-    `rows` reads many at once and raises `Unreadable` if one of them cannot be read: halves tell which.
+    read_one: gives the fields of a value, or raises. read_many: gives the rows of values at once, or None if some have to be
+    read alone: halves show which.
     """
-    wrong: dict[int, str] = {}
-    tables: list[pa.Table] = []
-
-    def halve(start: int, end: int) -> None:
-        try:
-            tables.append(rows(values[start:end]))
-            return
-        except Unreadable as error:
-            if end - start == 1:
-                wrong[start] = str(error)
-                tables.append(pa.table({_HOLE: pa.nulls(1)}))
-                return
-        middle = (start + end) // 2
-        halve(start, middle)
-        halve(middle, end)
-
-    missing = [i for i, v in enumerate(values) if v is None]
-    if missing and len(missing) == len(values):
-        wrong = dict.fromkeys(missing, "the record has no value")
-        tables.append(pa.table({_HOLE: pa.nulls(len(values))}))
-    elif values:
-        halve(0, len(values))
-    empty = schema.empty_table() if schema is not None else pa.table({})
-    table = pa.concat_tables([empty, *tables], promote_options="permissive") if tables else empty
-    if _HOLE in table.column_names:
-        table = table.drop_columns([_HOLE])
+    table = read_many(values) if read_many is not None and all(values) else None  # type: ignore[arg-type]
+    if table is not None:
+        return table
+    wrong = {i: "the record has no value" for i, v in enumerate(values) if v is None}
+    present = [i for i, v in enumerate(values) if v is not None]
+    parts, alone = _read_many([v for v in values if v is not None], read_many)
+    places = np.full(len(values), -1)
+    rows_before = 0
+    for start, part in parts:
+        places[present[start : start + len(part)]] = np.arange(rows_before, rows_before + len(part))
+        rows_before += len(part)
+    rows: list[Mapping[str, Any]] = []
+    of_row: list[int] = []
+    for i in (present[j] for j in alone):
+        row = _read_one(values[i], read_one)
+        if isinstance(row, str):
+            wrong[i] = row
+        else:
+            rows.append(row)
+            of_row.append(i)
+    fitted, misfits = _fitted(rows, schema)
+    places[of_row] = np.arange(rows_before, rows_before + len(rows))
+    wrong.update((of_row[row], why) for row, why in misfits.items())
+    places[list(wrong)] = -1
+    table = pa.concat_tables([*(part for _, part in parts), fitted])
+    table = table.take(pa.array(places, mask=places < 0))
     if not wrong:
         return table
-    details = np.full(len(values), None, dtype=object)
-    raw = np.full(len(values), None, dtype=object)
-    for i, detail in wrong.items():
-        details[i], raw[i] = detail, _shown(values[i])
-    return table.append_column(MALFORMED_ROW, pa.array(details, pa.string())).append_column(
-        RAW, pa.array(raw, pa.string())
-    )
+    details = pa.array([wrong.get(i) for i in range(len(values))], pa.string())
+    raw = pa.array([_shown(v) if i in wrong else None for i, v in enumerate(values)], pa.string())
+    return table.append_column(MALFORMED_ROW, details).append_column(RAW, raw)
 
 
-#: Stands for the columns of a row that could not be read, where none are known.
-_HOLE = "__hole"
+def _read_many(
+    values: Sequence[bytes], read: Callable[[Sequence[bytes]], pa.Table | None] | None
+) -> tuple[list[tuple[int, pa.Table]], Sequence[int]]:
+    """Rows of values from some place on, and which values have to be read alone."""
+    if read is None:
+        return [], range(len(values))
+    parts: list[tuple[int, pa.Table]] = []
+    alone: list[int] = []
+    todo = [(0, len(values))] if values else []
+    while todo:
+        start, end = todo.pop()
+        table = read(values[start:end])
+        if table is not None:
+            parts.append((start, table))
+        elif end - start == 1:
+            alone.append(start)
+        else:
+            middle = (start + end) // 2
+            todo += [(middle, end), (start, middle)]
+    return parts, alone
+
+
+def _read_one(value: bytes | None, read: Callable[[bytes], Any]) -> Mapping[str, Any] | str:
+    """The fields of a record, or what is wrong with it."""
+    assert value is not None
+    try:
+        row = read(value)
+    except (RegistryFailed, MemoryError):
+        raise
+    except json_records.NoRecord as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if not isinstance(row, Mapping):
+        return f"a {type(row).__name__}, where a record of named fields is expected"
+    return row
+
+
+def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+    """Rows as columns; and why a row is none, where a value does not fit its column."""
+    wrong: dict[int, str] = {}
+    columns: dict[str, pa.Array] = {}
+    # A field may be missing from the first row.
+    names = schema.names if schema is not None else list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        values = [row.get(name) for row in rows]
+        fitted = _learnt(values) if schema is None else fit(values, schema.field(name).type)
+        columns[name] = fitted.array
+        for row, why in fitted.misfits.items():
+            wrong.setdefault(row, f"column {name!r}: {why}")
+    return pa.table(columns, schema=schema), wrong
+
+
+def _learnt(values: Sequence[Any]) -> Fitted:
+    """A column in the type that its values say, the first of them first."""
+    array = read(values)
+    if array is not None:
+        return Fitted(array)
+    kind = pa.null()
+    for value in values:
+        one = read([value])
+        kind = (None if one is None else widened(kind, one.type)) or kind
+    return fit(values, kind)
 
 
 def _shown(value: bytes | None) -> str | None:
     if value is None:
         return None
-    text = value.decode("utf-8", "backslashreplace")
+    text = value[: 4 * PAYLOAD_LIMIT + 4].decode("utf-8", "backslashreplace")
     return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."
-
-
-def _present(values: Values) -> list[bytes]:
-    found = [v for v in values if v is not None]
-    if len(found) < len(values):
-        raise Unreadable("the record has no value")
-    return found
-
-
-def _each(
-    function: Callable[[bytes], Mapping[str, Any]], values: Values, schema: pa.Schema | None
-) -> pa.Table:
-    rows = []
-    for value in _present(values):
-        try:
-            row = function(value)
-        except RegistryFailed:
-            raise
-        except Exception as error:
-            raise Unreadable(f"{type(error).__name__}: {error}") from error
-        if not isinstance(row, Mapping):
-            raise Unreadable(f"a {type(row).__name__}, where a record of named fields is expected")
-        rows.append(row)
-    return _of_rows(rows, schema)
-
-
-def _of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
-    if schema is None:
-        # A field may be missing from the first row.
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        rows = [{name: row.get(name) for name in names} for row in rows]
-    try:
-        return pa.Table.from_pylist(list(rows), schema)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise Unreadable(str(error)) from error
 
 
 def _fields(message: Any) -> dict[str, Any]:
@@ -302,7 +311,11 @@ def json(schema: Fields) -> JsonDecoder:
 
     schema: a pyarrow schema, or {name: type}. Fields that it does not name are left out, those that a record lacks are null
 
-    A record that is no such object is a dead letter. Raises `ConfigurationError` (WR100) where the schema is none.
+    A number counts if the column holds it exactly, in a float column as the nearest float. Times are ISO 8601 text. Without a
+    zone they are in the column's; with one the column needs one. Digits beyond microseconds are cut, except under `ns`.
+    Decimals are numbers or text; a binary column holds the UTF-8 of text. A record that is no such object is a dead letter.
+
+    Raises `ConfigurationError` (WR100) where the schema is none, or has a type that cannot be read from JSON.
 
     >>> json({"delay": pa.int64()}).schema.names
     ['delay']
@@ -311,9 +324,9 @@ def json(schema: Fields) -> JsonDecoder:
 
 
 def msgpack(schema: Fields) -> FunctionDecoder:
-    """msgpack maps, one a record.
+    """msgpack maps, one a record. A record with a value that its column does not hold exactly is a dead letter.
 
-    schema: as for `wr.decoders.json`
+    schema: as for `wr.decoders.json`, of any types
 
     >>> msgpack({"delay": pa.int64()}).schema.names
     ['delay']

@@ -1,370 +1,192 @@
-"""Which files of a Parquet sink count: for each job and operator a sequence of records, as a job's log is one.
+"""A Parquet sink's directory: data files, each linked once and never changed or removed, and records of what is published.
 
-`<path>/_manifests/<job>~<operator>/<number>.wrl` is JSON. A record names the files of a commit. Now and then one names all
-files up to a commit: then small files were merged into few, and the records before it are removed. What makes this safe is
-the log's own rule (docs/explanation/commit-protocol.md): numbers are created exclusively, in order, by who has read up to the
-one before. So of two drivers that publish or merge at once one goes on from what the other has made, and a number that is free
-again because its record was removed is found out.
+    <path>/part-<operator>~<job>~<commit>-<shard>-<digest>.parquet   the panes of one shard in one commit
+    <path>/_manifests/<job>~<operator>/<commit>.wrl                  that commit and all before it are published
+
+Readers that know nothing of windrow list the directory, and open what they found. So no file that a glob can see is ever
+replaced or removed: a merged file and the files that it was made of cannot appear or vanish in one step that no listing can
+observe half-way (docs/explanation/adr/0021). A file's name is a function of the commit's record and the file's content, so
+drivers that publish one commit at once make the same names. A record is created exclusively after its files are durable, and
+only the newest counts: older ones are removed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
+import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.storage import FolderRecords
-from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.logs import get_logger
-from windrow.core.types import concat
-from windrow.stores.files import sync_directory
-from windrow.stores.slices import Slices, in_batches, whole
-
-logger = get_logger()
+from windrow.core.envelope import Kind, seal, unseal
+from windrow.core.errors import CorruptState
+from windrow.stores.files import digest_of, sync_directory, sync_name
 
 FOLDER = "_manifests"
-FORMAT = 2
-#: One record names all files, when there are this many since the last such one, or an eighth as many as it names files.
+#: Records beyond the newest that are left until they are removed together.
 RECORDS = 16
-#: So many files of one level, one after the other, are merged into one of the next.
-RUN_LEAST, RUN_MOST = 16, 256
-#: Files from this size on are left alone.
-LARGE_BYTES = 1 << 20
-#: Files that are read, or removed, and rows that are written, in one slice of merging.
-_SLICE_FILES, _SLICE_ROWS = 4, 65_536
-#: Runs that one merge rewrites at most: what an older windrow left comes in by and by.
-_RUNS = 4
+#: A name has at most 255 bytes, of which an operator's has up to 192.
+DIGEST_LENGTH = 16
+_NAME = re.compile(
+    r"part-(?P<operator>[\w.-]+)~(?P<job>[\w.-]+)~(?P<commit>\d{10,})-(?P<shard>[0-9a-f]{4,})-(?P<digest>[0-9a-f]{16})"
+    r"\.parquet"
+)
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """A file of panes, of the commits from `first` to `last`. level: how often its rows were merged; None where never again."""
+class DataFile(NamedTuple):
+    """A data file, in the order in which rows are read. shard: its place among the files of the commit"""
 
+    operator: str
+    commit: int
+    job: str
+    shard: int
+    digest: str
     name: str
-    first: int
-    last: int
-    size: int
-    level: int | None
 
 
 class Manifest:
-    """What a sink's directory has of one operator of one job. `load` reads it; who adds to it loads it once."""
+    """What a sink's directory has of one operator of one job. `load` reads it; a driver that adds to it opens it once."""
 
     def __init__(self, path: str, job: str, operator: str) -> None:
         self.path, self.job, self.operator = path, job, operator
         self.records = FolderRecords(os.path.join(path, FOLDER, f"{job}~{operator}"))
-        self.files: list[DataFile] = []
-        #: The newest commit that is here; None for none.
+        #: The newest published commit; None for none.
         self.commit: int | None = None
-        self._next = 0
-        self._last_data: bytes | None = None
-        self._since = 0  # records since the last that names all files
-        self._gone: list[str] = []  # files that it has replaced
-        self._older: list[str] = []  # manifests of an older windrow, that the next such record will replace
-        self._merging: Slices[None] | None = None
-
-    # -- reading ------------------------------------------------------------------------------------------------------
+        #: The number of data files of all published commits.
+        self.files = 0
+        self._added = 0
 
     def load(self) -> Manifest:
-        """As of now."""
-        found = self._read()
-        self.files, self.commit, self._gone, self._older = [], None, [], []
-        self._next, self._last_data, self._since = 0, None, 0
-        if not found or "gone" not in found[0][1]:
-            self._take_older(found[0][1]["commit"] if found else None)
-        for data, body in found:
-            self._take(data, body)
+        """Read the newest record."""
+        while numbers := self.records.numbers():
+            data = self.records.read(numbers[-1])
+            if data is not None:  # else a driver has removed it, after it made a newer one
+                self.commit, self.files = numbers[-1], self.decode(data, numbers[-1])
+                break
         return self
 
-    def _read(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """The records that count, oldest first: from the newest on that names all files."""
-        before: list[int] | None = None
-        while True:
-            seqs = self.records.numbers()
-            found: list[tuple[bytes, dict[str, Any]]] = []
-            for seq in reversed(seqs):
-                data = self.records.read(seq) if seq == seqs[-1] - len(found) else None
-                if data is None:
-                    break
-                body = _decode(data, self.records, seq)
-                found.append((data, body))
-                if "gone" in body:
-                    return found[::-1]
-            if len(found) == len(seqs) and (seqs or [0])[0] == 0 and not self.records.is_truncated():
-                return found[::-1]
-            if seqs == before:
-                raise CorruptState(
-                    f"{self.records.path} has records {seqs}, of which one is missing: restore the folder from a backup"
-                )
-            before = seqs
-
-    def _take_older(self, below: int | None) -> None:
-        """What an older windrow made before our first record: a manifest a commit, beside our folders."""
-        folder = os.path.join(self.path, FOLDER)
-        pattern = re.compile(re.escape(f"{self.job}-{self.operator}-") + r"(\d{12,})\.manifest")
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            match = pattern.fullmatch(name)
-            if match is None or (below is not None and int(match[1]) >= below):
-                continue
-            body = older(os.path.join(folder, name))
-            if body is not None and (body["job"], body["operator"]) == (self.job, self.operator):
-                self._add([_file(self.path, n, int(match[1])) for n in body["files"]], int(match[1]))
-                self._older.append(os.path.join(FOLDER, name))
-
-    def _take(self, data: bytes, body: dict[str, Any]) -> None:
-        """Another record, in its order."""
-        if "gone" in body:
-            self.files = [DataFile(*f) for f in body["files"]]
-            self.commit, self._gone, self._older, self._since = body["commit"], body["gone"], [], 0
-        else:
-            self._add([_file(self.path, n, body["commit"]) for n in body["files"]], body["commit"])
-            self._since += 1
-        self._next, self._last_data = body["number"] + 1, data
-
-    def _add(self, files: list[DataFile], commit: int) -> None:
-        self.files += files
-        self.commit = commit
-
-    # -- writing ------------------------------------------------------------------------------------------------------
-
     def open(self) -> Manifest:
-        """Ready to add to. What is here survives a power cut from now on, and what others left unfinished is removed."""
+        """Make ready to add to. What is published survives a power cut from now on."""
         self.records.prepare()
         self.load().sync()
-        self.records.sweep(self._next)
-        self._sweep()
+        self.records.sweep((self.commit or 0) + 1)
         return self
 
     def sync(self) -> None:
-        """What was loaded survives a power cut, whoever made it."""
+        """Make what was loaded survive a power cut, whoever published it."""
         folder = os.fspath(self.records.path)
         if os.path.isdir(folder):
+            for path in (self.path, os.path.dirname(folder), folder):
+                sync_name(path)
             sync_directory(folder)
-        if self._older:
-            sync_directory(os.path.dirname(folder))
 
     def has(self, commit: int) -> bool:
-        """True if this commit, or a later one, is here: commits come in order."""
+        """True if this commit, or a later one, is published: commits come in order."""
         return self.commit is not None and commit <= self.commit
 
-    def add(self, commit: int, rows: int, files: Sequence[str]) -> bool:
-        """Make the files of a commit count. False if it is here already."""
-        while not self.has(commit):
-            if self._append({"commit": commit, "rows": rows, "files": list(files)}):
-                return True
-        return False
-
-    def merge_if_due(self, added: int = 1) -> None:
-        """The next slices of merging what has gathered, in which about twice as many files are read as were `added`.
-
-        It changes nothing that a reader sees, so where it fails it is tried again later.
-        """
-        due = max(RECORDS, len(self.files) // 8)
-        if self._merging is None:
-            if self._since < due:
-                return
-            self._merging = self._merge()
-        try:
-            if self._since < 2 * due:
-                for _ in range(1 + 2 * added // _SLICE_FILES):
-                    next(self._merging)
-            else:
-                whole(self._merging)  # openings are too short for slices
-                self._merging = None
-        except StopIteration:
-            self._merging = None
-        except (OSError, CorruptState, pa.ArrowException) as error:
-            self._merging, self._since = None, 0
-            logger.warning(
-                "files of the Parquet sink are not merged for now", path=self.path, error=repr(error)
-            )
-            with contextlib.suppress(OSError):
-                self._sweep()
-
-    def _merge(self) -> Slices[None]:
-        # What the last merge replaced: whoever began to read it has had a merge's time.
-        for names in in_batches(self._gone, _SLICE_FILES):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.path, name))
-            yield
-        files, made = list(self.files), dict[str, str]()
-        changes: list[tuple[list[DataFile], list[DataFile]]] = []
-        for _ in range(_RUNS):
-            run = _run(files)
-            if run is None:
-                break
-            before, after = files[run], (yield from self._merged(files[run], made))
-            files[run] = after
-            changes.append((before, after))
-        self._record(changes, made)
-
-    def _record(self, changes: list[tuple[list[DataFile], list[DataFile]]], made: dict[str, str]) -> None:
-        """What was merged counts from now on, unless another driver has been here meanwhile. made: temporary names, by names.
-
-        A merged file has the number of this record in its name: as long as that is free nobody takes the file for garbage.
-        """
-        files, gone, names = list(self.files), list(self._older), dict[str, str]()
-        for name, temporary in made.items():
-            names[name] = f"{self._prefix}{self._next:020d}-{name}"
-            os.rename(os.path.join(self.path, temporary), os.path.join(self.path, names[name]))
+    def add(self, commit: int, sources: Sequence[str]) -> None:
+        """Publish the files of a commit."""
+        for shard, source in enumerate(sources):
+            digest = digest_of(source)[:DIGEST_LENGTH]
+            name = f"part-{self.operator}~{self.job}~{commit:010d}-{shard:04x}-{digest}.parquet"
+            self._link(source, os.path.join(self.path, name), commit)
         sync_directory(self.path)
-        for before, after in changes:
-            before = [replace(f, name=names.get(f.name, f.name)) for f in before]
-            at = next((i for i, f in enumerate(files) if f == before[0]), None)
-            if at is None or files[at : at + len(before)] != before:
-                self._sweep()
-                return
-            kept = files[at : at + len(before)] = [replace(f, name=names.get(f.name, f.name)) for f in after]
-            gone += [f.name for f in before if f.name not in {a.name for a in kept}]
-        if self._append({"commit": self.commit, "files": [_row(f) for f in files], "gone": gone}):
-            self.records.mark_truncated()
-            for seq in self.records.numbers():
-                if seq < self._next - 1:
-                    self.records.remove(seq)
-        else:
-            self._sweep()
+        # Another driver that has created this record wrote the same: a record follows from the commits.
+        self.records.create(commit, self.record(commit, self.files + len(sources)))
+        sync_directory(os.fspath(self.records.path))
+        self.commit, self.files, self._added = commit, self.files + len(sources), self._added + 1
+        if self._added >= RECORDS:
+            self.records.remove_all([n for n in self.records.numbers() if n < commit])
+            self._added = 0
 
-    def _merged(self, run: list[DataFile], made: dict[str, str]) -> Slices[list[DataFile]]:
-        """The rows of several files in one, under a temporary name of `made`; the same files, never to be merged, where their
-        columns do not go together.
-        """
-        tables = []
+    def _link(self, source: str, target: str, commit: int) -> None:
+        """Give a file another name, or copy it where that cannot be. A copy is no part of the directory before it is whole."""
+        if os.path.exists(target):
+            return
         try:
-            for batch in in_batches(run, _SLICE_FILES):
-                tables += [read_file(os.path.join(self.path, made.get(f.name, f.name))) for f in batch]
-                yield
-            table = concat(tables)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            return [replace(f, level=None) for f in run]
-        first, last = run[0].first, run[-1].last
-        name = f"{first:012d}-{last:012d}-{secrets.token_hex(4)}.parquet"
-        made[name] = f"{self._prefix}{name}.tmp"
-        path = os.path.join(self.path, made[name])
-        with pq.ParquetWriter(path, table.schema) as writer:
-            for at in range(0, len(table), _SLICE_ROWS):
-                writer.write_table(table.slice(at, _SLICE_ROWS))
-                yield
-        descriptor = os.open(path, os.O_RDONLY)
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError:
+            temporary = os.path.join(
+                os.fspath(self.records.path), f"{commit:020d}.{secrets.token_hex(16)}.tmp"
+            )
+            shutil.copyfile(source, temporary)
+            descriptor = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, target)
+
+    def record(self, commit: int, files: int) -> bytes:
+        """The record of a commit. files: the number of data files of all commits up to it"""
+        return seal(Kind.SINK_MANIFEST, msgpack.packb([self.job, self.operator, commit, files]))
+
+    def decode(self, data: bytes, number: int) -> int:
+        """The number of data files that record `number` counts."""
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        yield
-        size = os.stat(path).st_size
-        assert run[0].level is not None
-        return [DataFile(name, first, last, size, run[0].level + 1 if size < LARGE_BYTES else None)]
-
-    def _append(self, body: dict[str, Any]) -> bool:
-        """True if the next record is this. Else somebody else was faster, and what he made is taken in."""
-        whole = {
-            "format": FORMAT,
-            "job": self.job,
-            "operator": self.operator,
-            "number": self._next,
-            # No two attempts write the same bytes: who finds his number free again must find other bytes before it.
-            "attempt": secrets.token_hex(8),
-            **body,
-        }
-        data = json.dumps(whole).encode()
-        if self.records.create(self._next, data) and not self._is_passed():
-            self._take(data, whole)
-            return True
-        self.load().sync()
-        return False
-
-    def _is_passed(self) -> bool:
-        """True if records were removed beyond the last that we know (L5 of docs/explanation/commit-protocol.md)."""
-        if self._next == 0:
-            return self.records.is_truncated()
-        return self.records.read(self._next - 1) != self._last_data
-
-    @property
-    def _prefix(self) -> str:
-        return f"merged-{self.job}-{self.operator}-"
-
-    def _sweep(self) -> None:
-        """Remove merged files that do not count, and whose number is taken or that have none yet, so that they never will."""
-        pattern = re.compile(
-            re.escape(self._prefix) + r"(?:(\d{20})-)?\d{12,}-\d{12,}-[0-9a-f]{8}\.parquet(\.tmp)?"
-        )
-        counting = {f.name for f in self.files}
-        for name in os.listdir(self.path):
-            match = pattern.fullmatch(name)
-            over = match is not None and (match[2] is not None or int(match[1] or 0) < self._next)
-            if over and name not in counting and name not in self._gone:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.path, name))
-
-
-def _run(files: list[DataFile]) -> slice | None:
-    """The first files, one after the other, that are enough of one level to be merged."""
-    begin = 0
-    for i in range(1, len(files) + 1):
-        if i < len(files) and files[i].level == files[begin].level:
-            continue
-        if files[begin].level is not None and i - begin >= RUN_LEAST:
-            return slice(begin, min(i, begin + RUN_MOST))
-        begin = i
-    return None
-
-
-def _file(path: str, name: str, commit: int) -> DataFile:
-    try:
-        size = os.stat(os.path.join(path, name)).st_size
-    except FileNotFoundError:
-        size = 0
-    return DataFile(name, commit, commit, size, 0 if size < LARGE_BYTES else None)
-
-
-def _row(file: DataFile) -> list[Any]:
-    return [file.name, file.first, file.last, file.size, file.level]
-
-
-def _decode(data: bytes, records: FolderRecords, seq: int) -> dict[str, Any]:
-    try:
-        body: dict[str, Any] = json.loads(data)
-        form = body["format"]
-    except (ValueError, KeyError) as error:
-        raise CorruptState(
-            f"record {seq} of {records.path} cannot be read ({error}): restore it from a backup"
-        ) from error
-    if form > FORMAT:
-        raise NewerFormat(
-            f"record {seq} of {records.path} has format {form}, this windrow reads up to {FORMAT}: upgrade windrow"
-        )
-    return body
-
-
-def older(path: str) -> dict[str, Any] | None:
-    """A manifest of format 1, which was one file a commit; None if it was merged meanwhile."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            body: dict[str, Any] = json.load(file)
-    except FileNotFoundError:
-        return None
-    return body
+            job, operator, commit, files = msgpack.unpackb(unseal(Kind.SINK_MANIFEST, data))
+            if (job, operator, commit) != (self.job, self.operator, number):
+                raise ValueError(f"it is of commit {commit} of {operator!r} of {job}")
+        except (CorruptState, ValueError, TypeError) as error:
+            why = error.message if isinstance(error, CorruptState) else error
+            raise CorruptState(
+                f"record {number} of {self.records.path} cannot be read ({why}): restore it from a backup"
+            ) from error
+        return int(files)
 
 
 def manifests(path: str) -> list[Manifest]:
     """What there is in the directory of a Parquet sink, by operator and job."""
     folder = os.path.join(path, FOLDER)
-    found: set[tuple[str, str]] = set()
-    for name in os.listdir(folder) if os.path.isdir(folder) else []:
-        job, tilde, operator = name.partition("~")
-        if tilde:
-            found.add((operator, job))
-        elif name.endswith(".manifest") and (body := older(os.path.join(folder, name))) is not None:
-            found.add((body["operator"], body["job"]))
-    return [Manifest(path, job, operator).load() for operator, job in sorted(found)]
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = sorted((operator, job) for job, tilde, operator in (n.partition("~") for n in names) if tilde)
+    return [Manifest(path, job, operator).load() for operator, job in found]
+
+
+def published_files(path: str, operator: str | None = None) -> list[DataFile]:
+    """The data files of published commits, in the order of operators and commits.
+
+    Raises `CorruptState` where files were removed.
+    """
+    chosen = [m for m in manifests(path) if operator in (None, m.operator)]
+    # Listed after the records were read: the files of a commit are there before its record.
+    there = [file for name in os.listdir(path) if (file := _parsed(name)) is not None]
+    files: list[DataFile] = []
+    for m in chosen:
+        found = [f for f in there if (f.job, f.operator) == (m.job, m.operator) and m.has(f.commit)]
+        if len(found) != m.files:
+            raise CorruptState(
+                f"{path} has {len(found)} files of operator {m.operator!r} of {m.job} up to commit {m.commit}, and {m.files} "
+                f"were published: restore the folder from a backup, or read what there is with a glob over {path}/*.parquet"
+            )
+        files += found
+    return sorted(files)
+
+
+def _parsed(name: str) -> DataFile | None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return DataFile(
+        match["operator"], int(match["commit"]), match["job"], int(match["shard"], 16), match["digest"], name
+    )
+
+
+def read_published(path: str, file: DataFile) -> pa.Table:
+    """The rows of a data file. `CorruptState` where its content is not the published one."""
+    where = os.path.join(path, file.name)
+    found = digest_of(where)[:DIGEST_LENGTH]
+    if found != file.digest:
+        raise CorruptState(f"{where} is damaged: its content has digest {found}. Restore it from a backup")
+    return read_file(where)
 
 
 def read_file(path: str) -> pa.Table:

@@ -6,8 +6,6 @@ Publishing is step 5 of docs/explanation/commit-protocol.md: commit c+1 waits un
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
-from windrow.connectors.manifests import Manifest, manifests, read_file
+from windrow.connectors.manifests import Manifest, published_files, read_published
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.messages import Token
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.stores.files import sync_directory
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.cluster import Kafka
@@ -88,10 +85,10 @@ class CallbackSink:
 
 @dataclass(frozen=True)
 class ParquetSink:
-    """A directory of Parquet files, of which those count that its manifests name. `wr.read_panes(path)` reads them.
+    """A directory of Parquet files that are added and never changed or removed (`connectors/manifests.py`).
 
-    A commit's files are durable before its record is created, exclusively; small files are merged by and by
-    (`connectors/manifests.py`).
+    Every reader may glob it at any moment: each row is in one file, and each file is whole. The files of a commit appear one
+    after the other, one for each shard, so all rows of a key at once. `wr.read_panes(path)` reads whole commits.
     """
 
     path: str
@@ -106,54 +103,23 @@ class ParquetSink:
         whose = (token.job, panes.operator)
         if whose not in self._opened:
             self._opened[whose] = Manifest(self.path, *whose).open()
-        manifest = self._opened[whose]
-        if manifest.has(token.commit):
-            return
-        names = ["part-" + os.path.basename(source) for source in panes.files]
-        made = [n for n, f in zip(names, panes.files, strict=True) if _link(f, os.path.join(self.path, n))]
-        sync_directory(self.path)
-        if manifest.add(token.commit, panes.rows, names):
-            manifest.merge_if_due(len(names))
-            return
-        # Another driver has published this commit, and perhaps merged its files already.
-        for name in set(made) - {f.name for f in manifest.files}:
-            os.unlink(os.path.join(self.path, name))
+        if not self._opened[whose].has(token.commit):
+            self._opened[whose].add(token.commit, panes.files)
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        self._opened.pop((job, operator), None)  # whoever asks begins to publish
+        self._opened.pop((job, operator), None)  # the driver that asks begins to publish
         manifest = Manifest(self.path, job, operator).load()
-        if manifest.commit is not None:
-            # Whoever made it may have died before its name was synced; what we say here is believed for good.
-            manifest.sync()
+        # The driver that published it may have died before its name was synced; the answer is believed for good.
+        manifest.sync()
         return manifest.commit
 
 
-def _link(source: str, target: str) -> bool:
-    """Give a file another name, or copy it where that cannot be. False if it is there already."""
-    if os.path.exists(target):
-        return False
-    try:
-        os.link(source, target)
-    except OSError:
-        temporary = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        shutil.copyfile(source, temporary)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, target)
-    return True
-
-
 def pane_files(path: str, operator: str | None = None) -> list[str]:
-    """The data files of a Parquet sink that count, in commit order. They stay until they are merged, and a merge longer.
+    """The data files of a Parquet sink that are published, in commit order. They stay as they are.
 
     path: that of the sink. operator: only its files
     """
-    chosen = [m for m in manifests(path) if operator in (None, m.operator)]
-    files = [(m.operator, f.first, f.name) for m in chosen for f in m.files]
-    return [os.path.join(path, name) for _, _, name in sorted(files, key=lambda f: f[:2])]
+    return [os.path.join(path, file.name) for file in published_files(path, operator)]
 
 
 def read_panes(path: str, operator: str | None = None) -> pa.Table:
@@ -183,16 +149,7 @@ def read_panes(path: str, operator: str | None = None) -> pa.Table:
         raise BadLocation(
             f"{path} holds files and no folder '_manifests', so no wr.sinks.parquet(...) wrote it: read it by pyarrow or Spark"
         )
-    files = pane_files(path, operator)
-    while True:
-        try:
-            tables = [read_file(f) for f in files]
-            break
-        except FileNotFoundError:
-            # Merged while we read. What is missing from a list that stays the same is lost.
-            before, files = files, pane_files(path, operator)
-            if files == before:
-                raise
+    tables = [read_published(path, file) for file in published_files(path, operator)]
     return concat(tables) if tables else pa.table({})
 
 
@@ -221,7 +178,11 @@ def parquet(path: str) -> ParquetSink:
 
     path: a folder of a file system, made where it is not there
 
-    Small files are merged, so a glob over the directory counts some twice. Raises `BadLocation` (WR112).
+    Any reader may glob `path/*.parquet` at any moment: files are added, each whole, and never changed or removed. The files
+    of a commit, one for each shard that has panes, appear one after the other; all rows of a key in a commit are in one file.
+    A glob gives every row that was emitted: earlier panes of a window, and rows whose `pane.kind` is RETRACT. The current
+    pane of each key and window is `wr.latest(...)` of them. Small files are not merged: a longer trigger makes fewer.
+    Raises `BadLocation` (WR112).
 
     >>> parquet("/out/delays")
     wr.sinks.parquet('/out/delays')

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation, Column, UserFunction, argument
+from windrow.core.border import without_place
 from windrow.core.errors import BadAggregate
 
 
@@ -40,6 +41,8 @@ def aggregate_function(
     if not isinstance(returns, pa.DataType):
         what = "aggregate_function" if name is None else f"aggregate {name!r}"
         raise BadAggregate(f"{what}: returns={returns!r}, use a type of pyarrow, such as pa.int64()")
+    if (refused := without_place(returns)) is not None:
+        raise BadAggregate(f"returns={returns!s}: no column is of type {refused} here; use another type")
 
     def decorate(body: Any) -> UserFunction:
         called = getattr(body, "__name__", "") if name is None else name

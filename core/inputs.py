@@ -25,6 +25,7 @@ from windrow.core.positions import Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import Hopping, JoinWindowSpec
+from windrow.core.zones import check_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ def make_input(
     check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.flag(static, "static")
     check_unit(event_time_unit)
+    if time_zone is not None:
+        check_zone(time_zone)
     if positions is not None:
         check.of_type(
             positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"

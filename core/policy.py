@@ -174,7 +174,7 @@ def _delay_us(delay: Duration) -> int:
 
 
 def explicit() -> Watermark:
-    """A watermark that moves only when the caller advances it (`op.advance_watermark(to)`).
+    """A watermark that moves only when the caller advances it: `op.advance_watermark(to)`, of one input with `input=`.
 
     >>> explicit()
     wr.explicit()

@@ -88,7 +88,9 @@ def holds_too_deep(value: Any) -> bool:
     for _ in range(NESTED_MOST + 1):
         inner = {id(v): v for one in level for v in _values(one)}
         level = [v for v in inner.values() if isinstance(v, HOLDERS)]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 def _values(value: Any) -> Iterable[Any]:
@@ -110,6 +112,12 @@ def is_key(kind: pa.DataType) -> bool:
     )
     more = (t.is_time, t.is_duration, is_text, t.is_binary, t.is_large_binary, t.is_fixed_size_binary)
     return any(is_one(plain_type(kind)) for is_one in (*plain, *more))
+
+
+def is_listlike(kind: pa.DataType) -> bool:
+    t = pa.types
+    kinds = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, overload
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow.compute as pc
 
 from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr, Expression
 from windrow.core.show import Raw, call
-from windrow.core.time import MINUTE_US, Duration, duration_us, show_duration
+from windrow.core.time import DAY_US, MINUTE_US, Duration, duration_us, show_duration
+from windrow.core.zones import check_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,19 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Windows of `n` calendar units in a named time zone; a day with a daylight-saving change has 23 or 25 hours."""
+    """Windows of `n` calendar units in a named time zone, each from so long after local midnight, by the clock, on."""
 
     unit: str
     n: int
     time_zone: str
     week_start: str = "monday"
+    offset_us: int = 0
 
     def __repr__(self) -> str:
         size = self.unit if self.n == 1 else f"{self.n} {self.unit}s"
         week = self.week_start if self.week_start != "monday" else None
-        return call("calendar", size, time_zone=self.time_zone, week_start=week)
+        offset = _nonzero(self.offset_us)
+        return call("calendar", size, time_zone=self.time_zone, week_start=week, offset=offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,8 @@ JoinWindowSpec = Tumbling | Hopping | Sliding | Rows | Session
 
 #: No session ends later, however long its gap: the watermark has to pass it when event time is over.
 LAST_END_US = (1 << 62) - 1
-_CALENDAR_UNITS = ("day", "week", "month", "quarter", "year")
+#: The units of the calendar, and how many days each has at least.
+_CALENDAR_UNITS = {"day": 1, "week": 7, "month": 28, "quarter": 90, "year": 365}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 #: Seed 003's matrix asks for "small" and "large": undeclared, a window is small up to this span.
 SMALL_SPAN_US = MINUTE_US
@@ -230,31 +233,42 @@ def hopping(size: Duration, hop: Duration, *, offset: Duration = "0 seconds", ga
     return Hopping(size_us, hop_us, duration_us(offset, "window offset") % hop_us)
 
 
-def calendar(size: str, *, time_zone: str, week_start: str = "monday") -> Calendar:
+def calendar(
+    size: str, *, time_zone: str, week_start: str = "monday", offset: Duration = "0 seconds"
+) -> Calendar:
     """Windows of the calendar of a time zone. A day with a change of clocks has 23 or 25 hours.
+
+    A window begins at the first instant at which clocks of the zone show its local time, or one after it. So windows follow
+    each other without gap or overlap, also where clocks are set back over midnight.
 
     size: "day", "week", "month", "quarter" or "year", or several: "2 weeks"
     time_zone: an IANA name, e.g. "Europe/Berlin"
     week_start: the day on which weeks begin
+    offset: how long after local midnight windows begin, by the clock: `"6 hours"` is a business day from 06:00 to 06:00. It is
+        shorter than the window, and may be negative
 
-    Raises `BadWindow` (WR105) where one of these is not known.
+    Raises `BadWindow` (WR105) where one of these is not known, `BadDuration` (WR101).
 
     >>> calendar("day", time_zone="America/New_York")
     wr.calendar('day', time_zone='America/New_York')
     """
     count, _, unit = size.strip().lower().rpartition(" ")
     unit = unit.removesuffix("s")
-    if unit not in _CALENDAR_UNITS or (count and not count.isdigit()) or count == "0":
-        raise BadWindow(f"calendar window {size!r}: use a number and one of {', '.join(_CALENDAR_UNITS)}")
-    try:
-        ZoneInfo(time_zone)
-    except (ZoneInfoNotFoundError, ValueError):
+    if unit not in _CALENDAR_UNITS or (count and not count.isdigit()) or not 1 <= int(count or 1) <= 9999:
         raise BadWindow(
-            f"time zone {time_zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
-        ) from None
+            f"calendar window {size!r}: use a number to 9999 and one of {', '.join(_CALENDAR_UNITS)}"
+        )
+    check_zone(time_zone, BadWindow)
     if week_start not in _WEEKDAYS:
         raise BadWindow(f"week_start {week_start!r}: use one of {', '.join(_WEEKDAYS)}")
-    return Calendar(unit, int(count or 1), time_zone, week_start)
+    offset_us, least_us = (
+        duration_us(offset, "window offset"),
+        int(count or 1) * _CALENDAR_UNITS[unit] * DAY_US,
+    )
+    if abs(offset_us) >= least_us:
+        longest = show_duration(least_us)
+        raise BadWindow(f"offset {offset!r} of a calendar window of {size!r}: use less than {longest!r}")
+    return Calendar(unit, int(count or 1), time_zone, week_start, offset_us)
 
 
 def tuples(size: int, *, step: int | None = None) -> Tuples:

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from windrow.core.positions import Ids, Partition, Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit
 from windrow.core.types import as_type
+from windrow.core.zones import check_zone
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.columns import POSITION_COLUMNS
@@ -87,12 +87,7 @@ class OneInput(Definition):
         if given["null_keys"] not in ("group", "dead_letter"):
             raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
         if zone is not None:
-            try:
-                ZoneInfo(zone)
-            except (KeyError, ValueError, TypeError):
-                raise ConfigurationError(
-                    f"time zone {zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
-                ) from None
+            check_zone(zone)
         check_unit(given["event_time_unit"])
         marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
         policy = policy_of(given.get("deliver"), own.get("ids"))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from windrow.core import check
 from windrow.core.arrays import BoolArray
 from windrow.core.errors import BadInstant, ConfigurationError
 from windrow.core.inputs import Input, which
@@ -190,6 +191,35 @@ def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]
         START_OF_TIME_US if start is None else instant_us(start, "start"),
         END_OF_TIME_US if end is None else instant_us(end, "end"),
     )
+
+
+def window_bounds(
+    start: Instant | None, end: Instant | None, covering: bool = False
+) -> tuple[Instant | None, Instant | None]:
+    """Check the bounds of a question for windows, as the user gives them, and return those that a view takes.
+
+    covering: windows that hold all of the closed range. A view finds them where its lower bound is above the upper one.
+    """
+    check.flag(covering, "covering", BadInstant)
+    low, high = times_between(start, end)
+    if low > high:
+        raise BadInstant(
+            f"start={start!r} is after end={end!r}: swap them; windows that hold all of a range are asked for by covering=True"
+        )
+    if covering and (start is None or end is None):
+        raise BadInstant(
+            f"covering=True with start={start!r}, end={end!r}: no window holds a range without bounds, give both"
+        )
+    return (high, low) if covering else (start, end)
+
+
+def check_message_bounds(start: Bound | None, end: Bound | None) -> None:
+    """Raise where the bounds of a question for messages, as the user gives them, are swapped."""
+    if isinstance(start, TupleWindow):
+        return
+    (low, first), (high, last) = bounds_between(start, end)
+    if low > high or (low == high and first is not None and last is not None and first > last):
+        raise BadInstant(f"start={start!r} is after end={end!r}: swap them")
 
 
 def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, Any], tuple[int, Any]]:

@@ -61,7 +61,8 @@ class Aggregate(AggregateDefinition, Verbs):
     event_time: the column of event time: timestamps, text in ISO 8601, ints since the epoch; or an expression that gives them
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
-    retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever
+    retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever;
+        wr.Emit.append() and wr.Emit.update() need none: default "0 seconds", as nothing late is taken
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"
     allowed_lateness: how long past the watermark a window takes messages; default: its retention
     emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append(), wr.Emit.update() or wr.Emit.final()

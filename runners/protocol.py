@@ -162,24 +162,55 @@ class BatchProtocol:
         names = [KEPT_OF + again.logic.definition.name for again in kept]
         return min(r.counters.get(name, START_OF_TIME_US - 1) for r in last.shards for name in names)
 
+    def advance(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
+        """Make one more commit, without input, for what the last batch closed. None where it brought nothing and moves no
+        watermark.
+
+        Spark's own append mode ends a run with `availableNow` so.
+        """
+        job = self.job
+        self.publish()
+        last = job.log.last_commit
+        if last is None or self.drained:
+            return None
+        job.check_epoch()
+        plan = job.pending_plan()
+        if plan is not None and plan.batch_id is None and plan.watermarks_us != self._end_of_time:
+            return self._without_batch(plan, act)
+        plan = job.plan(unread=self.unread())
+        # Late messages may wait for the next advance, though no watermark moves.
+        if plan.watermarks_us == job.progress.watermarks_us and not any(step.rows for step in last.steps):
+            return None
+        with self._on_disk():
+            job.record_intent(plan)
+        return self._without_batch(plan, act)
+
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
         """One more commit, with the watermark at the end of time. None if it is there already."""
-        job = self.job
         self.publish()
         if self.drained:
             return None
-        last = job.log.last_commit
+        plan = replace(self.job.plan(), watermarks_us=self._end_of_time)
+        with self._unless_over(), self._on_disk():
+            self.job.record_intent(plan)
+        return self._without_batch(plan, act)
+
+    def _without_batch(self, plan: Plan, act: Callable[[Plan], Sequence[Answer]]) -> Commit:
+        """Commit a plan that belongs to no batch: its intent names none, so that no batch redoes it.
+
+        The commit names the last batch, so that the next one follows it.
+        """
+        last = self.job.log.last_commit
         query_id, batch_id = (None, None) if last is None else (last.query_id, last.batch_id)
-        plan = replace(
-            job.plan(query_id=query_id, batch_id=batch_id),
-            watermarks_us={d.name: END_OF_TIME_US for d in self.definitions},
-        )
         with self._unless_over():
-            with self._on_disk():
-                job.record_intent(plan)
             record = self.commit(plan, act(plan), query_id, batch_id, False)
+            assert record is not None  # only the rows of a batch may all be old
             self.publish()
             return record
+
+    @property
+    def _end_of_time(self) -> dict[str, int]:
+        return {d.name: END_OF_TIME_US for d in self.definitions}
 
     def _on_disk(self) -> contextlib.AbstractContextManager[None]:
         return on_disk(self.job.folders.location)
@@ -210,8 +241,6 @@ class BatchProtocol:
         """What this batch is, next to what the log has now (1.2, 4.1)."""
         state = self.job.log.tail()
         last, intent = state.last_commit, state.last_intent
-        if intent is not None and intent.watermark_us == END_OF_TIME_US:
-            intent = None  # to drain the job, which no batch does
         return on_batch(
             BatchFacts(
                 own_epoch=self.job.epoch.epoch,

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from windrow.core.messages import Message, Position
 from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
 from windrow.core.types import HOLDERS, as_type, holds_too_deep, is_text, plain_type, widened
+from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
 from windrow.operators.steps.learning import Needs
@@ -127,7 +127,7 @@ def _readable(text: str) -> str:
 def _times(
     values: list[Any], name: str, time_zone: str | None, unit: TimeUnit | None, made: _Columns
 ) -> pa.Array:
-    zone = None if time_zone is None else ZoneInfo(time_zone)
+    zone = None if time_zone is None else zone_of(time_zone)
     times: list[int | None] = []
     for i, value in enumerate(values):
         time_us, problem = event_time_us(value, zone, unit)
@@ -138,7 +138,7 @@ def _times(
 
 
 def event_time_us(
-    value: Any, zone: ZoneInfo | None, unit: TimeUnit | None = None
+    value: Any, zone: Zone | None, unit: TimeUnit | None = None
 ) -> tuple[int | None, str | None]:
     """(microseconds, None) of what is a time, (None, what is wrong) of what is none."""
     if value is None:
@@ -168,7 +168,7 @@ def event_time_us(
         if value.tzinfo is None:
             if zone is None:
                 return None, f"{value!r} has no time zone: declare time_zone="
-            value = value.replace(tzinfo=zone)
+            return zone.instant(value), None
         return instant_us(value), None
     return None, f"is {_said(value)}, no time"
 

@@ -13,15 +13,17 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.checkpoint.accepting import name_a_zone
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.resting import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.core.errors import BadLocation, CorruptState, StateError
+from windrow.core.errors import BadLocation, ConfigurationError, CorruptState, StateError
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
+from windrow.core.zones import DATABASE
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
     OFFSET,
@@ -92,6 +94,8 @@ class TaskPlan:
     #: False: the store is opened, whatever the commit. A damaged one that was only read, and that somebody else has open, is
     #: still there at the next attempt.
     rests: bool = True
+    #: The release of the time zone database that the driver has.
+    time_zones: str = DATABASE
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
         """The shard, as of the commit before this one."""
@@ -100,6 +104,11 @@ class TaskPlan:
                 f"{self.spec.folders.location} on {socket.gethostname()} is not the folder that the driver sees: it lacks "
                 f"{self.nonce}. Executors and driver have to share it (NFS, for instance), or keep the log elsewhere: "
                 "log=wr.kafka_log(...)"
+            )
+        if self.time_zones != DATABASE and name_a_zone(self.definitions):
+            raise ConfigurationError(
+                f"{socket.gethostname()} has the time zone database {DATABASE}, the driver {self.time_zones}: shards would "
+                "read local times by other rules; install one version of tzdata on all machines"
             )
         local = self.spec.local
         local = None if local is None else local_path(os.path.expandvars(local), "local_dir")

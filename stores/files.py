@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import xxhash
+
 from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
 
 #: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
@@ -40,6 +42,31 @@ def make_folder(path: str) -> None:
         return  # another process was faster
     if FOLDER_MODE in os.environ:
         os.chmod(path, _mode())  # exactly so, whatever the umask
+
+
+def make_durable_folder(path: str) -> None:
+    """Make a folder, and those above it that are missing, whose names survive a power cut.
+
+    A folder is made when the name of the one above it is durable. So of a path that is there, whoever made it, only the last
+    name can be one that its maker had no time to sync.
+    """
+    above = os.path.dirname(path)
+    if not os.path.isdir(path):
+        if above and above != path:
+            make_durable_folder(above)
+        make_folder(path)
+    sync_name(path)
+
+
+def sync_name(path: str) -> None:
+    """Make the name of a folder survive a power cut. A folder above that this user may not read, or that cannot be synced, was
+    there before.
+    """
+    try:
+        sync_directory(os.path.dirname(path))
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+            raise
 
 
 def inode_of(path: str) -> tuple[int, int]:
@@ -174,6 +201,15 @@ class Unnamed:
     def mapped(self) -> mmap.mmap:
         """All of it as memory that the system fills when it is looked at, and may take back. It must not be empty."""
         return mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
+
+
+def digest_of(path: str) -> str:
+    """The xxh3 of 128 bits of a file's content, in hex."""
+    state = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
 
 
 def sync_directory(path: str) -> None:

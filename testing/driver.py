@@ -169,17 +169,18 @@ class TestDriver:
                 self._fed[position] = message
                 self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
-    def advance_event_time(self, to: Instant) -> None:
+    def advance_event_time(self, to: Instant, input: str | None = None) -> None:
         """Say that input is complete up to a moment; works for every kind of watermark.
 
         to: the moment
+        input: of this input alone, whose watermark is `wr.explicit()`
         """
         self._pushed.add(instant_us(to))
-        self.op.advance_watermark(to)
+        self.op.advance_watermark(to, input)
 
-    def advance_watermark(self, to_us: int) -> None:
+    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
         """`advance_event_time` in microseconds, as transcripts call it."""
-        self.advance_event_time(to_us)
+        self.advance_event_time(to_us, input)
 
     def advance_clock(self, by: Duration | int) -> None:
         """Move `now` forward; no step.

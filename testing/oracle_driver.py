@@ -16,7 +16,8 @@ from windrow.testing.ledger import all_panes_equal
 
 #: Of one input, or of several by their names.
 Fed: TypeAlias = "Sequence[Message] | Mapping[str, Sequence[Message]]"
-_Step = tuple[dict[str, list[Message]], int | None, int]
+#: Messages by input; where the caller moves the watermark, and of which input (None: of all); `now`.
+_Step = tuple[dict[str, list[Message]], int | None, str | None, int]
 
 
 class OracleDriver:
@@ -41,8 +42,8 @@ class OracleDriver:
             placed[given.name] = [_placed(m, prefix) for m in by_input.get(given.name, ())]
         self._step(placed, None)
 
-    def advance_watermark(self, to_us: int) -> None:
-        self._step({}, to_us)
+    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
+        self._step({}, to_us, input)
 
     def advance_clock(self, by_us: int) -> None:
         self._clock.advance(timedelta(microseconds=by_us))
@@ -80,8 +81,10 @@ class OracleDriver:
         self._oracle = self._definition.oracle()
         self._watermark = InputsOracle(self._definition)
 
-    def _step(self, messages: dict[str, list[Message]], explicit_us: int | None) -> None:
-        step = (messages, explicit_us, self._clock.now_us())
+    def _step(
+        self, messages: dict[str, list[Message]], explicit_us: int | None, input: str | None = None
+    ) -> None:
+        step = (messages, explicit_us, input, self._clock.now_us())
         panes, dead = self._replay(step)
         self._log.append(step)
         self._sent += panes
@@ -89,12 +92,15 @@ class OracleDriver:
         self._dead += dead
 
     def _replay(self, step: _Step) -> tuple[list[Any], list[DeadLetter]]:
-        messages, explicit_us, now_us = step
+        messages, explicit_us, input, now_us = step
         panes: list[Any] = []
         dead: list[DeadLetter] = []
         if any(messages.values()):
             panes, dead = self._oracle.ingest(messages, now_us, self._watermark.watermark_us)
             self._watermark.observe(self._oracle.counted, now_us)
+        if input is not None and explicit_us is not None:
+            self._watermark.complete(input, explicit_us)
+            explicit_us = None
         told, buried = self._oracle.advance(self._watermark.advance(now_us, explicit_us), now_us)
         return panes + told, dead + buried
 

@@ -120,6 +120,7 @@ class Action:
     label: str = ""
     messages: list[tuple[str, Message]] = field(default_factory=list)
     us: int = 0
+    input: str | None = None
     expected: list[PaneRow | ListedRow] = field(default_factory=list)
     expected_dead: list[DeadLetterRow] = field(default_factory=list)
     windows: list[WindowRow] | None = None
@@ -184,7 +185,7 @@ class _Steps:
             case "watermark":
                 if any(given.watermark.kind != "explicit" for given in self._definition.inputs):
                     raise TranscriptError(f"{label}: the watermark of the definition is not wr.explicit()")
-                self._act(Action("watermark", label, us=_instant(value)))
+                self._act(self._watermark(label, value))
             case "now":
                 self._act(Action("now", label, us=self._clock(value)))
             case "expect":
@@ -198,6 +199,15 @@ class _Steps:
                 self._last(kind, label).kept = {name: _list(some) for name, some in value.items()}
             case _:
                 raise TranscriptError(f"step {number}: unknown key {kind!r}")
+
+    def _watermark(self, label: str, value: Any) -> Action:
+        if not isinstance(value, Mapping):
+            return Action("watermark", label, us=_instant(value))
+        _known(value, tuple(self._offsets), ())
+        if len(value) != 1:
+            raise TranscriptError(f"{label}: {value!r} names several inputs: move one at a time")
+        ((name, at),) = value.items()
+        return Action("watermark", label, us=_instant(at), input=name)
 
     def _act(self, action: Action) -> None:
         self.actions.append(action)

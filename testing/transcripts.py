@@ -13,7 +13,7 @@ expectation cannot pass. Modelled on Beam's trigger transcripts.
     steps                a list of
       - add: [message, ...]     one ingest step, then an advance; `_at: [source, partition, offset]` places it;
                                 {input: [message, ...]} where messages name their input
-      - watermark: instant      moves an explicit watermark, and advances
+      - watermark: instant      moves an explicit watermark, and advances; {input: instant} that of one input
       - now: "+10 seconds"      moves the clock (or an instant); nothing else happens
       - timeout                 advances
       - drain                   advances the watermark to the end of time
@@ -64,8 +64,8 @@ class Driver(Protocol):
         """One ingest step of all `messages`, by input where they name it, then an advance."""
         ...
 
-    def advance_watermark(self, to_us: int) -> None:
-        """Move the explicit watermark, and advance."""
+    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
+        """Move the explicit watermark, of one input or of all, and advance."""
         ...
 
     def advance_clock(self, by_us: int) -> None:
@@ -289,7 +289,7 @@ class _Run:
             case "add":
                 self._feed(action.messages)
             case "watermark":
-                self._driver.advance_watermark(action.us)
+                self._driver.advance_watermark(action.us, action.input)
             case "now":
                 self._driver.advance_clock(action.us)
             case "timeout":

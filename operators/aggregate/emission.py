@@ -18,6 +18,7 @@ from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregate.told import Values, choose, marks, note, told_by
+from windrow.operators.aggregations.base import SumOverflow
 from windrow.operators.aggregations.calculation import Broken, Calculation, any_differ
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
@@ -129,7 +130,7 @@ def bury(
         "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
         "key": {b: row.column(b)[0].as_py() for b in definition.by},
     }
-    if isinstance(broken.error, OverflowError):
+    if isinstance(broken.error, SumOverflow):
         detail = f"{broken.error}: use integer_overflow='decimal' for sums beyond int64"
         dead.add(INTEGER_OVERFLOW, detail, payload, arrived=arrived)
         return

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +48,7 @@ from windrow.core.windows import (
     WindowSpec,
     span_is_small,
 )
+from windrow.core.zones import check_zone
 from windrow.operators.aggregate.definition import default_lateness
 from windrow.operators.aggregate.handing import WINDOW_START
 from windrow.operators.steps.making import Makes, keys_of, time_of
@@ -85,7 +85,7 @@ def normalise(
     keys, time, makes = _made(by, event_time)
     _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
     _check_of(agg, inputs)
-    kept = _retention(retention, window, (*keys, *agg))
+    kept = _retention(retention, window, emit, (*keys, *agg))
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     _check_session(window, agg, kept, emit, keys)
     _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
@@ -319,27 +319,25 @@ def _check_choices(
     if integer_overflow not in ("dead_letter", "decimal"):
         raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
     if time_zone is not None:
-        try:
-            ZoneInfo(time_zone)
-        except (KeyError, ValueError, TypeError):
-            raise ConfigurationError(
-                f"time zone {time_zone!r} is not known: use an IANA name such as 'Europe/Berlin'"
-            ) from None
+        check_zone(time_zone)
     check_unit(event_time_unit)
     if scale not in (None, "small", "large"):
         raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
 
 
 def _retention(
-    retention: Duration | Retention | Forever | None, window: WindowSpec, columns: Sequence[str]
+    retention: Duration | Retention | Forever | None,
+    window: WindowSpec,
+    emit: Emit,
+    columns: Sequence[str],
 ) -> Retention:
-    kept = _kept(retention, window)
+    kept = _kept(retention, window, emit)
     if isinstance(window, Inherited):
         _check_inherited(window, columns, kept)
     return kept
 
 
-def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) -> Retention:
+def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec, emit: Emit) -> Retention:
     if isinstance(retention, Forever):
         return Retention()
     if isinstance(retention, (str, timedelta)):
@@ -357,6 +355,8 @@ def _kept(retention: Duration | Retention | Forever | None, window: WindowSpec) 
             raise RetentionMissing(
                 f"{window!r} never ends, so it is kept for good: say so, retention=wr.forever"
             )
+        if emit.drop_late:
+            return Retention(0)  # no message comes into a window that has fired
         raise RetentionMissing(f"{window!r} needs a retention by time: use retention='7 days', or wr.forever")
     if not isinstance(retention, Retention):
         raise RetentionMissing(

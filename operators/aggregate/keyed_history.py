@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.border import FIRST_US
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat
@@ -24,7 +25,7 @@ from windrow.operators.steps.assigners import WindowAssigner
 from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.operators.steps.filed_rows import inside
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import FIRST_US, Slice
+from windrow.operators.steps.intake import Slice
 from windrow.stores.events import TIME, Stretches, wide, widened
 from windrow.stores.keyed import HASH, Hashes, KeyedEvents
 from windrow.stores.kv import KV, Batch

@@ -59,6 +59,10 @@ class Failure:
     error: Exception
 
 
+class SumOverflow(OverflowError):
+    """A sum of integers does not fit its type."""
+
+
 class Kernel(Protocol):
     """The behaviour of one kind of aggregation. Made from an `Aggregation` and its argument types.
 

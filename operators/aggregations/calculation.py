@@ -18,7 +18,7 @@ from windrow.core.expressions import Expr, note
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Session
 from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel
-from windrow.operators.aggregations.base import Parts, fold, lift_where, take_or_null
+from windrow.operators.aggregations.base import Parts, SumOverflow, fold, lift_where, take_or_null
 from windrow.operators.aggregations.user import evaluate_table_functions
 from windrow.operators.steps.columns import ACCUMULATOR, MESSAGES, PENDING, POSITION_COLUMNS, START
 from windrow.operators.steps.groups import Groups, combine
@@ -229,7 +229,7 @@ class Calculation:
         return merged, broken
 
     def finish(self, columns: Mapping[str, pa.Array], size: int) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values; an overflowed sum is a `Broken` with an OverflowError."""
+        """Values; an overflowed sum is a `Broken` with a `SumOverflow`."""
         values: dict[str, pa.Array] = {}
         broken: list[Broken] = []
         for alias, kernel in self.kernels.items():
@@ -241,7 +241,7 @@ class Calculation:
             overflowed = getattr(kernel, "overflowed", None)
             if overflowed is not None and value.null_count:
                 for g in np.flatnonzero(overflowed(value).to_numpy(zero_copy_only=False)).tolist():
-                    broken.append(Broken(alias, g, OverflowError(f"{alias}: the sum does not fit int64")))
+                    broken.append(Broken(alias, g, SumOverflow(f"{alias}: the sum does not fit int64")))
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}
         if self._counted and MESSAGES in columns:

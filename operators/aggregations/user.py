@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation, UserFunction
+from windrow.core.border import fit
 from windrow.core.errors import BadAggregate, TypeClash
 from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
@@ -134,18 +135,12 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:
     """Results as `kind`; one that is no such value is a Failure of its group, with null."""
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+    fitted = fit(values, kind)
+    for g, why in fitted.misfits.items():
         if failures is None:
-            raise
-    for g, value in enumerate(values):
-        try:
-            pa.array([value], kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-            failures.append(Failure(g, error))
-            values[g] = None
-    return pa.array(values, kind)
+            raise ValueError(why)
+        failures.append(Failure(g, ValueError(why)))
+    return fitted.array
 
 
 def evaluate_table_functions(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Session, Sliding, Tumbling
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.steps.intake import FIRST_US, LAST_US
 
 LEFT, RIGHT = 0, 1
 #: So many times are tried at once.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RangeBetween, RowsBetween
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregations.base import concat_parts
+from windrow.operators.aggregations.base import SumOverflow, concat_parts
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.one_input import Work
 from windrow.operators.over.lines import Lines, ordered
@@ -220,7 +220,7 @@ def buried(
     letters: dict[str, list[tuple[int, str]]] = {}
     for anchor, b in anchors_of(broken, aliases):
         kept[anchor] = False
-        overflow = isinstance(b.error, OverflowError)
+        overflow = isinstance(b.error, SumOverflow)
         reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
         remedy = "use integer_overflow='decimal' for sums beyond int64"
         detail = f"{b.error}: {remedy}" if overflow else f"{b.alias}: {b.error}"

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.border import fit
 from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr
 
@@ -17,8 +18,11 @@ class Raised(Exception):
 
 
 def of_type(value: Any, kind: pa.DataType) -> Any:
-    """What a function of the user's gave, as a value of the type that it declares."""
-    return pa.scalar(value.as_py() if isinstance(value, pa.Scalar) else value, kind).as_py()
+    """What a function of the user's gave, as a value of the type that it declares. Raises where it is none."""
+    fitted = fit([value], kind)
+    if fitted.misfits:
+        raise ValueError(fitted.misfits[0])
+    return fitted.array[0].as_py()
 
 
 def is_true(answer: Any) -> bool:

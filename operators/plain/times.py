@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
+from io import BytesIO
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
+from windrow.core.zones import tzif
 
 #: The first moment of year 1 and the last of year 9999.
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+@cache
+def zone_info(name: str) -> ZoneInfo:
+    """Read a time zone of the pinned database as Python does."""
+    return ZoneInfo.from_file(BytesIO(tzif(name)), key=name)
 
 
 def shown(window: Window | TupleWindow) -> Window | TupleWindow:
@@ -36,7 +45,7 @@ def event_time_us(
         if value.tzinfo is None:
             if time_zone is None:
                 return None
-            value = value.replace(tzinfo=ZoneInfo(time_zone))
+            value = value.replace(tzinfo=zone_info(time_zone))
     elif not isinstance(value, int) or isinstance(value, bool):
         return None
     elif unit is not None:

@@ -23,6 +23,8 @@ class WatermarkOracle:
         self._active_us: dict[Partition, int] = {}
         self._declared_idle: set[Partition] = set()
         self._first_now_us: int | None = None
+        #: How far the caller said that the input is complete, where the watermark is explicit.
+        self.advanced_us: int | None = None
         self.watermark_us = START_OF_TIME_US
 
     def observe(self, times: Iterable[tuple[str, int, int]], now_us: int) -> None:
@@ -61,7 +63,7 @@ class WatermarkOracle:
                 assert self._definition.function is not None
                 return self._definition.function(dict(self._marks_us), now_us)
             case _:
-                return None
+                return self.advanced_us
 
     def _bounded(self, now_us: int) -> int | None:
         """The minimum over partitions that are not idle; none while a declared partition is awaited."""
@@ -105,6 +107,11 @@ class InputsOracle:
         for name, prefix in self._prefixes.items():
             own = [(s.removeprefix(prefix), p, t) for s, p, t in counted if s.startswith(prefix)]
             self._inputs[name].observe(own, now_us)
+
+    def complete(self, name: str, to_us: int) -> None:
+        """The caller says that an input is complete up to a time."""
+        one = self._inputs[name]
+        one.advanced_us = to_us if one.advanced_us is None else max(one.advanced_us, to_us)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """The watermark at `now_us`, or where the caller asks it to go."""

@@ -6,7 +6,6 @@ Seed 003 "Window advancement", seed 001 "Window Option"; semantics "Assignment",
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, to_datetime
@@ -21,6 +20,7 @@ from windrow.core.windows import (
     TupleSession,
     WindowSpec,
 )
+from windrow.operators.plain.times import zone_info
 
 _EPOCH_DAY = date(1970, 1, 1)
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -68,7 +68,10 @@ def _calendar_window(spec: Calendar, time_us: int) -> Window:
     Where clocks are set back across midnight a local date comes twice; then instants decide, not dates: the
     windows are the stretches between one first moment and the next.
     """
-    unit = _unit_of(spec, to_datetime(time_us).astimezone(ZoneInfo(spec.time_zone)).date())
+    local = to_datetime(time_us).astimezone(zone_info(spec.time_zone)) - timedelta(
+        microseconds=spec.offset_us
+    )
+    unit = _unit_of(spec, local.date())
     while time_us < _first_moment(spec, unit):
         unit -= 1
     while time_us >= _first_moment(spec, unit + 1):
@@ -101,13 +104,13 @@ def _first_day(spec: Calendar, unit: int) -> date:
 
 
 def _first_moment(spec: Calendar, unit: int) -> int:
-    """The instant of the unit's first local midnight, or the first moment after a gap that swallowed it."""
-    day, zone = _first_day(spec, unit), ZoneInfo(spec.time_zone)
-    midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
-    instant = midnight.astimezone(UTC)
-    if instant.astimezone(zone).replace(tzinfo=None) == midnight.replace(tzinfo=None):
+    """The instant at which clocks first show the unit's local start, or the first moment after a gap that swallowed it."""
+    day, zone = _first_day(spec, unit), zone_info(spec.time_zone)
+    begin = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(microseconds=spec.offset_us)
+    instant = begin.astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) == begin.replace(tzinfo=None):
         return instant_us(instant)
-    after = midnight.replace(fold=1)  # in a gap, fold 0 counts with the offset before it and fold 1 after it
+    after = begin.replace(fold=1)  # in a gap, fold 0 counts with the offset before it and fold 1 after it
     low, high = instant_us(after.astimezone(UTC)), instant_us(instant)
     while low < high:
         middle = (low + high) // 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 import pyarrow as pa
 
+from windrow.core.border import fit
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
@@ -74,9 +74,6 @@ class Calls:
         self.definition, self.cfs = definition, Families(definition.name)
         self.work, self.made, self.watermark_us, self._fires = work, made, watermark_us, fires
         self.kv = Overlay(work.kv)
-        self._whole = [
-            f for f in definition.emits if pa.types.is_nested(f.type) or pa.types.is_integer(f.type)
-        ]
 
     def finish(self) -> None:
         self.work.kv.write(self.kv.batch)
@@ -129,11 +126,9 @@ class Calls:
             unknown = [name for name in row if name not in emits]
             if unknown:
                 raise ValueError(f"column {unknown[0]!r} is none of emits={emits}")
-            for column in self._whole:
-                _check_whole(row.get(column.name), column.name, column.type)
-        columns = [[v] * len(rows) for v in (*key.values, time_us)]
-        columns += [[row.get(name) for row in rows] for name in emits]
-        arrays = [_column(c, field) for c, field in zip(columns, self.made, strict=True)]
+        ours = zip((*key.values, time_us), self.made, strict=False)
+        arrays = [pa.array([value] * len(rows), field.type) for value, field in ours]
+        arrays += [_column([row.get(f.name) for row in rows], f) for f in self.definition.emits]
         return pa.table(arrays, schema=self.made)
 
     # -- how long a key lives ---------------------------------------------------------------------------------------
@@ -194,25 +189,7 @@ class Calls:
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"column {field.name!r} is to be {field.type}: {error}") from error
-
-
-def _check_whole(value: Any, column: str, kind: pa.DataType) -> None:
-    """Refuse what Arrow would cut to fit an integer, also inside lists and structs, and fields that a struct has not."""
-    if value is None:
-        return
-    if pa.types.is_integer(kind):
-        if isinstance(value, Number) and value != int(value):  # type: ignore[call-overload]
-            raise ValueError(f"column {column!r} is {value!r}, and {kind} holds no fractions")
-    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
-        unknown = [name for name in value if kind.get_field_index(name) < 0]
-        if unknown:
-            raise ValueError(f"column {column!r} has a field {unknown[0]!r}, which {kind} has not")
-        for field in kind:
-            _check_whole(value.get(field.name), f"{column}.{field.name}", field.type)
-    elif pa.types.is_list(kind) and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        for one in value:
-            _check_whole(one, column, kind.value_type)
+    fitted = fit(values, field.type)
+    for why in fitted.misfits.values():
+        raise ValueError(f"column {field.name!r} is to be {field.type}: {why}")
+    return fitted.array

@@ -11,13 +11,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray
 from windrow.core.errors import BadWindow
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Calendar, Global, Hopping, Tumbling, WindowSpec
+from windrow.core.zones import zone_of
 
 
 class WindowAssigner(Protocol):
@@ -84,7 +83,8 @@ class GlobalAssigner:
 
 
 class CalendarAssigner:
-    """Calendar units of a named zone. A window starts at local midnight, or at the first moment after a gap there."""
+    """Calendar units of a named zone. A window starts at the first instant at which clocks show its local start or more, so
+    an instant is in the unit of the furthest local time by then, which never goes back."""
 
     _DAY_OFFSET: ClassVar = {
         "monday": 3,
@@ -98,41 +98,33 @@ class CalendarAssigner:
     _MONTHS: ClassVar = {"month": 1, "quarter": 3, "year": 12}
 
     def __init__(self, spec: Calendar) -> None:
-        self._zone = spec.time_zone
+        self._zone, self._offset = zone_of(spec.time_zone), spec.offset_us
         self._months = self._MONTHS.get(spec.unit, 0) * spec.n
         self._days = (7 if spec.unit == "week" else 1) * spec.n
         self._phase = self._DAY_OFFSET[spec.week_start] if spec.unit == "week" else 0
 
-    def _local(self, times_us: IntArray) -> npt.NDArray[np.datetime64]:
-        stamps = pa.array(times_us).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
-        zoned = stamps.cast(pa.timestamp("us", self._zone))
-        local: npt.NDArray[np.datetime64] = pc.local_timestamp(zoned).to_numpy(zero_copy_only=False)
-        return local
-
-    def _instants(self, local_days: npt.NDArray[np.datetime64]) -> IntArray:
-        naive = pa.array(local_days.astype("datetime64[us]"))
-        zoned = pc.assume_timezone(naive, self._zone, ambiguous="earliest", nonexistent="latest")
-        return np.asarray(zoned.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-    def _units(self, local: npt.NDArray[np.datetime64]) -> IntArray:
+    def _units(self, times_us: IntArray) -> IntArray:
+        """The number of the unit that holds each instant."""
+        local = (self._zone.furthest(times_us) - self._offset).astype("datetime64[us]")
         if self._months:
             return local.astype("datetime64[M]").astype(np.int64) // self._months
         return (local.astype("datetime64[D]").astype(np.int64) + self._phase) // self._days
 
-    def _first_day(self, units: IntArray) -> npt.NDArray[np.datetime64]:
+    def _starts(self, units: IntArray) -> IntArray:
+        days: npt.NDArray[np.datetime64]
         if self._months:
-            return (units * self._months).astype("datetime64[M]").astype("datetime64[D]")
-        return (units * self._days - self._phase).astype("datetime64[D]")
+            days = (units * self._months).astype("datetime64[M]").astype("datetime64[D]")
+        else:
+            days = (units * self._days - self._phase).astype("datetime64[D]")
+        return self._zone.first_instants(days.astype("datetime64[us]").astype(np.int64) + self._offset)
 
     def assign(self, times_us: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        units = self._units(self._local(times_us))
-        distinct, inverse = np.unique(units, return_inverse=True)
-        starts = self._instants(self._first_day(distinct))
-        ends = self._instants(self._first_day(distinct + 1))
+        units, inverse = np.unique(self._units(times_us), return_inverse=True)
+        starts, ends = self._starts(units), self._starts(units + 1)
         return np.arange(len(times_us), dtype=np.int64), starts[inverse], ends[inverse]
 
     def ends(self, starts_us: IntArray) -> IntArray:
-        return self.assign(starts_us)[2]
+        return self.assign(np.minimum(starts_us, _LAST_US))[2]
 
     def first_open(self, time_us: int) -> int:
         if time_us > _LAST_US:
@@ -140,8 +132,8 @@ class CalendarAssigner:
         return int(self.assign(np.array([max(time_us, _FIRST_US)]))[1][0])
 
 
-#: Local time arithmetic is kept near the years 1 to 9999. The first moment is that of the first event that there can be.
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_200_000_000_000
+#: The first moment of the first event that there can be, and one that lies beyond all windows.
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 2**60
 
 
 def assigner_of(window: WindowSpec) -> WindowAssigner:

@@ -163,7 +163,7 @@ def _value(one: pa.Scalar) -> Any:
     try:
         return one.as_py()
     except (OverflowError, ValueError):
-        return one.cast(pa.int64()).as_py()
+        return one.value
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:

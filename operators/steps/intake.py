@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Protocol
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray, is_one
+from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
-from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, show_duration, to_datetime
+from windrow.core.time import END_OF_TIME_US, TIME_UNITS, TimeUnit, instant_us, show_duration, to_datetime
 from windrow.core.types import widened
+from windrow.core.zones import zone_of
 from windrow.operators.steps.columns import (
     MALFORMED_ROW,
     OFFSET,
@@ -35,9 +36,6 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-
-#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Reading(Protocol):
@@ -141,13 +139,12 @@ def event_times(
     if pa.types.is_null(kind):
         return pa.nulls(len(values), pa.int64())
     if pa.types.is_timestamp(kind):
-        if kind.tz is None:
-            return _localised(values, name, time_zone)
-        return values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        times = _counted(values, kind.unit)
+        return _localised(times, kind, name, time_zone) if kind.tz is None else times
     if pa.types.is_integer(kind):
         return _counted(values, unit or "us")
     if pa.types.is_date(kind):
-        return _localised(values.cast(pa.timestamp("us")), name, time_zone)
+        return _localised(_counted(values.cast(pa.date64()), "ms"), kind, name, time_zone)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _parsed(values, time_zone)
     if pa.types.is_floating(kind):
@@ -176,29 +173,29 @@ def in_known_times(
 
 
 def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
-    """Integers of a unit as microseconds; null where these do not fit."""
-    whole = values.cast(pa.int64())
+    """Integers of a unit as microseconds; what does not fit stays beyond all years that there are."""
+    whole = values if values.type == pa.uint64() else values.cast(pa.int64())
     many, each_us = TIME_UNITS[unit]
-    if many == each_us:
+    if many == each_us and whole is not values:
         return whole
-    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
-    beyond = np.abs(numbers // many) > LAST_US // each_us
-    times = np.where(beyond, 0, numbers // many) * each_us
-    return pa.array(times, mask=beyond | whole.is_null().to_numpy(zero_copy_only=False))
+    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False) // many
+    furthest = END_OF_TIME_US // each_us
+    times = np.maximum(np.minimum(numbers, furthest).astype(np.int64), -furthest) * each_us
+    return pa.array(times, mask=values.is_null().to_numpy(zero_copy_only=False))
 
 
-def _localised(values: pa.Array, name: str, time_zone: str | None) -> pa.Array:
+def _localised(local: pa.Array, kind: pa.DataType, name: str, time_zone: str | None) -> pa.Array:
+    """Instants of local times in microseconds. kind: as they came."""
     if time_zone is None:
         raise TypeClash(
-            f"event time {name!r} has no time zone (type {values.type}): declare it with time_zone='Europe/Berlin', or 'UTC'"
+            f"event time {name!r} has no time zone (type {kind}): declare it with time_zone='Europe/Berlin', or 'UTC'"
         )
-    naive = values.cast(pa.timestamp("us"), safe=False)
-    zoned = pc.assume_timezone(naive, time_zone, ambiguous="earliest", nonexistent="latest")
-    return zoned.cast(pa.int64())
+    instants = zone_of(time_zone).instants(local.fill_null(0).to_numpy(zero_copy_only=False))
+    return pa.array(instants, mask=local.is_null().to_numpy(zero_copy_only=False))
 
 
 def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
-    zone = None if time_zone is None else ZoneInfo(time_zone)
+    zone = None if time_zone is None else zone_of(time_zone)
     distinct = values.dictionary_encode()
 
     def parse(text: str | None) -> int | None:
@@ -208,11 +205,9 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
             moment = datetime.fromisoformat(text)
         except ValueError:
             return None
-        if moment.tzinfo is None:
-            if zone is None:
-                return None
-            moment = moment.replace(tzinfo=zone)
-        return instant_us(moment)
+        if moment.tzinfo is not None:
+            return instant_us(moment)
+        return None if zone is None else zone.instant(moment)
 
     return pa.array([parse(t) for t in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
 

@@ -14,6 +14,9 @@ from windrow.core.policy import Watermark
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 
+#: A partition of no message: its mark is where `advance_watermark(to, input=)` brought the input.
+_ADVANCED: Partition = ("", -1)
+
 
 class Taking(Protocol):
     """What has inputs, each with a watermark; sources of positions begin with the prefix of their input."""
@@ -22,6 +25,12 @@ class Taking(Protocol):
     def inputs(self) -> tuple[Input, ...]: ...
 
     def prefix(self, given: Input) -> str: ...
+
+
+def advanced(definition: Taking, given: Input) -> Partition:
+    """Name the partition whose mark is where `advance_watermark(to, input=)` brought an input."""
+    source, partition = _ADVANCED
+    return definition.prefix(given) + source, partition
 
 
 def idle_partitions(
@@ -48,7 +57,7 @@ def watermark_us(
     """The watermark, not below `before_us`; `marks` is the largest event time of each partition."""
     match watermark.kind:
         case "explicit":
-            return before_us
+            return max(before_us, marks.get(_ADVANCED, before_us))
         case "fixed":
             return max(before_us, now_us - watermark.delay_us)
         case "custom":

@@ -72,12 +72,14 @@ class Attempt:
         """Keep what a step said."""
         self.results.append(result)
         for partition, largest in result.marks.items():
-            known = self.marks.get(partition)
-            highest = (
-                largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
-            )
-            self.marks[partition] = Mark(max_time_us=highest, seen_us=self.now_us)
-            self.fresh_marks[partition] = highest
+            self.mark(partition, largest)
+
+    def mark(self, partition: Partition, largest: int) -> None:
+        """Raise the mark of a partition to an event time, where it is not above it."""
+        known = self.marks.get(partition)
+        highest = largest if known is None or known.max_time_us is None else max(largest, known.max_time_us)
+        self.marks[partition] = Mark(max_time_us=highest, seen_us=self.now_us)
+        self.fresh_marks[partition] = highest
 
 
 def ingested(logic: Logic, kv: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:

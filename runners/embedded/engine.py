@@ -22,6 +22,7 @@ from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, clock_of
 from windrow.core.errors import CorruptState, Fenced
+from windrow.core.inputs import Input
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.positions import Partition
@@ -29,7 +30,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead import of_operator
 from windrow.operators.steps.progress import only_time_passed
-from windrow.operators.steps.watermarks import watermark_of
+from windrow.operators.steps.watermarks import advanced, watermark_of
 from windrow.runners.embedded.attempt import Attempt, Whole, ingested
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
@@ -188,13 +189,17 @@ class Engine:
         largest, seen = staged.largest_us(marks), staged.seen_us(marks)
         return watermark_of(self.definition, largest, seen, now_us, staged.watermark_us)[0]
 
-    def advance_to(self, watermark: int, now_us: int) -> Attempt:
-        """A step: event time comes to `watermark`."""
-        logic = self.logic
-        attempt = self.attempt(
-            now_us,
-            lambda tried: tried.advance(lambda kv: logic.advance(kv, watermark, now_us), watermark),
-        )
+    def advance_to(self, watermark: int, now_us: int, given: Input | None = None) -> Attempt:
+        """A step: event time comes to `watermark`. given: of this input alone; the others may hold the operator back."""
+
+        def step(tried: Attempt) -> None:
+            reached = watermark
+            if given is not None:
+                tried.mark(advanced(self.definition, given), watermark)
+                reached = self.watermark(now_us, tried.marks)
+            tried.advance(lambda kv: self.logic.advance(kv, reached, now_us), reached)
+
+        attempt = self.attempt(now_us, step)
         self.take_over(attempt)
         return attempt
 

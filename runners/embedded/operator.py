@@ -19,6 +19,7 @@ from windrow.checkpoint.health import Health
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.clock import Clock
 from windrow.core.errors import (
+    BadWatermark,
     ConfigurationError,
     OperatorClosed,
     OperatorPaused,
@@ -30,7 +31,7 @@ from windrow.core.messages import DeadLetter, StoredMessage, TupleWindow, Window
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
-from windrow.operators.view import View, stored
+from windrow.operators.view import View, check_message_bounds, stored, window_bounds
 from windrow.runners.embedded.attempt import one_at_a_time
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.given import Given, Many, message_of
@@ -155,13 +156,28 @@ class Embedded:
         self.engine.let_time_pass(self.engine.now())
 
     @one_at_a_time
-    def advance_watermark(self, to: Instant) -> None:
-        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it)."""
+    def advance_watermark(self, to: Instant, input: str | None = None) -> None:
+        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it).
+
+        input: this input alone, whose watermark has to be `wr.explicit()`. The operator's watermark is then the least that was
+            said of its inputs; it does not go below where a call without `input` brought it
+
+        Raises `BadInstant` (WR116), `BadWatermark` (WR110) where that input has another watermark, `InputError` where there is
+        no such input.
+        """
         self._check_open()
         to_us = instant_us(to, "watermark")
+        given = None if input is None else self._intake.input(input)
+        if given is not None and given.watermark.kind != "explicit":
+            raise BadWatermark(
+                f"advance_watermark(input={input!r}): its watermark is {given.watermark!r}, moved by messages or the clock: "
+                "give it watermark=wr.explicit(), or leave input= out"
+            )
         self._ready()
         now_us = self.engine.now()
-        self.engine.advance_to(max(self.engine.watermark(now_us), to_us), now_us)
+        if given is None:
+            to_us = max(self.engine.watermark(now_us), to_us)
+        self.engine.advance_to(to_us, now_us, given)
 
     @one_at_a_time
     def drain(self) -> None:
@@ -221,22 +237,24 @@ class Embedded:
         start: Instant | None = None,
         end: Instant | None = None,
         *,
+        covering: bool = False,
         key: Any = None,
         input: str | None = None,
         operator: str | None = None,
     ) -> Sequence[WindowInfo]:
         """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
-        These begin at `end` or before, and end after `start`: with `start` after `end`, windows that hold both and all between.
+        These begin at `end` or before, and end after `start`. `covering`: only windows that hold all of the range.
         `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a
         job with several, which; by default the one that has `input`, or the last. Of a join, `input` says of which side: its
         tumbling and hopping windows are those that cover a kept message, a sliding one ends where one stands, an unbounded one
         holds all, one of rows the newest.
+
+        Raises `BadInstant` (WR116) where `start` is after `end`.
         """
         self._ready()
-        return self.engine.read(
-            lambda: self._view("windows", operator, input).windows(start, end, key, input)
-        )
+        low, high = window_bounds(start, end, covering)
+        return self.engine.read(lambda: self._view("windows", operator, input).windows(low, high, key, input))
 
     @one_at_a_time
     def get_messages(
@@ -252,9 +270,11 @@ class Embedded:
 
         `start`: a time, a time and an offset among messages of that time, or a window of `get_windows`, without `end`.
         Joins keep messages, by `input`, and aggregates of the full-state design. `operator`: of a job with several, which; by
-        default the one that has `input`, or the last that keeps messages. `key`: by that input's names.
+        default the one that has `input`, or the last that keeps messages. `key`: by that input's names. Raises
+        `BadInstant` (WR116) where `start` is after `end`.
         """
         self._ready()
+        check_message_bounds(start, end)
 
         def read() -> list[StoredMessage]:
             found = self._view("messages", operator, input).messages(start, end, key, input)

@@ -185,6 +185,23 @@ class BatchFunction:
         Call it when the query has read everything and has ended. stream: what it reads, needed where no batch has come in this
         process: the columns are taken from it.
         """
+        self._without_input(spark, stream, BatchProtocol.drain)
+
+    def advance(self, spark: SparkSession, stream: DataFrame | None = None) -> None:
+        """Make one more commit, without input, that emits the windows that the last batch closed; none where it closed none.
+
+        Call it when a query with `availableNow` has ended: Spark's own append mode ends so. The builder's `awaitTermination`
+        does. stream: as in `drain`.
+        """
+        if self._job is not None or Job.shards_at(self.location, self.log) is not None:
+            self._without_input(spark, stream, BatchProtocol.advance)
+
+    def _without_input(
+        self,
+        spark: SparkSession,
+        stream: DataFrame | None,
+        commit: Callable[[BatchProtocol, Callable[[Plan], Sequence[Answer]]], Commit | None],
+    ) -> None:
         if stream is not None and self.input_schema is None:
             if self._job is None:
                 self._honour(stream)
@@ -192,21 +209,20 @@ class BatchFunction:
         with on_disk(self.location):
             self._open(spark)
         started = time.monotonic()
-        protocol, schema = self._protocol(spark), self.input_schema
-        if schema is None and not protocol.drained:
-            self.publish(spark)
-            raise StateError(
-                "no batch has come yet, so that the columns of the input are not known: use drain(spark, stream)"
-            )
+        schema = self.input_schema
 
         def act(plan: Plan) -> list[Answer]:
-            assert schema is not None
+            if schema is None:
+                raise StateError(
+                    "no batch has come yet, so that the columns of the input are not known: use "
+                    f"{commit.__name__}(spark, stream)"
+                )
             nothing = spark.createDataFrame([], schema)
             if self.reads is not None:
                 nothing, _ = self._positioned(nothing)
             return self._action.run(spark, nothing, plan, False)
 
-        record = protocol.drain(act)
+        record = commit(self._protocol(spark), act)
         if record is not None:
             self._tell(record, -1 if record.batch_id is None else record.batch_id, started)
 

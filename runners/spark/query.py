@@ -34,6 +34,8 @@ class WindowQuery:
         self._query: StreamingQuery | None = None
         #: Whether all that there was when `drain` was called is read.
         self._all_read = False
+        #: Held by the thread that makes the last commit of a run with `availableNow`, and whether it is made.
+        self._ending, self._ended = threading.RLock(), False
 
     def begin(self, query: StreamingQuery) -> None:
         self._query = query
@@ -83,13 +85,31 @@ class WindowQuery:
         self.batch.listeners.append(listener)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """As Spark's; in the main thread Ctrl-C and SIGTERM stop the query, after the batch that is in work."""
+        """Wait as Spark's does; in the main thread Ctrl-C and SIGTERM stop the query, after the batch that is in work.
+
+        A run with `availableNow` that has read everything ends with one more commit, without input: it emits the windows that
+        the last batch closed, as Spark's own append mode does. It is made here, also beyond the timeout. A program that
+        never calls this leaves it to the next run.
+        """
+        if not self._await(timeout):
+            return False
+        self._end_run()
+        return None if timeout is None else True
+
+    def _end_run(self) -> None:
+        with self._ending:
+            if self._ends_by_itself and not self._ended and found_nothing_more(self.query):
+                self.batch.advance(self._spark)
+                self._ended = True
+
+    def _await(self, timeout: float | None = None) -> bool:
+        """Wait until Spark's query ends. False where the time was over before."""
         ends = None if timeout is None else time.monotonic() + timeout
         with Interrupts(f"the query at {self.batch.location}") as interrupts:
             while True:
                 left = LOOK_S if ends is None else min(LOOK_S, max(ends - time.monotonic(), 0.001))
                 if self.query.awaitTermination(left):  # type: ignore[arg-type]
-                    return None if timeout is None else True
+                    return True
                 if interrupts.asked is not None:
                     self.stop()
                 elif ends is not None and time.monotonic() >= ends:
@@ -97,7 +117,9 @@ class WindowQuery:
 
     def processAllAvailable(self) -> None:
         """Return when what the sources had at the call is committed. Raises where the query failed."""
-        if self._ends_by_itself or not self._read_what_is_there():
+        if self._ends_by_itself:
+            self.awaitTermination()
+        elif not self._read_what_is_there():
             self.query.awaitTermination()
 
     def stop(self) -> None:
@@ -111,7 +133,9 @@ class WindowQuery:
         if self.query.isActive:
             self._all_read = False
             self._end()
-        self.batch.close()
+        with self._ending:
+            self._ended = True
+            self.batch.close()
 
     def _end(self) -> None:
         """Stop Spark's query where no batch is in work."""
@@ -131,7 +155,7 @@ class WindowQuery:
         if self.query.isActive and not self._ends_by_itself:
             self._all_read = self._read_what_is_there()
             self._end()
-        self.awaitTermination()
+        self._await()
         if self._ends_by_itself:
             # Whoever has stopped it: Spark too ends it where it finds nothing more, and says so.
             self._all_read = found_nothing_more(self.query)

@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from windrow.checkpoint.job import Job
+from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
 from windrow.core.inputs import Input
 from windrow.core.location import local_path
@@ -44,7 +45,7 @@ from windrow.operators.steps.columns import (
     TIME_MIN,
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
-from windrow.operators.steps.intake import FIRST_US, LAST_US, event_times, last_times
+from windrow.operators.steps.intake import event_times, last_times
 from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import limit, passed

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import instant_us, is_number
+from windrow.operators.view import WINDOWS, window_bounds
 from windrow.runners.spark.pushed import Pushed
 from windrow.runners.state import State
 from windrow.runners.state.definitions import imported, location_and_log
@@ -138,10 +139,17 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
     key = json.loads(options["key"]) if "key" in options else None
     key = tuple(key) if isinstance(key, list) else key
     start, end = (_instant(options.get(n)) for n in ("start", "end"))
+    window_bounds(start, end)
+    crossed = False
     if pushed is not None:
         start, end = pushed.narrowed(state.timed(table, operator, name), start, end)
         key = pushed.key(state.key_types(operator, name, table), key)
-    return state.table(table, start, end, key=key, operator=operator, input=name)
+        # `window.start <= 12 AND window.end > 15` is of windows that hold both; of messages the filters leave none.
+        crossed = start is not None and end is not None and start > end
+    if crossed:
+        start, end = end, start
+    covering = crossed and table == WINDOWS
+    return state.table(table, start, end, covering=covering, key=key, operator=operator, input=name)
 
 
 def _instant(text: str | None) -> int | None:

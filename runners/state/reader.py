@@ -30,7 +30,7 @@ from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, Tu
 from windrow.core.time import START_OF_TIME_US, Instant
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.view import View, stored
+from windrow.operators.view import MESSAGES, View, check_message_bounds, stored, window_bounds
 from windrow.runners.letters import letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
@@ -229,21 +229,24 @@ class State:
         start: Instant | None = None,
         end: Instant | None = None,
         *,
+        covering: bool = False,
         key: Any = None,
         operator: str | None = None,
         input: str | None = None,
     ) -> Sequence[WindowInfo]:
         """Windows that overlap the closed range `[start, end]`, sorted; `input` says of which side of a join.
 
-        As `get_windows` of an open operator.
+        `covering`: only windows that hold all of the range. As `get_windows` of an open operator.
         """
-        return self._ask("windows", operator, input, lambda view: view.windows(start, end, key, input))
+        low, high = window_bounds(start, end, covering)
+        return self._ask("windows", operator, input, lambda view: view.windows(low, high, key, input))
 
     def windows_table(
         self,
         start: Instant | None = None,
         end: Instant | None = None,
         *,
+        covering: bool = False,
         key: Any = None,
         operator: str | None = None,
         input: str | None = None,
@@ -251,7 +254,7 @@ class State:
         """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired; of a join's input without keys,
         aggregates and panes.
         """
-        return self.table("windows", start, end, key=key, operator=operator, input=input)
+        return self.table("windows", start, end, covering=covering, key=key, operator=operator, input=input)
 
     def get_messages(
         self,
@@ -266,6 +269,7 @@ class State:
 
         As `get_messages` of an open operator.
         """
+        check_message_bounds(start, end)
         found = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
         return [m for some in found for m in stored(some)]
 
@@ -287,11 +291,19 @@ class State:
         start: Any = None,
         end: Any = None,
         *,
+        covering: bool = False,
         key: Any = None,
         operator: str | None = None,
         input: str | None = None,
     ) -> pa.Table:
-        """A table of an operator as rows: "windows" or "messages"; of a process function "state" or "timers"."""
+        """A table of an operator as rows: "windows" or "messages"; of a process function "state" or "timers".
+
+        `covering`: only windows that hold all of the range.
+        """
+        if table == MESSAGES:
+            check_message_bounds(start, end)
+        else:
+            start, end = window_bounds(start, end, covering)
         return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
 
     def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:

@@ -94,6 +94,10 @@ class Checks:
                     raise Broken(
                         f"{due} was due at {now_us}, and no commit was made after commit {commit.commit}"
                     )
+            if commit.commit in self.stage.ended_runs:
+                due = judge.overdue(advance.now_us)
+                if any(due.rows.values()) or due.letters:
+                    raise Broken(f"{due} was due when a run ended with commit {commit.commit}")
         ends = {partition: end for partition, end in self.stage.ends().items() if end}
         if reached != ends:
             raise Broken(f"rows up to {reached} are counted, there are rows up to {ends}")

@@ -30,7 +30,7 @@ class Disk:
     """
 
     _fsync, _link, _rename = staticmethod(os.fsync), staticmethod(os.link), staticmethod(os.rename)
-    _unlink = staticmethod(os.unlink)
+    _unlink, _mkdir = staticmethod(os.unlink), staticmethod(os.mkdir)
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -55,6 +55,11 @@ class Disk:
     def link(self, source: str, target: str, **more: Any) -> None:
         self._point(os.fspath(target), "file is linked")
         self._link(source, target, **more)
+
+    def mkdir(self, path: str, *more: Any, **options: Any) -> None:
+        """A driver may die right after it, before the name is synced."""
+        self._mkdir(path, *more, **options)
+        self._point(os.fspath(path), "new folder is synced")
 
     def rename(self, source: str, target: str, **more: Any) -> None:
         self._point(os.fspath(target), "file is renamed")
@@ -120,7 +125,7 @@ class Disk:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
         for entry in entries:
-            kept = everything_here and entry.name in ("executor-0", "executor-1", "sink", "job")
+            kept = everything_here and entry.name in ("executor-0", "executor-1")
             if not kept and (entry.name, entry.inode()) not in synced and chance.random() < 0.5:
                 self._world.counts["lost: names"] += 1
                 if entry.is_dir():

@@ -73,6 +73,8 @@ class Driver:
         while True:
             ranges = self._plan(batch_id)
             if ranges is None:
+                if self.stage.runs_end:
+                    self._end_run(protocol)
                 if self.world.calm:
                     return
                 self.world.park()
@@ -97,6 +99,14 @@ class Driver:
         self.world.say(f"    {self.process} makes no commit after {commit}")
         self.world.counts["batches without a record"] += 1
         self.stage.rests.append((commit, now_us))
+
+    def _end_run(self, protocol: BatchProtocol) -> None:
+        """Do what a run with `availableNow` does at its end; note it, to look afterwards whether anything was left."""
+        record = protocol.advance(lambda plan: self._run(plan, []))
+        if record is not None:
+            self.world.say(f"    {self.process} has made commit {record.commit} at the end of a run")
+            self.world.counts["commits at the end of a run"] += 1
+        self.stage.ended_runs.append(protocol.job.progress.commit)
 
     def open(self) -> BatchProtocol:
         world, stage = self.world, self.stage

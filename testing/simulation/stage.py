@@ -86,6 +86,9 @@ class Stage:
         self.believed: list[tuple[str, Commit]] = []
         #: (last commit, now) of every batch that left no record.
         self.rests: list[tuple[int, int]] = []
+        #: True if drivers end a run, as with `availableNow`, where nothing has come; and the last commit of each run.
+        self.runs_end = Random(f"runs of {world.seed}").random() < 0.3
+        self.ended_runs: list[int] = []
         self._shards: dict[tuple[int, Position], int | None] = {}
 
     # -- the input --------------------------------------------------------------------------------------------------
@@ -219,10 +222,10 @@ class Stage:
             (log, "decode_payload", lru_cache(None)(decode_payload)),  # a schedule reads its log very often
             (os, "fsync", self.disk.fsync),
             (os, "link", self.disk.link),
+            (os, "mkdir", self.disk.mkdir),
             (os, "rename", self.disk.rename),
             (os, "unlink", self.disk.unlink),
             (manifests, "RECORDS", 3),  # few commits are many here
-            (manifests, "RUN_LEAST", 2),
             (secrets, "token_hex", lambda n=32: names.randbytes(n).hex()),
             (time, "monotonic", self.world.monotonic),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=names.randbytes(16), version=4)),

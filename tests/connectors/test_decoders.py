@@ -44,12 +44,15 @@ POISON: list[tuple[bytes | None, str]] = [
     (None, "the record has no value"),
     (b"", "the value is empty"),
     (b"  ", "the value is empty"),
-    (b"{bad", "JSON parse error"),
-    (b"[1]", "JSON parse error"),
-    (b'{"n": "x"}', "JSON parse error"),
-    (b"\xff\x00", "JSON parse error"),
-    (b'{"n": 1}\n{"n": 2}', "2 objects in 1 values"),
-    (b'{"n": 1}{"n": 2}', "2 objects in 1 values"),
+    (b"{bad", "no JSON: Expecting property name"),
+    (b"[1]", "a list, where an object is expected"),
+    (b"null", "a NoneType, where an object is expected"),
+    (b'{"n": "x"}', "column 'n': 'x' is no int64"),
+    (b'{"n": 1.5}', "column 'n': 1.5 is no int64"),
+    (b'{"n": 1, "n": 2}', "column 'n': 'n' comes twice"),
+    (b"\xff\x00", "no JSON: 'utf-8' codec can't decode"),
+    (b'{"n": 1}\n{"n": 2}', "no JSON: Extra data"),
+    (b'{"n": 1}{"n": 2}', "no JSON: Extra data"),
 ]
 
 

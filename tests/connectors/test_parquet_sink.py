@@ -1,10 +1,10 @@
-"""What a Parquet sink has counts once, whoever dies or sleeps wherever; and its files are few after however many commits."""
+"""A Parquet sink has each commit once, wherever a driver dies or sleeps; and a glob sees no row twice."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from windrow.checkpoint.storage import FolderRecords
 from windrow.connectors import manifests
 from windrow.connectors.manifests import Manifest
 from windrow.connectors.sinks import PaneFiles, ParquetSink, pane_files
+from windrow.core.envelope import Kind, seal
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.messages import Token
 
@@ -49,6 +50,11 @@ class Commits:
         """The commit of each pane that counts."""
         table = wr.read_panes(self.sink) if os.path.isdir(self.sink) else pa.table({})
         return table.column("commit").to_pylist() if table.num_columns else []
+
+    def glob(self) -> list[int]:
+        """The commit of each row that a reader finds that knows nothing of windrow."""
+        files = sorted(Path(self.sink).glob("*.parquet"))
+        return sorted(n for file in files for n in pq.read_table(file).column("commit").to_pylist())
 
 
 def of(commits: range) -> list[int]:
@@ -96,7 +102,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few records are many, and no disk is waited for."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(manifests, "RECORDS", 2)
-    monkeypatch.setattr(manifests, "RUN_LEAST", 4)
 
 
 def publish(commits: Commits, numbers: range) -> None:
@@ -110,14 +115,13 @@ def publish(commits: Commits, numbers: range) -> None:
                 commits.publish(sink, number)
 
 
-@pytest.mark.parametrize("by_an_older_windrow", [False, True])
-def test_a_driver_may_die_anywhere(tmp_path: Path, by_an_older_windrow: bool) -> None:
+def test_a_driver_may_die_anywhere(tmp_path: Path) -> None:
     """Whatever it was at, a reader sees whole commits, the newest or the one before, and the next driver goes on."""
     at, done = 0, False
     while not done:
         at += 1
         commits = Commits(tmp_path, at)
-        (older if by_an_older_windrow else publish)(commits, range(1, 4))
+        publish(commits, range(1, 4))
 
         def die(n: int, at: int = at) -> None:
             if n == at:
@@ -132,12 +136,12 @@ def test_a_driver_may_die_anywhere(tmp_path: Path, by_an_older_windrow: bool) ->
         found = commits.read()
         assert found in [of(range(1, last + 1)) for last in range(3, 9)]
         publish(commits, range(1, 12))
-        assert commits.read() == of(range(1, 12))
+        assert commits.read() == commits.glob() == of(range(1, 12))
     assert at > 60
 
 
 def test_an_older_driver_may_sleep_anywhere_and_publish_late(tmp_path: Path) -> None:
-    """Others publish, merge and remove meanwhile, so that even the number that it was about to take is free again."""
+    """Others publish and remove records meanwhile, so that even the number that it was about to take is free again."""
     at, done = 0, False
     while not done:
         at += 1
@@ -155,7 +159,7 @@ def test_an_older_driver_may_sleep_anywhere_and_publish_late(tmp_path: Path) -> 
         done = not slept
         assert commits.read() == of(range(1, 9))
         publish(commits, range(1, 11))
-        assert commits.read() == of(range(1, 11))
+        assert commits.read() == commits.glob() == of(range(1, 11))
     assert at > 40
 
 
@@ -167,6 +171,9 @@ def test_a_reader_sees_whole_commits_at_any_moment(tmp_path: Path) -> None:
         found = commits.read()
         assert found == of(range(1, len(found) // 4 + 1))
         seen.append(len(found) // 4)
+        globbed = commits.glob()
+        assert globbed[: len(found)] == found  # and files of the commit that is being published
+        assert all(globbed.count(n) in (2, 4) for n in globbed[len(found) :])
 
     with watched(look):
         publish(commits, range(1, 20))
@@ -175,7 +182,7 @@ def test_a_reader_sees_whole_commits_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_overtaken_anywhere(tmp_path: Path) -> None:
-    """What it is about to read was merged and removed, twice over."""
+    """The record that it is about to read was removed."""
     at, done = 0, False
     while not done:
         at += 1
@@ -196,126 +203,80 @@ def test_a_reader_is_overtaken_anywhere(tmp_path: Path) -> None:
     assert at > 5
 
 
-@pytest.mark.proves("Sinks: Parquet, small files merged")
-def test_files_and_records_are_few_however_many_commits_there_were(
+def test_records_are_few_however_many_commits_there_were(tmp_path: Path) -> None:
+    commits = Commits(tmp_path)
+    publish(commits, range(1, 101))
+    assert commits.read() == commits.glob() == of(range(1, 101))
+    assert len(list(Path(commits.sink, "_manifests", "job-1~n").iterdir())) <= manifests.RECORDS
+
+
+def test_a_file_that_cannot_be_linked_is_copied_out_of_sight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifests, "RECORDS", 16)
-    monkeypatch.setattr(manifests, "RUN_LEAST", 16)
-    commits = Commits(tmp_path)
-    sink = wr.sinks.parquet(commits.sink)
-    for number in range(1, 301):
-        commits.publish(sink, number)
-    assert commits.read() == of(range(1, 301))
-    assert len(pane_files(commits.sink)) < 90  # some are being merged
-    there = [name for _, _, names in os.walk(commits.sink) for name in names]
-    assert len(there) < 190
+    """A copy that is not whole yet is seen by no reader, of the folder or of its Parquet files, and is swept."""
+    link = os.link
+    monkeypatch.setattr(os, "link", lambda a, b: refuse() if str(b).endswith(".parquet") else link(a, b))
 
+    def refuse() -> None:
+        raise OSError(18, "Invalid cross-device link")
 
-def test_large_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "LARGE_BYTES", 100)
-    commits = Commits(tmp_path)
-    publish(commits, range(1, 30))
-    assert len(pane_files(commits.sink)) == 2 * 29
-    assert commits.read() == of(range(1, 30))
-
-
-def test_columns_that_do_not_go_together_are_left_apart(tmp_path: Path) -> None:
-    sink = wr.sinks.parquet(str(tmp_path / "out"))
-    for commit in range(1, 12):
-        path = tmp_path / f"{commit}.parquet"
-        pq.write_table(pa.table({"x": [commit] if commit % 2 else [str(commit)]}), path)
-        sink.publish(Token("job-1", commit), PaneFiles((str(path),), 1, "n", DEFINITION, "job-1"))
-    assert [pq.read_table(f).column("x").to_pylist()[0] for f in pane_files(sink.path)] == [
-        n if n % 2 else str(n) for n in range(1, 12)
-    ]
-
-
-def older(commits: Commits, numbers: range) -> None:
-    """As windrow before it merged anything."""
-    folder = Path(commits.sink, "_manifests")
-    folder.mkdir(parents=True, exist_ok=True)
-    for commit in numbers:
-        name = f"part-{commit:012d}.parquet"
-        pq.write_table(pa.table({"commit": [commit] * 4, "x": [0, 7, 1, 7]}), Path(commits.sink, name))
-        body = {"format": 1, "job": "job-1", "operator": "n", "commit": commit, "rows": 4, "files": [name]}
-        (folder / f"job-1-n-{commit:012d}.manifest").write_text(json.dumps(body))
-
-
-def test_what_an_older_windrow_published_is_read_and_merged(tmp_path: Path) -> None:
-    commits = Commits(tmp_path)
-    older(commits, range(1, 12))
-    assert commits.read() == of(range(1, 12))
-    assert wr.sinks.parquet(commits.sink).last_commit("job-1", "n") == 11
-    for last in range(12, 26):
-        publish(commits, range(last, last + 1))
-        assert commits.read() == of(range(1, last + 1))
-    assert not list(Path(commits.sink, "_manifests").glob("*.manifest"))
-
-
-def test_the_next_driver_removes_what_one_that_died_was_merging(tmp_path: Path) -> None:
-    commits = Commits(tmp_path)
-    publish(commits, range(1, 4))
-    orphan = Path(commits.sink, f"merged-job-1-n-{0:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
-    mine = Path(commits.sink, f"merged-job-1-n-{99:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
-    others = Path(commits.sink, f"merged-job-1-n-x-{0:020d}-{1:012d}-{3:012d}-0123abcd.parquet")
-    unfinished = Path(commits.sink, f"merged-job-1-n-{1:012d}-{3:012d}-0123abcd.parquet.tmp")
-    for path in (orphan, mine, others, unfinished):
-        path.touch()
-    publish(commits, range(4, 5))
-    assert [path.exists() for path in (orphan, mine, others, unfinished)] == [False, True, True, False]
-
-
-def test_merging_is_spread_over_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No commit pays for all of it: few files are read in each."""
-    monkeypatch.setattr(manifests, "RECORDS", 16)
-    monkeypatch.setattr(manifests, "RUN_LEAST", 16)
-    read: list[str] = []
-    read_file = manifests.read_file
-    monkeypatch.setattr(manifests, "read_file", lambda path: read.append(path) or read_file(path))
-    commits = Commits(tmp_path)
-    sink = wr.sinks.parquet(commits.sink)
-    most = 0
-    for number in range(1, 101):
-        commits.publish(sink, number)
-        most, _ = max(most, len(read)), read.clear()
-    assert 0 < most <= 8  # of two files a commit
-    assert len(pane_files(commits.sink)) < 90  # some are being merged
-    assert commits.read() == of(range(1, 101))
-
-
-def test_a_record_that_is_gone_or_damaged_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "RECORDS", 3)
     commits = Commits(tmp_path)
     publish(commits, range(1, 3))
-    records = Path(Manifest(commits.sink, "job-1", "n").records.path)
-    first, second = sorted(records.glob("*.wrl"))
-    kept = second.read_text()
-    second.write_text("{")
-    with pytest.raises(CorruptState, match=r"record 1 of .* cannot be read"):
-        commits.read()
-    second.write_text(kept.replace('"format": 2', '"format": 9'))
-    with pytest.raises(NewerFormat, match="has format 9, this windrow reads up to 2"):
-        commits.read()
-    second.write_text(kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda a, b: (_ for _ in ()).throw(Died))
+        with pytest.raises(Died):
+            publish(commits, range(3, 4))
+    assert commits.read() == commits.glob() == of(range(1, 3))
+    assert [name for name in os.listdir(commits.sink) if not name.startswith("part-")] == ["_manifests"]
+    publish(commits, range(3, 5))
+    assert commits.read() == commits.glob() == of(range(1, 5))
+    publish(commits, range(5, 5))
+    wr.sinks.parquet(commits.sink).publish(Token("job-1", 4), PaneFiles((), 0, "n", DEFINITION, "job-1"))
+    assert not list(Path(commits.sink).rglob("*.tmp"))
+
+
+def test_files_of_a_commit_that_are_removed_or_damaged_are_named(tmp_path: Path) -> None:
+    commits = Commits(tmp_path)
+    publish(commits, range(1, 4))
+    first = Path(pane_files(commits.sink)[0])
+    data = first.read_bytes()
     first.unlink()
-    with pytest.raises(CorruptState, match=r"has records \[1\], of which one is missing"):
+    with pytest.raises(
+        CorruptState, match=r"has 5 files of operator 'n' of job-1 up to commit 3, and 6 were published"
+    ):
+        commits.read()
+    first.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    with pytest.raises(CorruptState, match=re.escape(f"{first} is damaged")):
         commits.read()
 
 
-def test_merged_panes_still_say_which_columns_are_keys(tmp_path: Path) -> None:
-    sums = wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("1 second"),
-        agg={"n": wr.sum("v")},
-        retention="1 minute",
-    )
+def test_names_are_found_whatever_operators_and_jobs_are_called(tmp_path: Path) -> None:
+    """The longest operator's name, and names that are the beginning of others."""
+    file = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"x": [1]}), file)
     sink = wr.sinks.parquet(str(tmp_path / "out"))
-    with sums.open(str(tmp_path / "job"), sink=sink) as op:
-        for second in range(20):
-            value = 1 if second < 10 else 1.5
-            op.add_message(wr.Message({"k": "a", "t": second * 1_000_000, "v": value}))
-            op.timeout()
-    assert len(pane_files(sink.path)) < 12
-    assert wr.latest(wr.read_panes(sink.path)).column("n").to_pylist() == [1.0] * 10 + [1.5] * 9
+    names = ["n", "n-1", "_n", ".n", "n.parquet", "\u754c" * 64]
+    for name in names:
+        for job in ("job-0123456789ab", "job-0123456789abc"[:15]):
+            sink.publish(Token(job, 7), PaneFiles((str(file),) * 2, 2, name, DEFINITION, job))
+    for name in names:
+        assert wr.read_panes(sink.path, name).num_rows == 4
+    assert len(list(Path(sink.path).glob("*.parquet"))) == wr.read_panes(sink.path).num_rows == 4 * len(names)
+
+
+def test_a_record_that_is_damaged_is_named(tmp_path: Path) -> None:
+    commits = Commits(tmp_path)
+    publish(commits, range(1, 3))
+    second = Path(Manifest(commits.sink, "job-1", "n").records.path) / f"{2:020d}.wrl"
+    kept = second.read_bytes()
+    for at in range(len(kept)):
+        second.write_bytes(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+        with pytest.raises(CorruptState, match=r"record 2 of .* cannot be read"):
+            commits.read()
+    second.write_bytes(seal(Kind.SINK_MANIFEST, b"", 9))
+    with pytest.raises(NewerFormat, match="has format version 9, this windrow knows versions up to 1"):
+        commits.read()
+    second.rename(second.with_name(f"{3:020d}.wrl"))
+    (second.with_name(f"{3:020d}.wrl")).write_bytes(kept)
+    with pytest.raises(CorruptState, match=r"record 3 of .* \(it is of commit 2 of 'n' of job-1\)"):
+        commits.read()

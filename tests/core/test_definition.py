@@ -269,6 +269,20 @@ def test_only_percentiles_and_functions_of_the_messages_keep_messages() -> None:
     assert not define().full_state
 
 
+@pytest.mark.proves("Emission: `Emit.append()` and `Emit.update()` need no retention")
+@pytest.mark.parametrize("emit", [wr.Emit.append(), wr.Emit.update()])
+@pytest.mark.parametrize(
+    "window", [wr.tumbling("1 hour"), wr.session("5 minutes"), wr.calendar("day", time_zone="UTC")]
+)
+def test_what_takes_nothing_late_needs_no_retention(emit: wr.Emit, window: Any) -> None:
+    alone = define(emit=emit, window=window, retention=None)
+    assert (alone.retention.time_us, alone.allowed_lateness_us) == (0, 0)
+    assert alone == define(emit=emit, window=window, retention="0 seconds") == eval(repr(alone), {"wr": wr})
+    for unbounded in ({"window": wr.global_window()}, TUPLES):
+        with pytest.raises(e.RetentionMissing):
+            define(emit=emit, retention=None, **unbounded)
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 TUPLES = {"window": wr.tuples(3)}
@@ -384,6 +398,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "many windows": (lambda: wr.hopping("1 day", "8 s"), e.BadWindow, ["'1 day'", "'8 s'", "10,800", "10,000", "a larger hop"]),
     "many tuples": (lambda: wr.tuples(10_001, step=1), e.BadWindow, ["10001", "step 1", "10,001", "10,000", "a larger step"]),
     "calendar": (lambda: wr.calendar("hour", time_zone="UTC"), e.BadWindow, ["'hour'", "day, week"]),
+    "calendar too long": (
+        lambda: wr.calendar("10000 years", time_zone="UTC"), e.BadWindow, ["'10000 years'", "a number to 9999"],
+    ),
+    "calendar offset": (
+        lambda: wr.calendar("day", time_zone="UTC", offset="-24 hours"), e.BadWindow, ["'-24 hours'", "less than '1 day'"],
+    ),
     "calendar zone": (lambda: wr.calendar("day", time_zone="Mars"), e.BadWindow, ["'Mars'", "IANA"]),
     "week start": (lambda: wr.calendar("week", time_zone="UTC", week_start="x"), e.BadWindow, ["'x'", "monday"]),
     "sliding back": (lambda: wr.sliding("-1 s"), e.BadWindow, ["before '-1 s'", "'0 seconds' or more"]),

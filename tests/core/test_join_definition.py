@@ -125,6 +125,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "a table with a policy": (
         lambda: side("a", static=True, deliver=wr.deliver.newest(2)), e.ConfigurationError, ["newest(2)", "'a'", "taken whole"],
     ),
+    "no zone": (lambda: side("a", time_zone="Mars"), e.ConfigurationError, ["'Mars'", "IANA"]),
     "no kind": (lambda: made(how="outer"), e.ConfigurationError, ["'outer'", "full"]),
     "one name": (lambda: made(right=side("orders", time_zone="UTC")), e.ConfigurationError, ["'orders'", "names of their own"]),
     "our column": (lambda: made(on="pane"), e.ReservedColumn, ["'pane'", "'orders'", "rename"]),

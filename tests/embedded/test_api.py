@@ -254,7 +254,23 @@ def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str)
         assert starts() == [(0, "a"), (10, "a"), (10, "b"), (20, "a"), (30, "a")]
         assert starts(10, 20) == [(10, "a"), (10, "b"), (20, "a")]
         assert starts(9, 10) == [(0, "a"), (10, "a"), (10, "b")]
-        assert starts(15, 12) == [(10, "a"), (10, "b")] and starts(20, 12) == []  # that hold both
+        for asked in (op.get_windows, op.get_messages):
+            with pytest.raises(e.BadInstant, match="start=15000000 is after end=12000000: swap them"):
+                asked(15 * SECOND, 12 * SECOND)
+        for wrong in (None, 12 * SECOND), (12 * SECOND, None):
+            with pytest.raises(
+                e.BadInstant, match=r"covering=True with .*: no window holds a range without bounds"
+            ):
+                op.get_windows(*wrong, covering=True)
+        with pytest.raises(e.BadInstant, match="covering"):
+            op.get_windows(1, 2, covering=1)  # type: ignore[arg-type]
+
+        def covering(*bounds: int) -> list[tuple[int, Any]]:
+            found = op.get_windows(*(b * SECOND for b in bounds), covering=True)
+            return [(w.window.start_us // SECOND, w.key["k"]) for w in found]  # type: ignore[union-attr]
+
+        assert covering(12, 15) == covering(10, 19) == [(10, "a"), (10, "b")]
+        assert covering(12, 20) == covering(9, 12) == []
         assert [w.key for w in op.get_windows(key="b")] == [{"k": "b"}]
         assert op.get_windows(key={"k": "c"}) == []
 

@@ -181,7 +181,11 @@ class Life:
             case "watermark":
                 reached_us = max(driver.op.watermark, self.case.start_us)
                 if reached_us < END_OF_TIME_US:
-                    driver.advance_event_time(reached_us + value * self.case.unit_us)
+                    given = self.case.definition.inputs
+                    own = [i.name for i in given if i.watermark.kind == "explicit" and len(given) > 1]
+                    driver.advance_event_time(
+                        reached_us + value * self.case.unit_us, [*own, None][value % (len(own) + 1)]
+                    )
             case "drain":
                 driver.drain()
             case "clock":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import windrow as wr
+from tests.deep import examples
+from windrow.core.errors import BadWatermark, InputError
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.stores.kv import MemoryKV
@@ -65,3 +70,42 @@ def test_rows_without_positions_move_that_of_their_input() -> None:
     marks = operator.ingest(kv, tables, 0).marks
     assert marks == {("a:", 0): 50 * S, ("b:", 0): 60 * S}
     assert watermark_of(join, marks, {}, 0, START_OF_TIME_US)[0] == 50 * S
+
+
+INPUTS = [wr.Input(name, event_time="t", watermark=wr.explicit()) for name in "abc"]
+OPERATORS: list[Any] = [
+    wr.Join(left=INPUTS[0], right=INPUTS[1], within=("0 s", "1 s")),
+    wr.CoGroup(inputs=INPUTS, by="k", window=wr.tumbling("1 s"), agg={"n": wr.count()}, retention="1 s"),
+]
+
+
+@pytest.mark.proves("Watermarks: explicit, of each input by itself")
+@pytest.mark.parametrize("definition", OPERATORS, ids=["join", "cogroup"])
+@given(data=st.data())
+@examples(15, deep=500)
+def test_it_is_the_least_that_was_said_of_the_inputs_also_after_reopening(definition: Any, data: Any) -> None:
+    names = [i.name for i in definition.inputs]
+    said, due = dict.fromkeys(names, START_OF_TIME_US), START_OF_TIME_US
+    with tempfile.TemporaryDirectory() as folder:
+        op = definition.open(folder)
+        for name, to in data.draw(st.lists(st.tuples(st.sampled_from([*names, None]), st.integers(1, 30)))):
+            if name is None:
+                due = max(due, to * S)
+            else:
+                said[name] = max(said[name], to * S)
+                due = max(due, *[min(said.values())])
+            op.advance_watermark(to * S, input=name)
+            assert op.watermark == due
+            if to % 4 == 0:
+                op.close()
+                op = definition.open(folder)
+                assert op.watermark == due
+        op.close()
+
+
+def test_only_an_explicit_one_is_moved_by_input(tmp_path: Any) -> None:
+    with define({}, {}).open(str(tmp_path)) as op:
+        with pytest.raises(BadWatermark, match=r"input='a'\): its watermark is wr.bounded\('0 seconds'\)"):
+            op.advance_watermark(1, input="a")
+        with pytest.raises(InputError, match="'z'"):
+            op.advance_watermark(1, input="z")

@@ -44,9 +44,9 @@ class Lives(TestDriver):
         self._act()
         super().feed(messages, input)
 
-    def advance_watermark(self, to_us: int) -> None:
+    def advance_watermark(self, to_us: int, input: str | None = None) -> None:
         self._act()
-        super().advance_watermark(to_us)
+        super().advance_watermark(to_us, input)
 
     def timeout(self) -> None:
         self._act()

@@ -22,9 +22,10 @@ from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import Shard, ShardSpec
-from windrow.checkpoint.storage import MemoryRecords
+from windrow.checkpoint.storage import FolderRecords, MemoryRecords
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.connectors.kafka.resuming import job_offsets
+from windrow.connectors.manifests import Manifest
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost
 from windrow.core.messages import Token
@@ -155,6 +156,36 @@ def test_a_batch_that_comes_after_an_interrupted_drain_is_not_computed_at_the_en
     assert again is not None and again.watermark_us != END_OF_TIME_US
 
 
+def test_the_end_of_a_run_is_one_commit_whatever_it_died_of(drivers: Drivers) -> None:
+    """Its intent keeps `now`, and no batch redoes it; the next batch follows the last one."""
+
+    def five(first: int) -> Callable[..., Sequence[Answer]]:
+        moved = [Answer(ShardResult(shard=0), {P0: first * 1_000_000}, {P0: first}, {P0: first + 5})]
+        return lambda *_: moved
+
+    drivers.open().batch("q", 0, True, five(0))
+    for die in (True, False):
+
+        def alone(plan: Plan, *_: Any, die: bool = die) -> Sequence[Answer]:
+            if die:
+                raise KeyboardInterrupt
+            return [Answer(ShardResult(shard=0), {}, {}, {})]
+
+        protocol = drivers.open()
+        intents = protocol.job.log.last_intent
+        if die:
+            with pytest.raises(KeyboardInterrupt):
+                protocol.advance(alone)
+        else:
+            record = protocol.advance(alone)
+            assert intents is not None and (intents.query_id, intents.batch_id) == (None, None)
+            assert record is not None and record.now_us == intents.now_us
+            assert (record.commit, record.query_id, record.batch_id) == (2, "q", 0)
+    assert protocol.advance(alone) is None  # nothing is left
+    following = drivers.open().batch("q", 1, True, five(5))
+    assert following is not None and following.commit == 3
+
+
 def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
     """It was about to publish; the sink had the commits of the next driver."""
     sink = Told(0)
@@ -277,6 +308,51 @@ def test_the_names_of_a_jobs_folders_survive_a_power_cut(tmp_path: Path, synced:
     assert set(synced) >= {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "job")}
 
 
+class Died(BaseException):
+    """The driver did, before it synced a folder."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: JobFolders(path).make(),
+        lambda path: FolderRecords(path).prepare(),
+        lambda path: Manifest(path, "job", "n").open(),
+    ],
+    ids=["job", "log", "sink"],
+)
+def test_a_driver_that_died_before_it_synced_leaves_no_name_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], object]
+) -> None:
+    """Folders that the next driver finds had been made, and not synced: a power cut took the whole log (seed 770107)."""
+    fsync, left, durable = os.fsync, 0, set[str]()
+
+    def sync(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Died
+        fsync(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.isdir(path):
+            durable.update(os.path.join(path, name) for name in os.listdir(descriptor))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    at, done = 0, False
+    while not done:
+        at, left = at + 1, at + 1
+        durable.clear()
+        path = tmp_path / str(at) / "a" / "b"
+        try:
+            make(str(path))
+            done = True
+        except Died:
+            make(str(path))
+        made = [path.parent.parent, *path.parent.parent.rglob("*")]
+        assert {str(p) for p in made if p.is_dir()} <= durable
+    assert at > 3
+
+
 def test_the_names_of_a_snapshots_folders_are_synced_before_its_manifest(
     spec: ShardSpec, tmp_path: Path, synced: list[str]
 ) -> None:
@@ -319,20 +395,17 @@ def test_a_driver_that_finds_the_job_begun_by_another_is_no_driver_of_it(tmp_pat
 
 
 def test_a_parquet_sink_says_nothing_that_a_power_cut_can_take_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, synced: list[str]
 ) -> None:
     """Who made the manifest died before its name was synced; whoever is told of it never publishes that commit again
     (seed 5086)."""
-    sink = wr.sinks.parquet(str(tmp_path))
-    folder = tmp_path / "_manifests"
-    folder.mkdir()
-    (folder / "job-n-000000000002.manifest").write_text(
-        '{"job": "job", "operator": "n", "commit": 2, "files": []}'
-    )
-    synced: list[str] = []
-    monkeypatch.setattr("windrow.connectors.manifests.sync_directory", synced.append)
-    assert sink.last_commit("job", "n") == 2
-    assert synced == [str(folder)]
+    sink, file = wr.sinks.parquet(str(tmp_path / "out")), tmp_path / "p.parquet"
+    write_parquet(pa.table({"x": [1]}), str(file))
+    sink.publish(Token("job", 2), PaneFiles((str(file),), 1, "n", DEFINITION, "job"))
+    synced.clear()
+    assert wr.sinks.parquet(sink.path).last_commit("job", "n") == 2
+    records = tmp_path / "out" / "_manifests" / "job~n"
+    assert set(synced) >= {str(records), *map(str, list(records.parents)[:3])}
 
 
 def test_a_query_that_begins_at_a_jobs_offsets_does_not_outlive_them(

@@ -389,6 +389,11 @@ def one_watermark_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Job, "plan", alike)
 
 
+def a_run_ends_with_its_last_batch(patch: pytest.MonkeyPatch) -> None:
+    """The windows that the last batch closed wait for the next run."""
+    patch.setattr(BatchProtocol, "advance", lambda self, act: None)
+
+
 COUNTS = wr.Aggregate(
     by="k",
     event_time="t",
@@ -444,6 +449,7 @@ MUTANTS: list[tuple[Mutate, int]] = [
     (an_inner_step_is_not_recorded, 8),
     (the_offset_of_an_input_is_one_too_low, 0),
     (one_watermark_for_all, 12),
+    (a_run_ends_with_its_last_batch, 0),
 ]
 
 

@@ -34,7 +34,7 @@ def run(spark: Any, folder: Path, name: str, local: str | None = None, *, drain:
     if local is not None:
         writer = writer.option("localDir", local)
     query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    query.query.awaitTermination()  # Spark's own: a run that is not drained leaves its end to the next one
     if drain:
         query.drain()
     query.stop()

@@ -249,13 +249,20 @@ def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     spark: Any, feed: Any, tmp_path: Any, kind: pa.DataType
 ) -> None:
     schema = pa.schema([("t", kind), ("k", pa.string()), ("v", pa.int64())])
-    local = datetime(2013, 7, 1, 5, 10)
-    rows = [{"t": local if kind == pa.timestamp("us") else str(local), "k": "a", "v": 1}]
-    definition = define({"n": wr.count()}, window=wr.tumbling("1 hour"), time_zone="America/New_York")
+    instants = {
+        datetime(2013, 7, 1, 5, 10): datetime(2013, 7, 1, 9, 10, tzinfo=UTC),
+        datetime(2025, 3, 9, 2, 30): datetime(2025, 3, 9, 7, 30, tzinfo=UTC),  # in a gap
+        datetime(2025, 11, 2, 1, 30): datetime(2025, 11, 2, 5, 30, tzinfo=UTC),  # comes twice
+        datetime(2038, 7, 15, 8): datetime(2038, 7, 15, 12, tzinfo=UTC),
+    }
+    rows = [{"t": t if kind == pa.timestamp("us") else str(t), "k": "a", "v": 1} for t in instants]
+    definition = define(
+        {"n": wr.count()}, window=wr.tumbling("1 us"), time_zone="America/New_York", max_ahead=wr.forever
+    )
     source = feed("naive", schema)
     source.ddl = f"t {'string' if kind == pa.string() else 'timestamp_ntz'}, k string, v bigint"
-    [pane] = run(spark, source, tmp_path, definition, [rows])
-    assert to_datetime(pane.window.start_us) == datetime(2013, 7, 1, 9, tzinfo=UTC)
+    panes = run(spark, source, tmp_path, definition, [rows])
+    assert sorted({to_datetime(pane.window.start_us) for pane in panes}) == list(instants.values())
 
 
 @pytest.mark.proves("Watermarks: custom")

@@ -29,9 +29,10 @@ def run(spark: Any, source: Any, checkpoint: Path, out: Path) -> None:
     writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
 
-def rows_of(out: Path) -> list[tuple[Any, ...]]:
+def rows_of(out: Path, after: int = 0) -> list[tuple[Any, ...]]:
+    """The newest panes; those of commits after one."""
     current = wr.latest(wr.read_panes(str(out))).to_pylist() if out.exists() else []
-    return sorted((r["window"]["start"], r["k"], r["n"], r["mid"]) for r in current)
+    return sorted((r["window"]["start"], r["k"], r["n"], r["mid"]) for r in current if r["commit"] > after)
 
 
 @pytest.mark.proves("Tools: `windrow fork`, of a Spark job")
@@ -50,8 +51,8 @@ def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path, with
     assert rows_of(tmp_path / "forked") == []
     before = rows_of(tmp_path / "out")
     assert [r[2] for r in before] == [1, 2, 1, 1]
+    forked_at = max(r["commit"] for r in wr.read_panes(str(tmp_path / "out")).to_pylist())
     source.add(rows(4, 21, 22))
     run(spark, source, tmp_path / "job", tmp_path / "out")
     run(spark, source, tmp_path / "fork", tmp_path / "forked")
-    new = [r for r in rows_of(tmp_path / "out") if r not in before]
-    assert rows_of(tmp_path / "forked") == new != []
+    assert rows_of(tmp_path / "forked") == rows_of(tmp_path / "out", forked_at) != []

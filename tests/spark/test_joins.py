@@ -214,7 +214,7 @@ def test_the_watermark_is_the_least_of_both_inputs(spark: Any, feed: Any, tmp_pa
         .start()
     )
     query.awaitTermination()
-    assert query.lastProgress["eventTime"]["watermark"] == (at(40) - timedelta(seconds=5)).isoformat()
+    assert query.lastProgress["eventTime"]["watermark"] == (at(41) - timedelta(seconds=5)).isoformat()
     query.stop()
 
 

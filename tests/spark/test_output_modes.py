@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,37 @@ def test_append_and_update_give_the_rows_of_sparks_modes(
     assert set().union(*got["append"]) == set().union(*expected["append"])
     assert sum(map(len, got["append"])) == sum(map(len, expected["append"])) > 5
     assert sum(map(len, got["update"])) > 20
+
+
+@pytest.mark.proves(
+    "Emission: a run with `availableNow` ends with the rows that Spark's own append mode ends it with"
+)
+def test_each_run_with_available_now_emits_what_sparks_own_does(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    """Windows that the last batch of a run closes are emitted by that run, not by the next one."""
+    mine, span = WINDOWS["tumbling"]
+    source, sink, rows = feed(), wr.sinks.memory(), list[Any]()
+    aggregated = (
+        source.stream(spark)
+        .withWatermark("t", "5 seconds")
+        .groupBy(F.window("t", *span), "k")
+        .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+        .select(F.unix_micros("window.start").alias("w"), "k", "n", "s")
+    )
+    theirs = aggregated.writeStream.foreachBatch(lambda df, _: rows.extend(tuple(r) for r in df.collect()))
+    theirs = theirs.option("checkpointLocation", str(tmp_path / "theirs"))
+    for batch in files(2)[:2]:
+        source.add(batch)
+        rows.clear()
+        sink.panes.clear()
+        theirs.trigger(availableNow=True).start().awaitTermination()
+        stream = ours(mine)[0].writeStream(source.stream(spark)).sink(sink)
+        query = stream.option("checkpointLocation", str(tmp_path / "ours")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        commits = query.batch.job.progress.commit
+        query.awaitTermination()
+        assert query.batch.job.progress.commit == commits
+        query.stop()
+        assert sorted((p.window.start_us, p.key["k"], p["n"], p["s"]) for p in sink.panes) == sorted(rows)
+        assert rows

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from windrow.connectors.manifests import Manifest
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
 from windrow.core.message_keys import decode_position, position_prefix
@@ -102,6 +103,7 @@ WRITERS: dict[str, Callable[[], bytes]] = {
     "batch": lambda: example_batch().encode(),
     "segment": lambda: encode_segment(7, 2, example_batch(), {"offsets": {"flights": 5}}),
     "snapshot-manifest": example_manifest,
+    "sink-manifest": lambda: Manifest("out", "job-1", "n").record(7, 9),
 }
 
 
@@ -125,6 +127,7 @@ def test_the_rest_of_the_page_reads_back(tmp_path: Path) -> None:
     for name, layout in LAYOUTS.items():
         assert MessageStore(layout).split(EXAMPLES[name]).position == POSITION
     assert Batch.decode(EXAMPLES["batch"]) == example_batch()
+    assert Manifest("out", "job-1", "n").decode(EXAMPLES["sink-manifest"], 7) == 9
     assert decode_segment(EXAMPLES["segment"]) == (7, 2, example_batch(), {"offsets": {"flights": 5}})
 
 

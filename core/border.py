@@ -1,0 +1,449 @@
+"""The border: values of outside become values of a column exactly, or it is said which do not, and why.
+
+`fit` is for Python values of a known type, such as results of a user's function. `read` is for Python values that say their
+type themselves, such as those of messages. `faults` is for columns of Arrow. `pa.array` is no check: it cuts fractions, and
+drops times of day and zones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.types import HOLDERS, holds_too_deep, is_listlike, is_text
+
+#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+#: Durations are less than 2**63 microseconds, which Python and Spark hold as well.
+_LONGEST_US = 2**63 - 1
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY_MS = 86_400_000
+_NONE = type(None)
+#: Values that Arrow refuses where they do not fit the type, by what it is: no other look at them is needed.
+_SURE: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
+    (pa.types.is_integer, frozenset({int, _NONE})),
+    (pa.types.is_float64, frozenset({float, int, _NONE})),
+    (is_text, frozenset({str, _NONE})),
+    (pa.types.is_boolean, frozenset({bool, _NONE})),
+    (pa.types.is_binary, frozenset({bytes, _NONE})),
+    (pa.types.is_decimal, frozenset({int, Decimal, _NONE})),
+)
+#: Classes that are in columns together, beside None, and that Arrow reads without loss.
+_TOGETHER = (frozenset({int, float}), frozenset({int, Decimal}))
+#: Classes that Arrow reads as they are.
+_ORDINARY = frozenset({_NONE, int, float, bool, str, bytes, Decimal, date, datetime, time, timedelta})
+_TEMPORAL = (date, time, timedelta)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A column, null where a value does not fit; why, by row."""
+
+    array: pa.Array
+    misfits: Mapping[int, str] = field(default_factory=dict)
+
+
+def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
+    """Make a column of `kind` of Python values. A value fits if the column holds it exactly: as the same number, text, moment.
+
+    Floats are the nearest of their type, NaT and NA are null. What does not fit is null, and is said why.
+    """
+    try:
+        classes = set(map(type, values)) - {_NONE}
+        if pa.types.is_struct(kind) and kind.num_fields and all(issubclass(c, Mapping) for c in classes):
+            return _fit_structs(values, kind)
+        if pa.types.is_list(kind) and classes <= {list, tuple}:
+            return _fit_lists(values, kind)
+        if any(issubclass(c, HOLDERS) for c in classes) and any(map(holds_too_deep, values)):
+            raise ValueError("too deep")  # Arrow follows them until the process is gone
+        if _in_sure(values, kind):
+            array = pa.array(values, kind, from_pandas=False)
+            if not _is_sound(array):
+                raise ValueError("a moment outside the years 1 to 9999")
+            return Fitted(array)
+        plains = [plain(v) for v in values]
+        finer = any(
+            getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in plains
+        )  # of pandas; Arrow drops them
+        if finer and len(values) > 1:
+            raise ValueError("nanoseconds")
+        array = pa.array([v.value for v in plains] if finer else plains, kind, from_pandas=False)
+        same = [_is_same(v, held, kind) for v, held in zip(plains, array.to_pylist(), strict=True)]
+    except (MemoryError, OSError):
+        raise
+    except Exception:  # also out of code of the value's
+        if len(values) > 1:
+            return _fit_halves(values, kind)
+        return Fitted(
+            pa.nulls(len(values), kind), {i: f"{said(v)} is no {kind}" for i, v in enumerate(values)}
+        )
+    if all(same):
+        return Fitted(array)
+    lossy = {i: f"{said(values[i])} is no {kind} without loss" for i, one in enumerate(same) if not one}
+    held = [v if one else None for v, one in zip(plains, same, strict=True)]
+    return Fitted(pa.array(held, kind, from_pandas=False), lossy)
+
+
+def _fit_halves(values: Sequence[Any], kind: pa.DataType) -> Fitted:
+    middle = len(values) // 2
+    first, second = fit(values[:middle], kind), fit(values[middle:], kind)
+    misfits = {**first.misfits, **{middle + i: why for i, why in second.misfits.items()}}
+    return Fitted(pa.concat_arrays([first.array, second.array]), misfits)
+
+
+def _fit_structs(values: Sequence[Any], kind: pa.StructType) -> Fitted:
+    """Objects, field by field. Fields that are not there are null, and one that the type does not have does not fit."""
+    names = {f.name for f in kind}
+    misfits = {
+        i: f"{said(v)} is no {kind} without loss"
+        for i, v in enumerate(values)
+        if v is not None and not names.issuperset(v)
+    }
+    fields = [fit([None if v is None else v.get(f.name) for v in values], f.type) for f in kind]
+    for one in fields:
+        misfits.update(one.misfits)
+    none = pa.array([v is None or i in misfits for i, v in enumerate(values)], pa.bool_())
+    return Fitted(
+        pa.StructArray.from_arrays([f.array for f in fields], fields=list(kind), mask=none), misfits
+    )
+
+
+def _fit_lists(values: Sequence[Any], kind: pa.ListType) -> Fitted:
+    """Lists, all their values at once."""
+    ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
+    inner = fit([one for v in values if v is not None for one in v], kind.value_type)
+    misfits = {int(np.searchsorted(ends, at, "right")) - 1: why for at, why in inner.misfits.items()}
+    none = pa.array([v is None or i in misfits for i, v in enumerate(values)], pa.bool_())
+    starts = pa.array(ends, pa.int32())
+    return Fitted(pa.ListArray.from_arrays(starts, inner.array, type=kind, mask=none), misfits)
+
+
+def _in_sure(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """True if Arrow refuses those of the values that it would change."""
+    classes = set(map(type, values))
+    if any(classes <= sure for is_kind, sure in _SURE if is_kind(kind)):
+        return True
+    if not pa.types.is_timestamp(kind) or kind.unit not in ("us", "ns") or not classes <= {datetime, _NONE}:
+        return False
+    return {v.tzinfo is None for v in values if v is not None} <= {kind.tz is None}
+
+
+def plain(value: Any) -> Any:
+    """The value without numpy and pandas: numbers and times are Python's own where these hold them, NaT and NA are None."""
+    kind = type(value)
+    if kind in _ORDINARY:
+        return value
+    if kind.__name__ in ("NaTType", "NAType"):
+        return None
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return _plain_time(value)
+    if isinstance(value, pa.Scalar):
+        return plain(value.as_py())
+    if isinstance(value, np.generic):
+        found = value.item()
+        return float(found) if isinstance(found, np.floating) and float(found) == found else found
+    if isinstance(value, np.ndarray):
+        return [plain(v) for v in value] if value.dtype.kind in "mMO" else value.tolist()
+    if isinstance(value, Mapping):
+        return {plain(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in value]
+    if isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
+        return value if getattr(value, "nanosecond", 0) else value.to_pydatetime()
+    if isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
+        return value if getattr(value, "nanoseconds", 0) else value.to_pytimedelta()
+    return value
+
+
+def _plain_time(value: Any) -> Any:
+    """A time of numpy as Python has it; as numpy has it where that is finer, or beyond the years 1 to 9999."""
+    if np.isnat(value):
+        return None
+    found = value.astype(f"{value.dtype.kind}8[us]").item()
+    whole = isinstance(found, (datetime, timedelta)) and value == type(value)(found)
+    return found if whole else value
+
+
+def said(value: Any) -> str:
+    """The `repr` of a value, which may be anything, cut."""
+    try:
+        return f"{value!r:.100}" if type(value) in _ORDINARY else repr(value)[:100]
+    except MemoryError:
+        raise
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
+    """True if a column that was given the value holds it."""
+    t = pa.types
+    if given is None or held is None:
+        return given is held
+    if isinstance(given, bool) != t.is_boolean(kind):
+        return False
+    if isinstance(kind, pa.BaseExtensionType) or t.is_dictionary(kind):
+        return bool(given == held)
+    if t.is_floating(kind):
+        if isinstance(given, float):  # the nearest of its type
+            return math.isfinite(given) == math.isfinite(held)
+        return bool(given == held)
+    if t.is_struct(kind):
+        return _is_same_struct(given, held, kind)
+    if t.is_map(kind):
+        pairs = given.items() if isinstance(given, Mapping) else given
+        return (
+            isinstance(given, (Mapping, list, tuple))
+            and len(pairs) == len(held)
+            and all(
+                _is_same(k, a, kind.key_type) and _is_same(v, b, kind.item_type)
+                for (k, v), (a, b) in zip(pairs, held, strict=True)
+            )
+        )
+    if is_listlike(kind):
+        return (
+            isinstance(given, (list, tuple, set, frozenset))
+            and len(given) == len(held)
+            and all(_is_same(v, h, kind.value_type) for v, h in zip(given, held, strict=True))
+        )
+    if is_text(kind) and isinstance(given, bytes):
+        return bool(given.decode() == held)
+    if t.is_interval(kind):
+        return not isinstance(given, timedelta) or given == timedelta(0)
+    if t.is_timestamp(kind) and isinstance(given, np.datetime64):
+        return bool(given == np.datetime64(held.asm8 if hasattr(held, "asm8") else held))
+    if t.is_time(kind) and getattr(given, "tzinfo", None) is not None:
+        return False
+    if isinstance(given, datetime) and isinstance(held, datetime) and None not in (given.tzinfo, held.tzinfo):
+        # As Python compares them, times in the hour that comes twice, or never, equal none of another zone.
+        return bool(given.astimezone(UTC) == held.astimezone(UTC))
+    return bool(given == held)
+
+
+def _is_same_struct(given: Any, held: Any, kind: pa.StructType) -> bool:
+    """True if all fields are held; those that are not given are null."""
+    if not isinstance(given, Mapping):
+        return False
+    return all(kind.get_field_index(name) >= 0 for name in given) and all(
+        _is_same(given.get(f.name), held[f.name], f.type) for f in kind
+    )
+
+
+def read(values: Sequence[Any]) -> pa.Array | None:
+    """Make a column of Python values in the type that they say; None where they do not go together as they are."""
+    classes = set(map(type, values)) - {_NONE}
+    if any(issubclass(c, HOLDERS) or c is np.ndarray for c in classes):
+        return _read_nested(values)
+    if len(classes) > 1 and classes not in _TOGETHER:
+        return None
+    [kind] = classes or {_NONE} if len(classes) < 2 else {int}
+    if kind.__name__ in ("NaTType", "NAType"):
+        return pa.nulls(len(values))
+    if issubclass(kind, (datetime, time)) and not _of_one_clock(values, kind):
+        return None
+    if any(getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in values):
+        return _nanoseconds(values, kind)
+    if kind in (np.longdouble, np.clongdouble):
+        values = [plain(v) for v in values]
+    array = _array(values)
+    of_numpy = array is not None and issubclass(kind, (np.datetime64, np.timedelta64))
+    return None if of_numpy and faults(array) else array
+
+
+def _of_one_clock(values: Sequence[Any], kind: type) -> bool:
+    """True if all times have a zone, or none has. Arrow drops the zone of a time of day."""
+    zoned = {v.tzinfo is not None for v in values if v is not None}
+    return len(zoned) < 2 and (issubclass(kind, datetime) or zoned == {False})
+
+
+def _nanoseconds(values: Sequence[Any], kind: type) -> pa.Array | None:
+    """Times of pandas, some of which have nanoseconds."""
+    if issubclass(kind, timedelta):
+        target = pa.duration("ns")
+    else:
+        zones = {str(v.tzinfo) for v in values if v is not None and v.tzinfo is not None}
+        target = pa.timestamp("ns", None if not zones else zones.pop() if len(zones) == 1 else "UTC")
+    return _array([None if v is None else v.value for v in values], target)
+
+
+def _read_nested(values: Sequence[Any]) -> pa.Array | None:
+    """Lists and objects. What is in them may be anything: the column has to hold what was given."""
+    if any(map(holds_too_deep, values)):
+        return None  # Arrow follows them until the process is gone
+    try:
+        values = [plain(v) for v in values]
+        array = None if any(map(_has_numpy, values)) else _array(values)
+        if array is None or _go_together(set(_leaves(values))):
+            return array
+        same = all(_is_same(v, h, array.type) for v, h in zip(values, array.to_pylist(), strict=True))
+        return array if same else None
+    except (MemoryError, OSError):
+        raise
+    except Exception:  # out of code of the values'
+        return None
+
+
+def _go_together(classes: set[type]) -> bool:
+    """True if Arrow raises where values of these classes are in one place and do not go together."""
+    return classes <= {_NONE, int, float, str} or classes <= {_NONE, int, bool, str}
+
+
+def _leaves(values: Sequence[Any]) -> Iterator[type]:
+    level: list[Any] = list(values)
+    while level:
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+            else:
+                yield type(value)
+        level = inner
+
+
+def _has_numpy(value: Any) -> bool:
+    """True if times are in it that only numpy holds, beside which Arrow's inference may end the process."""
+    return any(issubclass(c, (np.datetime64, np.timedelta64)) for c in _leaves([value]))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array | None:
+    """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
+    try:
+        return pa.array(values, kind, from_pandas=False)
+    except (MemoryError, OSError):
+        raise
+    except Exception:  # also out of code of the value's
+        return None
+
+
+# -- columns of Arrow ---------------------------------------------------------------------------------------------------
+
+
+def without_place(kind: pa.DataType) -> str | None:
+    """Name the type in `kind` that no column has here: unions and run-end encoded; None where there is none."""
+    t = pa.types
+    if t.is_union(kind) or t.is_run_end_encoded(kind):
+        return str(kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return without_place(kind.storage_type)
+    if t.is_dictionary(kind):
+        return without_place(kind.value_type)
+    if t.is_nested(kind):
+        found = (without_place(kind.field(i).type) for i in range(kind.num_fields))
+        return next(filter(None, found), None)
+    return None
+
+
+def faults(column: pa.ChunkedArray | pa.Array) -> dict[int, str]:
+    """Find the rows whose values cannot be counted: text that is not UTF-8, times outside the years 1 to 9999."""
+    found: dict[int, str] = {}
+    if not may_have_faults(column.type):
+        return found
+    first = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if not _is_sound(chunk):
+            found.update((first + i, why) for i, why in _faults_in(chunk))
+        first += len(chunk)
+    return found
+
+
+def may_have_faults(kind: pa.DataType) -> bool:
+    """True if a value of that type may be one that cannot be counted."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return may_have_faults(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return may_have_faults(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(may_have_faults(kind.field(i).type) for i in range(kind.num_fields))
+    return is_text(kind) or kind == pa.string_view() or bool(pa.types.is_temporal(kind))
+
+
+def _faults_in(chunk: pa.Array) -> Iterator[tuple[int, str]]:
+    """Rows with a fault, by halves."""
+    parts = [(0, len(chunk))]
+    while parts:
+        start, end = parts.pop()
+        part = chunk.slice(start, end - start)
+        if _is_sound(part):
+            continue
+        if end - start > 1:
+            middle = (start + end) // 2
+            parts += [(middle, end), (start, middle)]
+        else:
+            yield start, _shown(part)
+
+
+def _is_sound(values: pa.Array) -> bool:
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        return _is_sound(values.storage)
+    if pa.types.is_dictionary(kind):
+        if _is_sound(values.dictionary):
+            return True
+        return _is_sound(values.dictionary.take(values.indices))
+    if pa.types.is_struct(kind):
+        return all(map(_is_sound, values.flatten()))
+    if pa.types.is_map(kind):
+        # `flatten` of a slice, and without what lies below nulls.
+        return not may_have_faults(kind) or _is_sound(values.cast(pa.list_(kind.field(0))).flatten())
+    if pa.types.is_nested(kind):
+        return not may_have_faults(kind) or _is_sound(values.flatten())
+    if is_text(kind) or kind == pa.string_view():
+        return _is_utf8(values)
+    if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
+        return True
+    return _is_in_range(values)
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_in_range(values: pa.Array) -> bool:
+    low, high = _range(values.type)
+    width = pa.int32() if values.type.bit_width == 32 else pa.int64()
+    ends = pc.min_max(values.view(width)).as_py()
+    return ends["min"] is None or (low <= ends["min"] and ends["max"] <= high)
+
+
+def _range(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest value of a type of times, as it counts."""
+    t = pa.types
+    if t.is_date32(kind):
+        return FIRST_US // 86_400_000_000, LAST_US // 86_400_000_000
+    if t.is_date64(kind):
+        return FIRST_US // 1000, LAST_US // 1000
+    each = _PER_SECOND[kind.unit]
+    if t.is_time(kind):
+        return 0, 86_400 * each - 1
+    if kind.unit == "ns":
+        return -(2**63), 2**63 - 1
+    if t.is_duration(kind):
+        most = _LONGEST_US * each // 1_000_000
+        return -most, most
+    return FIRST_US * each // 1_000_000, LAST_US * each // 1_000_000
+
+
+def _shown(value: pa.Array) -> str:
+    """What is wrong with the one value of a column."""
+    kind = value.type
+    if is_text(kind) or kind == pa.string_view():
+        return f"{value.cast(pa.string()).view(pa.binary())[0].as_py()!r:.100} is no text: it is not UTF-8"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        number = value.view(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()
+        return f"{number} as {kind} is outside the years 1 to 9999"
+    if pa.types.is_temporal(kind):
+        return f"{value.view(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()} is out of range of {kind}"
+    return f"a value of {kind} has text that is not UTF-8, or a time outside the years 1 to 9999"

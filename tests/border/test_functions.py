@@ -1,0 +1,89 @@
+"""What functions of the user's give is emitted as it is, or fails the pane, the row or the call, naming the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+
+
+class Gives:
+    """An aggregate whose result is a given value."""
+
+    value: Any = None
+
+    def initial(self) -> int:
+        return 0
+
+    def add(self, state: int, x: Any) -> int:
+        return state + 1
+
+    def merge(self, state: int, other: int) -> int:
+        return state + other
+
+    def finish(self, state: int) -> Any:
+        return self.value
+
+
+def panes(
+    tmp_path: Any, aggregation: wr.Aggregation, *messages: dict[str, Any]
+) -> tuple[list[Any], list[str]]:
+    letters: list[wr.DeadLetter] = []
+    definition = wr.Aggregate(
+        agg={"s": aggregation}, by=(), event_time="ts", window=wr.tumbling("1 minute"), retention=wr.forever
+    )
+    with definition.open(str(tmp_path), dead_letters=lambda some, token: letters.extend(some)) as operator:
+        operator.add_messages([{"ts": 0, **m} for m in messages])
+        operator.flush()
+        operator.drain()
+        found = [pane.values["s"] for pane in operator.get_result()]
+    return found, [f"{letter.reason}: {letter.detail}" for letter in letters]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "held"),
+    [
+        (2.0, pa.int64(), 2),
+        (np.float16(0.5), pa.float64(), 0.5),
+        (3, pa.float64(), 3.0),
+        (2**64 - 1, pa.uint64(), 2**64 - 1),
+    ],
+)
+def test_what_finish_gives_is_emitted(tmp_path: Any, value: Any, kind: pa.DataType, held: Any) -> None:
+    given = type("Own", (Gives,), {"value": value})
+    found, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(given)("x"), {"x": 1})
+    assert found[-1] == held and letters == []
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(1.5, pa.int64()), (-1, pa.uint8()), (2**53 + 1, pa.float64()), (True, pa.int64()), ("a", pa.binary())],
+)
+def test_what_finish_gives_and_does_not_fit_fails_the_pane(
+    tmp_path: Any, value: Any, kind: pa.DataType
+) -> None:
+    given = type("Own", (Gives,), {"value": value})
+    found, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(given)("x"), {"x": 1})
+    assert found == [] and letters
+    assert all(x.startswith("aggregate_failed: s: ") and f"{value!r} is no {kind}" in x for x in letters)
+
+
+def test_an_overflow_in_the_users_code_is_no_overflow_of_a_sum(tmp_path: Any) -> None:
+    def overflows(self: Any, state: int) -> Any:
+        raise OverflowError("math range error")
+
+    given = type("Own", (Gives,), {"finish": overflows})
+    _, letters = panes(
+        tmp_path, wr.aggregate_function(name="own", returns=pa.float64())(given)("x"), {"x": 1}
+    )
+    assert letters and all(letter.startswith("aggregate_failed: ") for letter in letters)
+
+
+def test_a_reduction_to_a_fraction_of_whole_numbers_fails_the_pane(tmp_path: Any) -> None:
+    mean = wr.reduce(lambda a, b: (a + b) / 2, "x", name="mean")
+    found, letters = panes(tmp_path, mean, {"x": 1}, {"x": 2})
+    assert found == [] and letters and all("1.5 is no int64" in letter for letter in letters)
