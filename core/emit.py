@@ -354,13 +354,19 @@ class Emit:
         return cls(early=every_batch, late=every_batch, on_time=False, drop_late=True)
 
     @classmethod
-    def final(cls) -> Emit:
+    def final(cls, mode: Mode = "accumulating") -> Emit:
         """One pane of each window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`.
+
+        mode: as of `wr.Emit`. One pane says the same in each; operators and sinks downstream that ask for a mode get theirs
+
+        Raises `BadTrigger` (WR107).
 
         >>> Emit.final()
         wr.Emit.final()
+        >>> Emit.final(mode="retracting")
+        wr.Emit.final(mode='retracting')
         """
-        return cls(early=never, late=never, on_time=False, closing_pane=True)
+        return cls(early=never, late=never, on_time=False, closing_pane=True, mode=mode)
 
     @property
     def remembers(self) -> bool:
@@ -373,9 +379,11 @@ class Emit:
         return self.closing_pane or not isinstance(self.late, Never)
 
     def __repr__(self) -> str:
-        for name in ("append", "update", "final"):
+        for name in ("append", "update"):
             if self == getattr(Emit, name)():
                 return f"wr.Emit.{name}()"
+        if self == Emit.final(self.mode):
+            return call("Emit.final", mode=None if self.mode == "accumulating" else self.mode)
         default = Emit()
         changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(default, n)}
         return call("Emit", **changed)

@@ -87,6 +87,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "early": {"emit": wr.Emit(early=wr.every("10 seconds"), late=wr.every(5))},
     "append": {"emit": wr.Emit.append()},
     "final": {"emit": wr.Emit.final(), "allowed_lateness": "1 hour"},
+    "final, retracting": {"emit": wr.Emit.final(mode="retracting"), "allowed_lateness": "1 hour"},
     "no late panes": {"emit": wr.Emit(late=wr.never), "allowed_lateness": "1 hour"},
     "update": {"emit": wr.Emit.update()},
     "retracting": {"emit": wr.Emit(mode="retracting", early=wr.every_batch, late=wr.never)},

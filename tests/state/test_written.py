@@ -103,6 +103,7 @@ def rendered() -> dict[str, Any]:
         ),
         "update": aggregate(emit=wr.Emit.update()),
         "final": aggregate(emit=wr.Emit.final()),
+        "final, discarding": aggregate(emit=wr.Emit.final(mode="discarding")),
         "session": aggregate(window=wr.session("30 minutes", cut=wr.calendar("day", time_zone="UTC"))),
         "session of messages": aggregate(window=wr.session(messages=3), retention=wr.Retain(messages=9, per="job")),
         "sliding": wr.Join(left=left, right=right, on={"k": "key"}, how="left", retention=timedelta(days=1, microseconds=3)),
