@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from windrow.core.errors import BadWindow
 from windrow.core.policy import Forever
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
+from windrow.core.windows import Sliding, unbounded
 
 CLOSED = ("both", "left", "right", "neither")
 PARTIAL = ("skip", "emit", "null")
@@ -18,13 +20,17 @@ ORDERS = ("event_time", "position")
 
 @dataclass(frozen=True, slots=True)
 class RowsBetween:
-    """The messages from `start` to `end`, counted from the message itself, which is 0; start None: from the first on."""
+    """The messages from `start` to `end`, counted from the message itself, which is 0; start None: from the first on.
+
+    peers: also messages of the same event time that come after it, as SQL's `RANGE UNBOUNDED PRECEDING` has them
+    """
 
     start: int | None
     end: int
     closed: str = "both"
     partial: str = "skip"
     order: str = "event_time"
+    peers: bool = False
 
     @property
     def low(self) -> int | None:
@@ -37,6 +43,8 @@ class RowsBetween:
         return self.end - (self.closed in ("left", "neither"))
 
     def __repr__(self) -> str:
+        if self.peers:
+            return call("range_between", Raw("wr.forever"), 0)
         start = Raw("wr.forever") if self.start is None else self.start
         order = None if self.order == "event_time" else self.order
         return call("rows_between", start, self.end, **_options(self.closed, self.partial), order=order)
@@ -66,6 +74,8 @@ class RangeBetween:
 
 
 Frame = RowsBetween | RangeBetween
+#: `wr.unbounded`, as it is named and not called, or `wr.forever`.
+Unbounded: TypeAlias = Callable[[], Sliding] | Forever
 
 
 def _options(closed: str, partial: str = "skip") -> dict[str, str | None]:
@@ -76,7 +86,7 @@ def _options(closed: str, partial: str = "skip") -> dict[str, str | None]:
 
 
 def rows_between(
-    start: int | Forever,
+    start: int | Unbounded,
     end: int,
     *,
     closed: str = "both",
@@ -86,7 +96,7 @@ def rows_between(
     """A frame of so many messages of a key around each message: `ROWS BETWEEN` of SQL.
 
     start, end: the first and the last of them, counted from the message itself: -2 is the second before it, 0 itself, 1 the
-        next one. `wr.forever` as the start, with end 0, is a running result
+        next one. `wr.unbounded` or `wr.forever` as the start, with end 0, is a running result
     closed: which of the two belong to it: "both", "left", "right" or "neither"
     partial: of a message around which there are not so many: "skip" (no row for it), "emit" (of those there are), "null"
     order: in which messages stand, "event_time" (ties by position), or "position": as they come, so that no watermark is
@@ -100,13 +110,13 @@ def rows_between(
     check_one_of(closed, CLOSED, "closed")
     check_one_of(partial, PARTIAL, "partial")
     check_one_of(order, ORDERS, "order")
-    if isinstance(end, Forever):
+    if is_unbounded(end):
         raise BadWindow(
-            f"rows_between({start!r}, wr.forever): each row would wait for the end of the input; say for how many messages, "
-            f"e.g. rows_between({start!r}, 2)"
+            f"rows_between({_name(start)}, {_name(end)}): each row would wait for the end of the input; say for how many "
+            f"messages, e.g. rows_between({_name(start)}, 2)"
         )
     _whole(end)
-    if isinstance(start, Forever):
+    if is_unbounded(start):
         if end != 0 or closed != "both":
             raise BadWindow(
                 f"rows_between(wr.forever, {end}, closed={closed!r}): what has no first message is a running result, up to the "
@@ -122,11 +132,13 @@ def rows_between(
 
 
 def range_between(
-    start: Duration | int | Forever, end: Duration | int = 0, *, closed: str = "both"
-) -> RangeBetween:
+    start: Duration | int | Unbounded, end: Duration | int = 0, *, closed: str = "both"
+) -> RangeBetween | RowsBetween:
     """A frame of the messages of a key near each message in event time: `RANGE BETWEEN` of SQL.
 
-    start, end: durations, negative ones before the message, e.g. "-2 seconds" and "1 second"; 0 is the message's own time
+    start, end: durations, negative ones before the message, e.g. "-2 seconds" and "1 second"; 0 is the message's own time.
+        `wr.unbounded` as the start, with end 0, is a running result in which messages of one time all count: SQL's `RANGE
+        UNBOUNDED PRECEDING`. It is kept as long as `ttl=` says
     closed: which of these two times belong to it: "both", "left", "right" or "neither"
 
     Messages of equal times are in each other's frames. A start behind the end is turned round. Raises `BadWindow` (WR105),
@@ -136,15 +148,32 @@ def range_between(
     wr.range_between('-2 seconds', '1 second')
     """
     check_one_of(closed, CLOSED, "closed")
-    if isinstance(start, Forever) or isinstance(end, Forever):
+    if is_unbounded(end):
         raise BadWindow(
-            f"range_between({start!r}, {end!r}): a frame of time has two ends; a running result is rows_between(wr.forever, 0)"
+            f"range_between({_name(start)}, {_name(end)}): each row would wait for the end of the input; say for how long, "
+            f"e.g. range_between({_name(start)}, '1 minute')"
         )
+    if is_unbounded(start):
+        if _moment(end) != 0 or closed != "both":
+            raise BadWindow(
+                f"range_between({_name(start)}, {end!r}, closed={closed!r}): what has no first message is a running "
+                "result, up to the message's own time; use range_between(wr.unbounded, 0)"
+            )
+        return RowsBetween(None, 0, peers=True)
     low, high = sorted((_moment(start), _moment(end)))
     frame = RangeBetween(low, high, closed)
     if frame.low_us > frame.high_us:
         raise BadWindow(f"{frame!r} holds no time: widen it, or use closed='both'")
     return frame
+
+
+def is_unbounded(end: Any) -> bool:
+    """True for what says that a frame has no such end."""
+    return end is unbounded or isinstance(end, Forever)
+
+
+def _name(end: Any) -> str:
+    return "wr.unbounded" if end is unbounded else repr(end)
 
 
 def make_frame(given: Any) -> Frame:
@@ -153,7 +182,7 @@ def make_frame(given: Any) -> Frame:
         return given
     if isinstance(given, tuple) and len(given) == 2:
         counted = [isinstance(end, int) and not isinstance(end, bool) for end in given]
-        if all(counted) or (isinstance(given[0], Forever) and counted[1]):
+        if all(counted) or (is_unbounded(given[0]) and counted[1]):
             return rows_between(*given)
         return range_between(*given)
     if isinstance(given, int) and not isinstance(given, bool):

@@ -359,6 +359,8 @@ class Draw:
             frame = wr.range_between(self.units(ends[0]), self.units(ends[1]), closed=closed)
         agg = {"around": wr.count(), "near": wr.sum("v"), "top": wr.max("v"), "all": wr.collect_list("v")}
         running = {"so_far": wr.count().over(), "last_two": wr.avg("v").over(2)}
+        if not counted:
+            running["so_far_and_peers"] = wr.sum("v").over(wr.range_between(wr.unbounded, 0))
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
             "event_time": "t",

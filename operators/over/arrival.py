@@ -24,7 +24,6 @@ from windrow.operators.over.marks import ID, STEP_BITS
 from windrow.operators.over.needs import conformed
 from windrow.operators.over.remembered import Held, Remembered
 from windrow.operators.over.telling import Reached, Sums, Telling
-from windrow.operators.over.values import Values
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
 from windrow.operators.view import View
@@ -132,13 +131,7 @@ class ArrivalOvers(Overs):
         calculations = self._calculations(work.schema)
         times = held.rows.column(TIME).to_numpy()[lines.order]
         telling = Telling(lines, held.rows, calculations, self._waits, times=times)
-        ran: tuple[IntArray, Values] | None = None
-        sums: Sums | None = None
-        for part, calculation in calculations:
-            if part.running:
-                known = None if held.sums is None else Sums(held.sums.rows, held.sums.codes)
-                values, sums = telling.run(calculation, due, known)
-                ran = (due, values)
+        ran, sums = telling.run(due, held.reached)
         self._say(work, telling, telling.whole(due, work), ran)
         return sums
 

@@ -27,7 +27,7 @@ from windrow.operators.over.marks import ID, STEP_BITS, Marks, ToldRows
 from windrow.operators.over.needs import conformed
 from windrow.operators.over.remembered import Held
 from windrow.operators.over.retold import judged, rows_told, ticks
-from windrow.operators.over.telling import Reached, Sums, Telling
+from windrow.operators.over.telling import Reached, Telling
 from windrow.operators.over.values import Values
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.groups import Groups
@@ -206,13 +206,8 @@ class CorrectedOvers(Overs):
             held.rows, held.codes, held.keys, held.rows.column(TIME).to_numpy(), self.definition.ttl_us
         )
         telling = Telling(lines, held.rows, self._calculations(work.schema), self._waits)
-        places, sums = np.flatnonzero(~telling.is_due(at.open)), None
-        ran: tuple[IntArray, Values] | None = None
-        for part, calculation in self._calculations(work.schema):
-            if part.running and len(places):
-                known = None if held.sums is None else Sums(held.sums.rows, held.sums.codes)
-                values, sums = telling.run(calculation, places, known, telling.is_due(at.closed)[places])
-                ran = (places, values)
+        places = np.flatnonzero(~telling.is_due(at.open))
+        ran, sums = telling.run(places, held.reached, telling.is_due(at.closed)[places])
         remembers = look.timing == ON_TIME and self.remembered.anything
         if remembers and at.open != at.closed and at.closed.settled_us < END_OF_TIME_US:
             self.remembered.put(work.kv, held, lines, sums, at.closed)

@@ -363,7 +363,7 @@ def _check_together(framed: Mapping[str, Aggregation]) -> None:
     """Refuse frames that would have to be remembered, and waited for, in two ways at once."""
     frames = {alias: a.frame for alias, a in framed.items()}
     waiting = [a for a, f in frames.items() if isinstance(f, RowsBetween) and f.high > 0]
-    timed = [a for a, f in frames.items() if isinstance(f, RangeBetween)]
+    timed = [a for a, f in frames.items() if isinstance(f, RangeBetween) or (f is not None and f.peers)]
     orders = {f.order if isinstance(f, RowsBetween) else "event_time": a for a, f in frames.items()}
     if len(orders) > 1:
         by_time, by_position = orders["event_time"], orders["position"]

@@ -68,7 +68,8 @@ class KeptLines:
         begins = whole or (ttl_us is not None and int(lines.times[begin]) - ttl_us >= self._floor_us)
         for frame in self._definition.frames.values():
             if not isinstance(frame, RangeBetween) and frame.low is None:
-                low, high, known = begin, place + 1, begins
+                last = int(lines.peers[1][place]) if frame.peers else place + 1
+                low, high, known = begin, last, begins
             else:
                 bounds = lines.windows(frame, np.array([place]))
                 low, high, known = int(bounds.low[0]), int(bounds.high[0]), begins or bool(bounds.whole[0])

@@ -247,7 +247,7 @@ class Lines:
         """The windows of time around the messages at these places."""
         codes, times, numbers = self.codes[places], self.times[places], self._packed_in_order
         if frame.low_us == 0:
-            low = self._peers[0][places]
+            low = self.peers[0][places]
         else:
             low = np.searchsorted(numbers, self._packed(codes, times + frame.low_us, "left"), side="left")
         return Bounds(low, np.maximum(self.ends_of(frame, places), low), np.ones(len(places), dtype=bool))
@@ -255,12 +255,12 @@ class Lines:
     def ends_of(self, frame: RangeBetween, places: IntArray) -> IntArray:
         """The places behind the windows of time around the messages at these places."""
         if frame.high_us == 0:
-            return self._peers[1][places]
+            return self.peers[1][places]
         most = self._packed(self.codes[places], self.times[places] + frame.high_us, "right")
         return np.searchsorted(self._packed_in_order, most, side="right")
 
     @cached_property
-    def _peers(self) -> tuple[IntArray, IntArray]:
+    def peers(self) -> tuple[IntArray, IntArray]:
         """For each place the first of the same key and moment, and the one behind the last."""
         numbers = self._packed_in_order
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
@@ -295,6 +295,8 @@ class Lines:
             first = begins if frame.low is None else np.maximum(places + min(frame.low, 0), begins)
             low = np.minimum(low, first)
             high = np.maximum(high, np.minimum(places + max(frame.high, 0) + 1, self.ends[places]))
+            if frame.peers:
+                high = np.maximum(high, self.peers[1][places])
         return Bounds(low, high, np.ones(len(places), dtype=bool))
 
     def complete(self, waits: int, watermark_us: int) -> BoolArray:

@@ -27,7 +27,7 @@ from windrow.operators.over.needs import OverNeeds, conformed, kept_columns
 from windrow.operators.over.remembered import Held, Remembered
 from windrow.operators.over.sliced import Middle
 from windrow.operators.over.slices import Keys, Long, Slices
-from windrow.operators.over.telling import Reached, Sums, Telling
+from windrow.operators.over.telling import Reached, Telling
 from windrow.operators.over.values import Part, Values, columns_of, parts_of
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
@@ -251,14 +251,7 @@ class Overs(OneInputLogic):
             right_us = long.right_us
         telling = Telling(lines, rows, calculations, self._waits, middles, right_us)
         due = telling.due(before, after)
-        ran: tuple[IntArray, Values] | None = None
-        sums: Sums | None = None
-        for part, calculation in calculations:
-            if part.running and len(due):
-                former = None if held is None or held.sums is None else held.sums
-                known = None if former is None else Sums(former.rows, former.codes)
-                values, sums = telling.run(calculation, due, known)
-                ran = (due, values)
+        ran, sums = telling.run(due, None if held is None else held.reached)
         if held is not None and after.settled_us < END_OF_TIME_US:
             self.remembered.put(work.kv, held, lines, sums, after)
         if len(due):

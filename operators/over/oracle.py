@@ -234,7 +234,9 @@ class OverOracle(OneInputOracle):
             return [a for a in self._of_key(anchor) if low_us <= a.time_us <= high_us], True
         line, at = self._line_of(anchor)
         if frame.low is None:
-            return line[: at + 1], True
+            return [
+                a for i, a in enumerate(line) if i <= at or (frame.peers and a.time_us == anchor.time_us)
+            ], True
         first, last = at + frame.low, at + frame.high
         found = [a for i, a in enumerate(line) if first <= i <= last]
         return found, first >= 0 and last < len(line)

@@ -41,6 +41,11 @@ class Held:
     tails: Kept | None
     sums: Kept | None
 
+    @property
+    def reached(self) -> Sums | None:
+        """What running aggregations have come to."""
+        return None if self.sums is None else Sums(self.sums.rows, self.sums.codes)
+
 
 class Remembered:
     """The last `tail` messages of each key, of which `waits` may wait for others; accumulators where something is running."""

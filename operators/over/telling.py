@@ -139,10 +139,30 @@ class Telling:
         return values
 
     def run(
-        self, calculation: Calculation, places: IntArray, sums: Sums | None, upto: BoolArray | None = None
+        self, places: IntArray, sums: Sums | None, upto: BoolArray | None = None
+    ) -> tuple[tuple[IntArray, Values] | None, Sums | None]:
+        """Running aggregations of the messages at these places, and what they have come to, by key; None where there are none.
+
+        sums: what they had come to. upto: true for the first ones of a key, up to which the new ones are meant; by default all
+        """
+        running = [calculation for part, calculation in self._calculations if part.running]
+        if not running or not len(places):
+            return None, None
+        values, reached = Values({}, []), None
+        for calculation in running:
+            some, own = self._run(calculation, places, sums, upto)
+            values.take_in(some)
+            if reached is None:
+                reached = own
+            else:  # of the same keys, up to the same messages
+                for name in own.rows.column_names[1:]:
+                    reached.rows = reached.rows.append_column(name, own.rows.column(name))
+        return (places, values), reached
+
+    def _run(
+        self, calculation: Calculation, places: IntArray, sums: Sums | None, upto: BoolArray | None
     ) -> tuple[Values, Sums]:
-        """Running aggregations of the messages at these places, and what they have come to, by key. upto: true for the first
-        ones of a key, up to which that is meant; by default all."""
+        """Those of one frame."""
         rows = self._slice(calculation, places)
         lifted = calculation.lift(rows)
         codes, begins = self.lines.codes[places], self.lines.begins[places]
@@ -156,7 +176,8 @@ class Telling:
         if kept.any():
             assert sums is not None
             stored = sums.rows.take(pa.array(continued[kept]))
-            names = [n for n in stored.column_names if n.startswith(ACCUMULATOR)]
+            own = tuple(f"{ACCUMULATOR}{alias}." for alias in calculation.definition.agg)
+            names = [n for n in stored.column_names if n.startswith(own)]
             pieces.append(({n: combine(stored.column(n)) for n in names}, int(kept.sum())))
         pieces.append((lifted, len(places)))
         # Lines one after the other, what continues a key before its first message.
@@ -164,10 +185,14 @@ class Telling:
         order = np.argsort(line, kind="stable")
         both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}
         made, broken = running(calculation, both, line[order])
-        own = np.flatnonzero(order >= int(kept.sum()))
-        mine = {n: c.take(pa.array(own)) for n, c in made.items()}
-        found, more = calculation.finish(mine, len(places))
-        at = {int(row): i for i, row in enumerate(own)} if broken else {}
+        new = np.flatnonzero(order >= int(kept.sum()))
+        mine = {n: c.take(pa.array(new)) for n, c in made.items()}
+        shown, frame = mine, getattr(calculation.definition, "frame", None)
+        if isinstance(frame, RowsBetween) and frame.peers:
+            last = np.searchsorted(places, self.lines.peers[1][places] - 1)
+            shown = {n: c.take(pa.array(last)) for n, c in mine.items()}
+        found, more = calculation.finish(shown, len(places))
+        at = {int(row): i for i, row in enumerate(new)} if broken else {}
         failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
         lasts = np.r_[firsts[1:], len(places)] - 1
         if upto is not None:

@@ -104,7 +104,8 @@ def framed(draw: st.DrawFn) -> dict[str, Any]:
     found = {name: ALL[name].over(draw(frames)) for name in names}
     for name in draw(st.lists(st.sampled_from(sorted(ALL)), max_size=2, unique=True)):
         if ALL[name].function is None and ALL[name].kind != "median":
-            found[f"{name} so far"] = ALL[name].over()
+            peers = not waits and draw(st.booleans())
+            found[f"{name} so far"] = ALL[name].over(wr.range_between(wr.unbounded, 0) if peers else None)
     return found
 
 

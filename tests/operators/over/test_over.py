@@ -183,6 +183,27 @@ def test_statistics_over_the_last_messages_and_over_all_so_far(name: str, tmp_pa
     assert values(tmp_path, aggregation, list(range(7))) == pytest.approx(wanted)
 
 
+@pytest.mark.proves("Windows: frames of time without a beginning, in which messages of one time all count")
+def test_what_has_no_first_time_counts_all_of_the_same_time_as_sql_does(tmp_path: Path) -> None:
+    """`SUM(x) OVER (ORDER BY t)`: its default frame is RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW."""
+    agg = {"all": wr.sum("x").over(wr.range_between(wr.unbounded, 0)), "so_far": wr.sum("x").over()}
+    over = wr.Over(event_time="t", agg=agg, allowed_lateness="1 minute", emit=wr.Emit(late=wr.every_batch))
+    assert over.frames["all"] == wr.sum("x").over((wr.unbounded, "0 seconds")).frame != over.frames["so_far"]
+    assert "wr.range_between(wr.forever, 0)" in repr(over) and eval(repr(over), {"wr": wr}) == over
+    with over.open(str(tmp_path)) as op:
+        op.add_messages([{"t": t * S, "x": x} for t, x in ((1, 1), (2, 2), (2, 4), (3, 8), (9, 0))])
+        told = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
+        assert told == [(1, 1, 1), (2, 7, 3), (2, 7, 7), (3, 15, 15)]
+        op.flush()
+        op.add_message({"t": 2 * S, "x": 16})  # changes all of its time, and what comes later
+        told = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
+        assert told == [(2, 23, 3), (2, 23, 7), (2, 23, 23), (3, 31, 31)]
+        op.flush()
+        op.drain()
+        [row] = op.get_result()
+        assert (row["all"], row["so_far"]) == (31, 31)
+
+
 def test_averages_over_a_time_around(tmp_path: Path) -> None:
     def means(name: str, *ends: Any) -> list[Any]:
         return values(tmp_path / name, wr.avg("x").over(ends), list(range(7)), every_us=10 * MS)
@@ -370,7 +391,24 @@ FRAMES: dict[str, tuple[Any, str]] = {
     "no number": (lambda: wr.rows_between("-1 s", 0), "wr.range_between"),
     "too many": (lambda: wr.rows_between(-(10**7), 0), "1_000_000"),
     "no beginning and a future": (lambda: wr.rows_between(wr.forever, 1), r"rows_between\(wr.forever, 0\)"),
-    "no end": (lambda: wr.range_between("-1 s", wr.forever), "two ends"),
+    "no end": (
+        lambda: wr.range_between("-1 s", wr.unbounded),
+        r"wait for the end.*range_between\('-1 s', '1 minute'\)",
+    ),
+    "no first time and a future": (
+        lambda: wr.range_between(wr.unbounded, "1 s"),
+        r"unbounded, '1 s'.*use range_between\(wr.unbounded, 0\)",
+    ),
+    "no first time and not itself": (
+        lambda: wr.range_between(wr.unbounded, 0, closed="left"),
+        "closed='left'",
+    ),
+    "counted ahead beside all of a time": (
+        lambda: wr.Over(
+            event_time="t", agg={"a": wr.count().over((0, 1)), "b": wr.count().over((wr.unbounded, "0 s"))}
+        ),
+        "to two operators",
+    ),
     "no last message": (
         lambda: wr.rows_between(0, wr.forever),
         r"wait for the end of the input.*rows_between\(0, 2\)",
