@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
-from windrow.checkpoint.records import Commit, ShardResult
+from windrow.checkpoint.records import PANES_OF, Commit, ShardResult
 from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
 from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.core.errors import CorruptState, TypeClash
@@ -27,9 +27,6 @@ from windrow.stores.kv import Batch, Changes
 from windrow.stores.segment import read_parts, read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
 from windrow.stores.spill import Gathered
-
-#: Counters of a shard's answer: rows of an operator's pane file. (And `DEAD_FILE`.)
-PANES_OF = "panes_file."
 
 #: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
 CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
@@ -117,13 +114,16 @@ class ShardFiles:
     def base_files(self, base: int) -> tuple[str, list[str]]:
         """Paths of a compact changelog: of the file that names its parts, and of these."""
         path = self.folders.changelog(base_name(base, self.shard))
-        return path, [self.folders.changelog(name) for name, _ in read_segment(path)[3].get("parts", ())]
+        return path, [self.folders.changelog(name) for name, _ in _parts_of(path, read_segment(path)[3])]
 
     def read_base(self, base: int) -> Iterator[Batch]:
         """A compact changelog, in parts."""
-        _, _, batch, extra = read_segment(self.folders.changelog(base_name(base, self.shard)))
+        path = self.folders.changelog(base_name(base, self.shard))
+        number, shard, batch, extra = read_segment(path)
+        if (number, shard) != (base, self.shard):
+            raise CorruptState(f"{path} is of commit {number}, shard {shard}")
         yield batch
-        for name, digest in extra.get("parts", ()):
+        for name, digest in _parts_of(path, extra):
             yield self.read_file(self.folders.changelog(name), digest, base)
 
     def snapshots(self) -> list[tuple[int, str]]:
@@ -174,6 +174,14 @@ class ShardFiles:
             counters={**counters, **rows},
             kept=self.transport.keep(self.shard, files),
         )
+
+
+def _parts_of(path: str, extra: Any) -> list[tuple[str, str]]:
+    """(name, digest) of each part that a compact changelog names."""
+    parts = extra.get("parts", ()) if isinstance(extra, dict) else None
+    if parts is None or not all(isinstance(p, list | tuple) and [*map(type, p)] == [str, str] for p in parts):
+        raise CorruptState(f"{path} names its parts by {parts!r}: restore it from a backup, or delete it")
+    return [(name, digest) for name, digest in parts]
 
 
 # -- panes and dead letters -----------------------------------------------------------------------------------------

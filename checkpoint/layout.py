@@ -18,7 +18,7 @@ import secrets
 from dataclasses import dataclass
 
 from windrow.core.location import local_path
-from windrow.stores.files import make_durable_folder, make_folder, sync_directory
+from windrow.stores.files import inside, make_durable_folder, make_folder, sync_directory
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class JobFolders:
         return os.path.join(self.location, "changelog")
 
     def changelog(self, name: str) -> str:
-        return os.path.join(self.changelogs, name + ".seg")
+        return inside(self.changelogs, f"{name}.seg")
 
     def segment(self, name: str) -> str:
-        return os.path.join(self.location, "segments", name + ".seg")
+        return inside(os.path.join(self.location, "segments"), f"{name}.seg")
 
     def panes(self, name: str, operator: str) -> str:
-        return os.path.join(self.location, "panes", f"{name}.{operator}.parquet")
+        return inside(os.path.join(self.location, "panes"), f"{name}.{operator}.parquet")
 
     def dead(self, name: str) -> str:
-        return os.path.join(self.location, "dead", name + ".parquet")
+        return inside(os.path.join(self.location, "dead"), f"{name}.parquet")
 
     def store(self, shard: int, local: str | None = None) -> str:
         return os.path.join(local or self.local, f"shard-{shard:04d}")

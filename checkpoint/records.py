@@ -14,7 +14,6 @@ version. Version 2 has `kept` in the shards of a commit.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -22,9 +21,11 @@ from typing import Any, Literal, TypeVar
 import msgpack
 
 from windrow.checkpoint.offsets import Offsets
+from windrow.core.check import name as operator_name
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState
 from windrow.core.positions import Partition
+from windrow.stores.files import plain_name
 
 VERSION = 2  # of records that name kept files
 PLAIN = 1  # of all others: what read them before still does
@@ -111,6 +112,8 @@ class ShardResult:
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
+#: Counters of a shard's answer: rows of an operator's pane file.
+PANES_OF = "panes_file."
 #: What the commits of a job say in `meta` whose keys go to shards by their values; else they go by Spark's types.
 KEYS, BY_VALUE = "keys", "by value"
 #: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
@@ -292,25 +295,30 @@ def _load_kept(value: Any) -> dict[str, tuple[int, int]]:
     found = {}
     for kind, at in _load_map(value).items():
         first, last = _sized(at, 2)
-        found[_load_str(kind)] = (_load_int(first), _load_int(last))
+        found[plain_name(kind)] = (_load_int(first), _load_int(last))
     return found
 
 
-#: What stands in names of files: nothing in a record may lead out of a job's folders.
-_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}")
 #: Whoever goes through the shards of a job must come to an end.
 _MOST_SHARDS = 1 << 16
 
 
-def plain_name(value: Any) -> str:
-    """The name of a file that a record names. ValueError for what could be a path."""
-    if _PLAIN_NAME.fullmatch(_load_str(value)) is None:
-        raise ValueError(f"{value!r} is no name of a file of a job")
-    return str(value)
-
-
 def _load_name(value: Any) -> str | None:
     return None if value is None else plain_name(value)
+
+
+def _load_operators(value: Any) -> dict[str, str]:
+    """By operator. Their names stand in names of files, of column families and of topics."""
+    return {operator_name(name, "operator"): item for name, item in _load_map_of(_load_str)(value).items()}
+
+
+def _load_counters(value: Any) -> dict[str, int]:
+    """Some are of an operator's file, whose name has the operator's in it."""
+    counters: dict[str, int] = _load_map_of(_load_int)(value)
+    for name in counters:
+        if name.startswith(PANES_OF):
+            operator_name(name[len(PANES_OF) :], "operator")
+    return counters
 
 
 def _load_shards(value: Any) -> int:
@@ -333,7 +341,6 @@ _OFFSETS = (_dump_offsets, _load_offsets)
 _PARTITIONS = (lambda ps: [list(p) for p in sorted(ps)], _load_items(_load_partition))
 _MAP = (dict, _load_map_of(_same))
 _INT_MAP = (dict, _load_map_of(_load_int))
-_STR_MAP = (dict, _load_map_of(_load_str))
 _META = (dict, _load_meta)
 _META_KEYS: dict[str, Load] = {
     "definitions": _load_map_of(_load_str),
@@ -353,9 +360,9 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "epoch": _INT,
         "opened_us": _INT,
         "driver": _STR,
-        "fingerprints": _STR_MAP,
+        "fingerprints": (dict, _load_operators),
         "shards": (_same, _load_shards),
-        "job": _STR,
+        "job": (_same, plain_name),
         "meta": _META,
         "first_seq": _INT,
         "voids": (list, _load_items(_load_int)),
@@ -388,7 +395,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "panes": _NAME,
         "panes_rows": _INT,
         "snapshot": _NAME,
-        "counters": _INT_MAP,
+        "counters": (dict, _load_counters),
         "kept": (_dump_kept, _load_kept),
     },
     Commit: {

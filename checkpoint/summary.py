@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from windrow.checkpoint.records import Commit, ShardResult, plain_name
+from windrow.checkpoint.records import Commit, ShardResult
 from windrow.core.positions import Partition
+from windrow.stores.files import plain_name
 
 SUMMARY = "summary"
 #: Counter of a shard's answer: rows of its dead-letter file.

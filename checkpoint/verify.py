@@ -8,6 +8,7 @@ changelog gives are the same.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,8 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.compaction import commit_of
-from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.layout import base_name
-from windrow.checkpoint.records import REPAIR, Commit, ShardResult
+from windrow.checkpoint.records import PANES_OF, REPAIR, Commit, ShardResult
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.summary import letters_kept
 from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
@@ -79,8 +79,9 @@ def _verify(location: str) -> Report:
     report.count("records", seen.state.next_seq - seen.state.first_seq)
     _follow_each_other(report, [known[n] for n in sorted(known)])
     for letters in letters_kept(seen.log.state.summary, known.values()):
-        path = seen.folders.dead(letters.name)
-        _rows(report, "dead letters", path, letters.commit, letters.rows, needed=True)
+        with _damage(report, f"dead letters of commit {letters.commit}"):
+            path = seen.folders.dead(letters.name)
+            _rows(report, "dead letters", path, letters.commit, letters.rows, needed=True)
     for shard in range(seen.epoch.shards):
         spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())
         covered = _snapshots(report, spec)
@@ -90,6 +91,15 @@ def _verify(location: str) -> Report:
         kept = tuple(sorted(cf for cf in families if cf.endswith(MESSAGES)))
         _stores(report, ShardSpec(seen.folders, seen.epoch.job, shard, metadata, kept), known)
     return report
+
+
+@contextlib.contextmanager
+def _damage(report: Report, what: str) -> Iterator[None]:
+    """Report what is found to be damaged inside."""
+    try:
+        yield
+    except CorruptState as error:
+        report.say(what, error.message)
 
 
 def _follow_each_other(report: Report, commits: list[Commit]) -> None:
@@ -132,11 +142,9 @@ def _snapshots(report: Report, spec: ShardSpec) -> int:
     store = SnapshotStore(spec.folders.snapshots)
     for manifest in store.list(spec.shard):
         report.count("snapshots")
-        try:
+        with _damage(report, f"snapshot {manifest}"):
             store.verify(manifest)
             covered = max(covered, commit_of(manifest))
-        except CorruptState as error:
-            report.say(f"snapshot {manifest}", error.message)
     return covered
 
 
@@ -145,18 +153,19 @@ def _segments(report: Report, spec: ShardSpec, known: Mapping[int, Commit], cove
     families: set[str] = set()
     for number in sorted(known):
         record = known[number]
-        for named in spec.files.named(record):
-            if not os.path.exists(named.path):
-                if number > covered:
-                    report.say(named.path, f"commit {number} names it, it is gone, and no snapshot covers it")
-                continue
-            report.count("segments")
-            try:
-                families.update(spec.files.read_file(named.path, named.digest, number).cfs)
-            except CorruptState as error:
-                report.say(named.path, error.message)
-        for result in (r for r in record.shards if r.shard == spec.shard):
-            _tables(report, spec, record, result)
+        with _damage(report, f"files of commit {number}"):
+            for named in spec.files.named(record):
+                if not os.path.exists(named.path):
+                    if number > covered:
+                        report.say(
+                            named.path, f"commit {number} names it, it is gone, and no snapshot covers it"
+                        )
+                    continue
+                report.count("segments")
+                with _damage(report, named.path):
+                    families.update(spec.files.read_file(named.path, named.digest, number).cfs)
+            for result in (r for r in record.shards if r.shard == spec.shard):
+                _tables(report, spec, record, result)
     return families
 
 
@@ -187,11 +196,9 @@ def _rows(report: Report, kind: str, path: str, commit: int, n: int, *, needed: 
 def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
     for base in spec.files.bases():
         report.count("bases")
-        try:
+        with _damage(report, f"{base_name(base, spec.shard)}.seg"):
             for part in spec.files.read_base(base):
                 families.update(part.cfs)
-        except CorruptState as error:
-            report.say(spec.folders.changelog(base_name(base, spec.shard)), error.message)
 
 
 def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.offsets import merge
-from windrow.checkpoint.records import ShardResult
+from windrow.checkpoint.records import PANES_OF, ShardResult
 from windrow.checkpoint.replay import is_total
 from windrow.checkpoint.summary import DEAD_FILE
 from windrow.core.positions import Partition

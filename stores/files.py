@@ -15,7 +15,7 @@ from typing import Any
 
 import xxhash
 
-from windrow.core.errors import ConfigurationError, DiskFailed, WindrowError
+from windrow.core.errors import ConfigurationError, CorruptState, DiskFailed, WindrowError
 
 #: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
 FOLDER_MODE = "WINDROW_FOLDER_MODE"
@@ -67,6 +67,31 @@ def sync_name(path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
             raise
+
+
+#: A name of a file that a file names: nothing that could be a path, and nothing that is hidden.
+_PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}")
+
+
+def plain_name(value: Any) -> str:
+    """`value`, which is the name of a file in its folder. ValueError for anything that could lead elsewhere."""
+    if not isinstance(value, str) or _PLAIN_NAME.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no name of a file of a job")
+    return value
+
+
+def inside(folder: str, name: Any) -> str:
+    """The path of a file in `folder` by a name that comes out of a file. `CorruptState` for a path, and for a link.
+
+    Every such name becomes a path here: a folder may come from somebody else.
+    """
+    try:
+        path = os.path.join(folder, plain_name(name))
+    except ValueError as error:
+        raise CorruptState(f"a file of {folder} names another: {error}") from error
+    if os.path.islink(path):
+        raise CorruptState(f"{path} is a link, and windrow follows none: put the file itself there")
+    return path
 
 
 def inode_of(path: str) -> tuple[int, int]:

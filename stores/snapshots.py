@@ -26,12 +26,13 @@ import xxhash
 
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
-from windrow.stores.files import make_folder, now_ns, private, sync_directory, write_whole
+from windrow.stores.files import inside, make_folder, now_ns, plain_name, private, sync_directory, write_whole
 from windrow.stores.kv import LocalStore
 from windrow.stores.slices import Slices, whole
 
 SLICE_BYTES: Final = 1 << 19
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 SWEEP_GRACE_S: Final = 900.0
 Names: TypeAlias = list[str]
 #: What is known of files that never change, by (name, inode, change of content in ns, size): their digests.
@@ -117,7 +118,7 @@ class SnapshotStore:
         """True if all that a manifest names is there, as large as it was; what is in it only `verify` tells."""
         try:
             blobs = self.read(manifest).blobs
-            return all(os.path.getsize(os.path.join(self._blobs, d)) == size for d, size in blobs.items())
+            return all(os.path.getsize(inside(self._blobs, d)) == size for d, size in blobs.items())
         except (CorruptState, FileNotFoundError):
             return False
 
@@ -136,7 +137,7 @@ class SnapshotStore:
         make_folder(staging)
         try:
             for file in snapshot.files:
-                self._bring(file, os.path.join(staging, file.name), manifest, link)
+                self._bring(file, inside(staging, file.name), manifest, link)
             os.rename(staging, target)  # also onto an empty directory
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
@@ -156,7 +157,7 @@ class SnapshotStore:
         if match is None:
             raise CorruptState(f"{manifest!r} is no name of a snapshot manifest")
         try:
-            with open(os.path.join(self._manifests, manifest), "rb") as file:
+            with open(inside(self._manifests, manifest), "rb") as file:
                 data = file.read()
         except FileNotFoundError as error:
             raise CorruptState(f"the snapshot {manifest} is gone from {self._manifests}") from error
@@ -164,8 +165,16 @@ class SnapshotStore:
             raise CorruptState(
                 f"the snapshot manifest {manifest} is damaged: its content has digest {_digest(data)}"
             )
-        shard, commit, files = msgpack.unpackb(unseal(Kind.SNAPSHOT_MANIFEST, data))
-        return Snapshot(shard, commit, tuple(StoredFile(*file) for file in files))
+        try:
+            shard, commit, files = msgpack.unpackb(unseal(Kind.SNAPSHOT_MANIFEST, data))
+            stored = tuple(_stored(*file) for file in files)
+            if (str(shard), str(commit)) != match.groups()[:2]:
+                raise ValueError(f"it is of shard {shard!r} as of commit {commit!r}")
+        except (ValueError, TypeError) as error:
+            raise CorruptState(
+                f"the snapshot manifest {manifest} is whole but wrong ({error}): it restores nothing"
+            ) from error
+        return Snapshot(shard, commit, stored)
 
     def list(self, shard: int | None = None) -> Names:
         """Manifest names, oldest commit first; of one shard, or of all."""
@@ -244,14 +253,14 @@ class SnapshotStore:
         if link:
             self._check(file.digest, file.size, manifest, source)
             with contextlib.suppress(OSError):
-                os.link(os.path.join(self._blobs, file.digest), path)
+                os.link(inside(self._blobs, file.digest), path)
                 return
             source = self._read_blob(file.digest, manifest)
         self._check(file.digest, file.size, manifest, source, path)
 
     def _read_blob(self, digest: str, manifest: str) -> Iterator[bytes]:
         try:
-            yield from _blocks(os.path.join(self._blobs, digest))
+            yield from _blocks(inside(self._blobs, digest))
         except FileNotFoundError as error:
             raise CorruptState(f"the snapshot {manifest} names the blob {digest}, which is gone") from error
 
@@ -272,6 +281,13 @@ class SnapshotStore:
                 raise StateError(
                     f"the blob {digest} was swept while {name} was taken: take the snapshot again"
                 )
+
+
+def _stored(name: str, size: int, digest: str, content: bytes | None) -> StoredFile:
+    """A file as a manifest describes it. ValueError where a name could lead out of the store, or out of the blobs."""
+    if type(size) is not int or not isinstance(content, bytes | None) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"{name!r} of {size!r} bytes with digest {digest!r} is no file of a store")
+    return StoredFile(plain_name(name), size, digest, content)
 
 
 def _digest(data: bytes) -> str:

@@ -10,10 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from windrow.checkpoint.compaction import snapshot_at, snapshots_from
-from windrow.checkpoint.files import PANES_OF
 from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
-from windrow.checkpoint.records import Commit, Mark
+from windrow.checkpoint.records import PANES_OF, Commit, Mark
 from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec, StoreDamaged
 from windrow.checkpoint.summary import DEAD_FILE

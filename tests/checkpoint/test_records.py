@@ -30,7 +30,8 @@ from windrow.core.errors import CorruptState, NewerFormat
 int64 = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 2**63 - 1)
 maybe_text = st.none() | st.text(max_size=5)
-maybe_name = st.none() | st.from_regex(r"[\w-][\w.-]{0,9}", fullmatch=True)
+names = st.from_regex(r"[\w-][\w.-]{0,9}", fullmatch=True)
+maybe_name = st.none() | names
 partitions = st.tuples(st.text(max_size=5), st.integers(0, 2**31))
 offsets = st.dictionaries(partitions, counts, max_size=4)
 plain = st.recursive(
@@ -53,9 +54,9 @@ epochs = st.builds(
     epoch=counts,
     opened_us=int64,
     driver=st.text(max_size=5),
-    fingerprints=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    fingerprints=st.dictionaries(names, st.text(max_size=5), max_size=3),
     shards=st.integers(0, 1 << 16),
-    job=st.text(max_size=5),
+    job=names,
     meta=maps,
     first_seq=counts,
     voids=st.lists(counts, max_size=3).map(tuple),
@@ -303,6 +304,20 @@ def test_a_name_that_leads_out_of_the_folders_is_damage(field: str, name: str) -
     shard = dataclasses.replace(COMMIT.shards[0], **{field: name})
     with pytest.raises(CorruptState, match="is no name of a file of a job"):
         decode(encode(dataclasses.replace(COMMIT, shards=(shard,))))
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "/etc/passwd", "..", "a\0b", "x" * 300])
+def test_a_job_or_an_operator_that_leads_out_of_the_folders_is_damage(name: str) -> None:
+    shard = dataclasses.replace(COMMIT.shards[0], counters={f"panes_file.{name}": 1})
+    kept = dataclasses.replace(COMMIT.shards[0], kept={f"panes/{name}": (0, 1)})
+    for record in (
+        dataclasses.replace(EPOCH, job=name),
+        dataclasses.replace(EPOCH, fingerprints={name: "f"}),
+        dataclasses.replace(COMMIT, shards=(shard,)),
+        dataclasses.replace(COMMIT, shards=(kept,)),
+    ):
+        with pytest.raises(CorruptState, match="is whole but wrong"):
+            decode(encode(record))
 
 
 @pytest.mark.parametrize("shards", [-1, (1 << 16) + 1, 2**63 - 1])
