@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import socket
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any, TextIO
 
+from windrow.core.show import json_text
 from windrow.core.time import instant_us, show_instant
 
 
@@ -50,7 +50,7 @@ def readable(text: str) -> str:
 
 def say_json(value: Any, out: TextIO) -> None:
     """One line of JSON; what JSON has no word for is said as text."""
-    print(json.dumps(value, default=_as_text, ensure_ascii=False, allow_nan=True), file=out)
+    print(json_text(value, _as_text), file=out)
 
 
 def _as_text(value: Any) -> str:

@@ -1,7 +1,10 @@
-"""`repr` of a definition is the expression that builds it."""
+"""Values as text: `repr` of a definition is the expression that builds it, and JSON of any value is JSON."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -17,3 +20,22 @@ class Raw(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def json_text(value: Any, default: Callable[[Any], str] = str) -> str:
+    """Write a value as JSON. NaN and the infinities, which JSON has not, are text, as Spark writes them.
+
+    default: gives the text of what is none of JSON's types
+    """
+    try:
+        return json.dumps(value, default=default, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_numbers(value), default=default, ensure_ascii=False)
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _with_numbers(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_numbers(v) for v in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value

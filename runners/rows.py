@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.messages import Message, Position
+from windrow.core.show import json_text
 from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
 from windrow.core.types import HOLDERS, as_type, holds_too_deep, is_text, plain_type, widened
 from windrow.core.zones import Zone, zone_of
@@ -100,9 +100,7 @@ def is_name(name: Any) -> bool:
 def _shown(value: Any) -> str:
     """A value, or a payload, as text."""
     try:
-        return json.dumps(
-            dict(value) if isinstance(value, Mapping) else value, default=str, ensure_ascii=False
-        )
+        return json_text(dict(value) if isinstance(value, Mapping) else value)
     except MemoryError:
         raise
     except Exception:  # names that are no text, something that holds itself

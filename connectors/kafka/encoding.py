@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str]:
     """Each row as a JSON object.
 
-    Times are ISO 8601, durations microseconds, decimals text, bytes base64; NaN and the infinities, which
+    Times are ISO 8601, durations whole microseconds, decimals text, bytes base64; NaN and the infinities, which
     JSON has not, are null.
     """
     import polars as pl
@@ -20,10 +24,48 @@ def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str
         table = table.select(list(columns))
     if len(table) == 0:
         return []
+    table = table.cast(pa.schema([f.with_type(_for_polars(f.type)) for f in table.schema]))
     frame = pl.DataFrame(pl.from_arrow(table))
     plain = [_plain(pl.col(name), kind).alias(name) for name, kind in frame.schema.items()]
     encoded = frame.select(pl.struct(plain).struct.json_encode()).to_series()
     return encoded.to_list()
+
+
+def json_keys(table: pa.Table, columns: Sequence[str]) -> list[str]:
+    """As `json_rows`, and values have one text if they are one key: -0.0 is 0.0, and what JSON has no number for is text."""
+    table = table.select(list(columns))
+    for i, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            table = table.set_column(i, field, pc.add(table.column(i), pa.scalar(0, field.type)))
+    keys = json_rows(table)
+    for name in columns:
+        for row, text in _no_numbers(table.column(name)):
+            fields = {**json.loads(keys[row]), name: text}
+            keys[row] = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return keys
+
+
+def _no_numbers(column: pa.ChunkedArray) -> Iterator[tuple[int, str]]:
+    """The rows with NaN, an infinity, or a part of a microsecond, and the value as text."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        rows = np.flatnonzero(pc.fill_null(pc.invert(pc.is_finite(column)), False))
+        yield from ((int(i), json.dumps(column[i].as_py())) for i in rows)
+    elif kind == pa.duration("ns"):
+        counts = column.cast(pa.int64())
+        rows = np.flatnonzero(counts.fill_null(0).to_numpy() % 1000)
+        yield from ((int(i), str(Decimal(counts[i].as_py()) / 1000)) for i in rows)
+
+
+def _for_polars(kind: pa.DataType) -> pa.DataType:
+    """Decimals that polars does not hold as text, which they become anyway, and lists of a fixed size as lists."""
+    if pa.types.is_decimal256(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_for_polars(f.type)) for f in kind])
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_for_polars(kind.value_type)))
+    return kind
 
 
 def _plain(column: Any, kind: Any) -> Any:
@@ -31,8 +73,9 @@ def _plain(column: Any, kind: Any) -> Any:
     import polars as pl
 
     if isinstance(kind, pl.Struct):
-        return pl.struct([_plain(column.struct.field(f.name), f.dtype).alias(f.name) for f in kind.fields])
-    if isinstance(kind, (pl.List, pl.Array)):
+        fields = [_plain(column.struct.field(f.name), f.dtype).alias(f.name) for f in kind.fields]
+        return pl.when(column.is_not_null()).then(pl.struct(fields))
+    if isinstance(kind, pl.List):
         return column.list.eval(_plain(pl.element(), kind.inner))
     if isinstance(kind, pl.Duration):
         return column.dt.total_microseconds()

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
-from windrow.connectors.kafka.encoding import json_rows
+from windrow.connectors.kafka.encoding import json_keys, json_rows
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
@@ -32,6 +32,14 @@ logger = get_logger()
 CHUNK_RECORDS, WAITING_BYTES = 20_000, 64 << 20
 #: What the headers of a dead letter tell, beside its payload.
 LETTER_HEADERS = ("reason", "detail", "operator", "input", "source", "partition", "offset", "ordinal")
+
+#: Types whose values are keys as they are.
+_BINARIES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+)
 
 Record = dict[str, Any]
 Encode = Callable[[pa.Table], Sequence[str | bytes]]
@@ -208,15 +216,16 @@ class KafkaSink:
 
     def _keys(self, table: pa.Table, by: list[str]) -> Sequence[Any]:
         if self.mode == "upsert":
-            return json_rows(table, ["window", *by])
+            return json_keys(table, ["window", *by])
         if self.key is None:
-            return json_rows(table, by) if by else [None] * len(table)
+            return json_keys(table, by) if by else [None] * len(table)
         if self.key not in table.column_names:  # of a join, whose columns are known no earlier
             raise ConfigurationError(f"key {self.key!r} is none of the columns {table.column_names}")
         column = table.column(self.key)
-        keys: list[Any] = (
-            column if pa.types.is_binary(column.type) else column.cast(pa.string())
-        ).to_pylist()
+        if pa.types.is_nested(column.type) or pa.types.is_duration(column.type):
+            return json_keys(table, [self.key])
+        is_text = not any(is_one(column.type) for is_one in _BINARIES)
+        keys: list[Any] = (column.cast(pa.string()) if is_text else column).to_pylist()
         return keys
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from windrow.core.byte_order import decode_i64, decode_u32
 from windrow.core.errors import ConfigurationError
+from windrow.core.show import json_text
 from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.process.calls import Families
@@ -71,7 +71,7 @@ class ProcessView(OneInputView):
 
 
 def _shown(value: bytes) -> str:
-    return json.dumps(_named(unpacked(value)), default=str, ensure_ascii=False)
+    return json_text(_named(unpacked(value)))
 
 
 def _named(value: Any) -> Any:

@@ -6,7 +6,6 @@ steps of their own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.messages import DeadLetter, Position
+from windrow.core.show import json_text
 from windrow.operators.steps.columns import ARRIVED, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 PAYLOAD_LIMIT = 4096
@@ -173,7 +173,7 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def show_payload(payload: Any) -> str:
-    text = json.dumps(payload, default=str, ensure_ascii=False)
+    text = json_text(payload)
     return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."
 
 
