@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.checkpoint import accepting, warnings
 from windrow.core.time import instant_us
+from windrow.core.zones import zone_of
 from windrow.testing import ManualClock, TestDriver
 
 ST_JOHNS = wr.calendar("day", time_zone="America/St_Johns")
@@ -66,6 +69,42 @@ def test_sessions_that_are_cut_by_such_days_end_after_they_begin() -> None:
             (times[5], times[5] + hour, 1),
         ]
         driver.check()
+
+
+#: Zones, and years in which their clocks went forward or back at night.
+NIGHTS = [
+    ("America/St_Johns", 1988, 2011),
+    ("America/St_Johns", 1988, 2011),
+    ("America/Sao_Paulo", 1985, 2019),
+    ("Pacific/Apia", 2009, 2021),
+    ("Asia/Gaza", 2007, 2040),
+]
+
+
+def test_windows_and_sessions_around_any_transition_are_those_of_the_oracle() -> None:
+    chance, hour = random.Random(4), 3_600_000_000
+    for _ in range(usually(10, deep=300)):
+        zone, first, last = chance.choice(NIGHTS)
+        changes = zone_of(zone).changes
+        years = (changes >= instant_us(f"{first}-01-01T00:00Z")) & (
+            changes < instant_us(f"{last}-01-01T00:00Z")
+        )
+        change = int(chance.choice(changes[years]))
+        size, offset = (
+            chance.choice(["day", "day", "2 days", "week"]),
+            chance.choice(["0 s", "0 s", "6 hours"]),
+        )
+        window: Any = wr.calendar(size, time_zone=zone, offset=offset)
+        if chance.random() < 0.4:
+            window = wr.session("1 hour", cut=window)
+        agg = {"n": wr.count(), **({"mid": wr.median("v")} if chance.random() < 0.4 else {})}
+        emit = chance.choice([wr.Emit(early=wr.every_batch, late=wr.every_batch), wr.Emit.append()])
+        with TestDriver(definition(window, agg, emit=emit, watermark="2 hours")) as driver:
+            for _ in range(6):
+                reach = chance.choice([hour // 30, 2 * hour, 30 * hour])
+                driver.feed([{"t": change + chance.randint(-reach, reach), "v": i} for i in range(4)])
+            driver.drain()
+            driver.check()
 
 
 def test_a_day_after_2037_begins_as_the_rule_of_its_zone_says() -> None:
