@@ -29,10 +29,12 @@ class Expression(Protocol):
 class Expr:
     """An expression over the columns of the input; equal and hashed by its text."""
 
-    __slots__ = ("expression",)
+    __slots__ = ("_text", "_words", "expression")
 
     def __init__(self, expression: pc.Expression) -> None:
         self.expression = expression
+        self._text: str | None = None
+        self._words: frozenset[str] = frozenset()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expr) and self.expression.equals(other.expression)
@@ -48,7 +50,13 @@ class Expr:
 
     def mentions(self, name: str) -> bool:
         """True if the expression names the column; of odd names it may be so though it does not."""
-        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(self.expression)) is not None
+        if self._text is None:
+            self._text = str(self.expression)
+            self._words = frozenset(_WORD.findall(self._text))
+        if name in self._words:
+            return True
+        # A name that is one word would be among them.
+        return name in self._text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._text) is not None
 
     def lacks(self, names: Iterable[str], *, unsure: bool = False) -> bool:
         """True if it takes a column that is none of these. unsure: what is said where their types decide that, as of fields of
@@ -139,6 +147,8 @@ def said(error: Exception) -> str:
     """The error in the words of a dead letter: what it is, and in which place of the definition it came."""
     return ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
+
+_WORD = re.compile(r"\w+")
 
 #: What Arrow says where there is no such column, and where it has a plain name.
 _NO_SUCH = "No match for FieldRef"

@@ -373,7 +373,7 @@ class OneInputLogic(Logic):
         check_keys(self.definition.columns_of(self.definition.inputs[0])[1:], schema)
         for why in self.needs.refused(schema.names).values():
             raise ReservedColumn(why)
-        progress.schema = learn(progress.schema, schema)
+        progress.schema = learn(progress.schema, schema, self.needs, self.definition.event_time)
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         progress, batch = self.progress(kv), Batch()

@@ -170,9 +170,8 @@ class Steps(Logic):
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         check_keys(raw(self.needs.keys, self.definition.makes), schema)
-        known = [] if progress.schema is None else progress.schema.names
-        only = None if self.needs.whole else self.needs.named({*known, *schema.names})
-        learnt = learn(progress.schema, schema, only)
+        time = None if self.definition.inputs[0].time_made else self.definition.event_time
+        learnt = learn(progress.schema, schema, self.needs, time)
         if progress.schema is not None:
             before, after = (self.seen_schema(schema) for schema in (progress.schema, learnt))
             learnt = with_scales(learnt, scales_after(self.keys, progress.schema, before, after))

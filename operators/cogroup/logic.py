@@ -85,10 +85,7 @@ class CoGroupOperator(Behind):
         check_keys(self.definition.keys(given), seen)
         if known is None:
             self.united.needs[name].check(None, seen.names)
-        only = None
-        if not self.united.takes_whole(given):
-            only = self.united.needs[name].named({*seen.names, *(() if known is None else known.names)})
-        schema = learn(known, seen, only)
+        schema = learn(known, seen, InputNeeds(self.united, given, {}), given.event_time)
         if known is None or not schema.equals(known):
             schemas[name] = schema
             batch = Batch()

@@ -50,7 +50,7 @@ class InputColumns:
         sides = self.schemas(kv)
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if beside is not None and given.name in beside:
-                sides[side] = _with(sides[side], beside[given.name].schema, given.event_time)
+                sides[side] = learn(sides[side], beside[given.name].schema, event_time=given.event_time)
         side = LEFT if name == self.definition.left.name else RIGHT
         return JoinNeeds(self.definition, side, sides, self.names(kv))
 
@@ -92,7 +92,7 @@ class InputColumns:
         return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SCHEMAS) else None
 
     def learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
-        schema = learn(known, seen)
+        schema = learn(known, seen, event_time=self.intakes[side].event_time)
         if not schema.equals(known):
             batch = Batch()
             batch.put(self.aux_cf, SCHEMAS[side], schema.serialize().to_pybytes())
@@ -102,10 +102,3 @@ class InputColumns:
 
 def _declared(intake: SideIntake) -> pa.Schema:
     return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])
-
-
-def _with(known: pa.Schema | None, seen: pa.Schema, event_time: str) -> pa.Schema:
-    """What is known, and the columns of a slice, whose event times are timestamps whatever they were declared as."""
-    if known is not None and event_time in known.names and event_time in seen.names:
-        seen = seen.remove(seen.get_field_index(event_time))
-    return learn(known, seen)

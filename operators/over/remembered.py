@@ -13,6 +13,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.over.keyed import Found, Keyed
 from windrow.operators.over.lines import Lines
+from windrow.operators.over.needs import conformed
 from windrow.operators.over.telling import Reached, Sums
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.step import limit
@@ -121,8 +122,8 @@ class Remembered:
         rows, numbers = events.filter(pa.array(mine)), codes[-1][mine]
         if tails is not None and len(tails.rows):
             older = tails.rows.column(TIME).to_numpy() < low_us  # the others are among the events
-            before = tails.rows.filter(pa.array(older)).select(events.column_names)
-            rows, numbers = concat([before, rows]), np.r_[tails.codes[older], numbers]
+            before = conformed(tails.rows.filter(pa.array(older)), events.schema)
+            rows, numbers = pa.concat_tables([before, rows]), np.r_[tails.codes[older], numbers]
         return Held(rows, numbers, groups.size, tails, sums)
 
     def _codes(self, tables: Sequence[pa.Table]) -> list[IntArray]:

@@ -21,7 +21,7 @@ from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, TimeUnit, instant_us, show_duration, to_datetime
-from windrow.core.types import widened
+from windrow.core.types import is_text, widened
 from windrow.core.zones import zone_of
 from windrow.operators.steps.columns import (
     MALFORMED_ROW,
@@ -36,6 +36,7 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.sifting import marked
 
 
 class Reading(Protocol):
@@ -157,19 +158,48 @@ def event_times(
 def in_known_times(
     table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None, unit: TimeUnit | None = None
 ) -> pa.Table:
-    """Times that are written in another way than before, say as integers, are written as before."""
+    """Write times of another type than before, say integers, in the known one. A row whose time that type does not hold
+    exactly becomes malformed."""
     if known is None or name not in table.column_names:
         return table
-    written, zoned = table.schema.field(name).type, pa.types.is_timestamp(known) and known.tz is not None
-    if written == known or not (zoned or known == pa.int64()) or widened(known, written) is not None:
+    values = combine(table.column(name))
+    as_floats = pa.types.is_floating(values.type)
+    if pa.types.is_null(known) or pa.types.is_floating(known):  # no message with such a time counted
+        return table
+    if values.type == known or (not as_floats and widened(known, values.type) is not None):
         return table
     times = event_times(table.column(name), name, time_zone, unit)
-    if zoned:
-        times = times.cast(pa.timestamp("us", known.tz)).cast(known, safe=False)
-    else:
+    written = _written_as(known, times, time_zone, unit)
+    same = pc.equal(event_times(pa.chunked_array([written]), name, time_zone, unit), times)
+    exact = pc.fill_null(same, False)
+    wrong = np.flatnonzero(pc.and_(values.is_valid(), pc.invert(exact)).to_numpy(zero_copy_only=False))
+    told = values.take(pa.array(wrong)).to_pylist()
+    why = {
+        ("", row): f"event time {name!r} is {value!r:.100}, which its column, of {known} before, cannot hold"
+        for row, value in zip(wrong.tolist(), told, strict=True)
+    }
+    written = pc.if_else(exact, written, pa.scalar(None, written.type))
+    table = table.set_column(table.column_names.index(name), pa.field(name, written.type), written)
+    return marked({"": table}, why)[""]
+
+
+def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit: TimeUnit | None) -> pa.Array:
+    """Event times as values of the type, or of one that it widens to; where they do not fit, as other ones."""
+    if pa.types.is_integer(kind):
         many, each_us = TIME_UNITS[unit or "us"]
-        times = pc.multiply(pc.divide(times, each_us), many)
-    return table.set_column(table.column_names.index(name), pa.field(name, known), times)
+        numbers = pc.multiply(pc.divide(times, each_us), many)
+        if pa.types.is_signed_integer(kind):
+            return numbers
+        return pc.if_else(pc.less(numbers, 0), pa.scalar(None, pa.int64()), numbers).cast(kind, safe=False)
+    zone = kind.tz if pa.types.is_timestamp(kind) and kind.tz is not None else None
+    stamps = times.cast(pa.timestamp("us", zone or "UTC"))
+    if zone is None and is_text(kind):
+        return pc.strftime(stamps, "%Y-%m-%dT%H:%M:%SZ").cast(kind)
+    if zone is None:
+        stamps = pc.local_timestamp(stamps.cast(pa.timestamp("us", time_zone)))
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return stamps
+    return stamps.cast(kind, safe=False)
 
 
 def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgpack
@@ -12,20 +12,33 @@ from windrow.core.deliver import MARK
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.meant import meant
-from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, widened
+from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_type, widened
 
 #: What a schema says beside its columns.
 _SCALES = b"scales"
 
 
-def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None = None) -> pa.Schema:
-    """The schema after a slice with `seen` columns (of them `only`); system columns (two underscores) are no part of it."""
-    types = {} if known is None else {f.name: f.type for f in known if only is None or f.name in only}
+def learn(
+    known: pa.Schema | None, seen: pa.Schema, needs: Needs | None = None, event_time: str | None = None
+) -> pa.Schema:
+    """The schema after a slice with `seen` columns; system columns (two underscores) are no part of it.
+
+    needs: of the operator: columns that it does not need are none either. event_time: a column that is read whatever its type
+    is, and written in the known one (`in_known_times`)
+    """
+    types = {} if known is None else {f.name: f.type for f in known}
+    only = None if needs is None or needs.whole else needs.named({*types, *seen.names})
+    if only is not None:
+        types = {name: kind for name, kind in types.items() if name in only}
     for field in seen:
         name = field.name
         if name.startswith("__") or (only is not None and name not in only):
             continue
-        kind = widened(types.get(name, pa.null()), field.type)
+        former = types.get(name, pa.null())
+        if name == event_time:
+            types[name] = _type_of_times(former, field.type)
+            continue
+        kind = widened(former, field.type)
         if kind is None and is_too_deep(field.type):
             raise TypeClash(
                 f"column {name!r} of the input has more than {NESTED_MOST} lists and structs inside each other: give it as text"
@@ -37,6 +50,13 @@ def learn(known: pa.Schema | None, seen: pa.Schema, only: Collection[str] | None
             )
         types[name] = kind
     return pa.schema([pa.field(name, kind) for name, kind in types.items()])
+
+
+def _type_of_times(known: pa.DataType, seen: pa.DataType) -> pa.DataType:
+    """The type of event times after a slice. No message counts whose time is a float."""
+    if pa.types.is_null(known) or pa.types.is_floating(known):
+        return plain_type(seen)
+    return known if pa.types.is_floating(seen) else widened(known, seen) or known
 
 
 def scales_of(schema: pa.Schema) -> dict[str, int]:

@@ -305,7 +305,7 @@ class AnchoredOvers(OneInputLogic):
         known = self._known(kv, progress, side)
         check_keys(self.definition.by, seen)
         self._needs[side].check_names(seen.names)
-        schema = learn(known, seen)
+        schema = learn(known, seen, self._needs[side], self.readings[side].event_time)
         other = self._known(kv, progress, 1 - side) if len(self.readings) > 1 else None
         for name in self.definition.by:
             if other is not None and name in schema.names and name in other.names:

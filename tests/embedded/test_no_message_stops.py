@@ -1,0 +1,162 @@
+"""No message stops a job: after any message the next commit succeeds, and the message is counted or is one dead letter."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from windrow.testing.clock import ManualClock
+
+S = 1_000_000
+NOON = 1_577_880_000 * S
+
+
+def committed(definition: Any, location: str, *steps: Any, again: bool = False, **options: Any) -> Any:
+    """An operator after steps of (input, messages), a commit after each. again: it is opened anew before each."""
+    clock = ManualClock(NOON)
+    op = definition.open(location, clock=clock, **options)
+    for input, messages in steps:
+        if again:
+            op.close()
+            op = definition.open(location, clock=clock, **options)
+        op.add_messages(messages, *filter(None, [input]))
+        op.next_offsets()  # a commit
+    return op
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "opened anew"])
+@pytest.mark.parametrize("order", ["position", "event_time"])
+def test_a_new_column_is_no_change_of_windows_that_count_messages(
+    tmp_path: Path, order: str, again: bool
+) -> None:
+    sums = wr.Over(
+        by="k",
+        event_time="t",
+        agg={"s": wr.sum("v")},
+        frame=wr.rows_between(-1, 0, order=order, partial="emit"),  # type: ignore[arg-type]
+        ttl="1 hour",
+    )
+    row = {"t": NOON, "k": "a", "v": 1}
+    steps = [
+        (None, [row]),
+        (None, [{**row, "z": 5}]),
+        (None, [{**row, "k": "b"}]),
+        (None, [{**row, "v": 1.5}]),
+    ]
+    with committed(sums, str(tmp_path), *steps, again=again) as op:
+        op.drain()
+        rows = [(r["k"], r["s"], r.values.get("z")) for r in op.get_result()]
+        assert sorted(rows)[-1] == ("b", 1, None) and ("a", 2.5, None) in rows and len(op.dead_letters()) == 0
+
+
+@pytest.mark.parametrize("kind", ["messages", "tables"])
+def test_a_column_that_windows_around_messages_do_not_need_may_change_its_type(
+    tmp_path: Path, kind: str
+) -> None:
+    spans = {
+        "itself": {"frame": wr.rows_between(-1, 0, partial="emit"), "ttl": "1 hour"},
+        "anchors": {
+            "frame": wr.range_between("-1 hour", "0 seconds"),
+            "retention": "1 hour",
+            "input": "a",
+            "anchors": wr.Input("b", event_time="t"),
+        },
+    }
+    for name, span in spans.items():
+        sums = wr.Over(by="k", event_time="t", agg={"s": wr.sum("v")}, select=("u",), **span)  # type: ignore[arg-type]
+        rows = [{"t": NOON, "k": "a", "v": 1, "u": 1, "x": x} for x in (1, "one", [1])]
+        many = [[r] if kind == "messages" else pa.Table.from_pylist([r]) for r in rows]
+        steps = [(i, some) for some in many for i in (("a", "b") if "input" in span else (None,))]
+        with committed(sums, str(tmp_path / name), *steps) as op:
+            op.drain()
+            assert len(op.get_result()) == 3 and len(op.dead_letters()) == 0
+
+
+def in_zone(given: type[Any] = wr.Input, *args: Any, **options: Any) -> Any:
+    return given(*args, event_time="t", time_zone="Europe/Berlin", **options)
+
+
+def counting(**options: Any) -> Any:
+    agg = {"n": wr.count()}
+    return in_zone(
+        wr.Aggregate, by="k", window=wr.tumbling("1 second"), retention="1 day", agg=agg, **options
+    )
+
+
+JOINED = {"on": "k", "within": ("-1 second", "1 second"), "retention": "1 day"}
+#: Operators of every kind, by their inputs, whose event times are read in one zone.
+READING: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "aggregate": (counting(input="a"), ("a",)),
+    "deduplicated": (
+        wr.chain(in_zone(wr.Deduplicate, by=("k", "v"), within="1 day", input="a"), counting(name="counts")),
+        ("a",),
+    ),
+    "join after aggregate": (
+        wr.chain(
+            counting(input="a", name="counts"),
+            wr.Join(
+                left=wr.Input("counts", event_time="window_time"), right=in_zone(wr.Input, "b"), **JOINED
+            ),
+        ),
+        ("a", "b"),
+    ),
+    "join": (wr.Join(left=in_zone(wr.Input, "a"), right=in_zone(wr.Input, "b"), **JOINED), ("a", "b")),
+    "cogroup": (
+        wr.CoGroup(
+            inputs=[in_zone(wr.Input, "a"), in_zone(wr.Input, "b")],
+            by="k",
+            window=wr.tumbling("1 second"),
+            retention="1 day",
+            agg={"n": wr.count()},
+        ),
+        ("a", "b"),
+    ),
+    "anchors": (
+        in_zone(
+            wr.Over,
+            by="k",
+            agg={"n": wr.count()},
+            frame=wr.range_between("-1 hour", "0 seconds"),
+            retention="1 day",
+            input="a",
+            anchors=in_zone(wr.Input, "b"),
+        ),
+        ("a", "b"),
+    ),
+    "delivery": (in_zone(wr.Delivery, by="k", policy=wr.deliver.latest(), input="a"), ("a",)),
+}
+WRITTEN: list[tuple[pa.DataType, Any]] = [
+    (pa.int64(), NOON),
+    (pa.uint64(), NOON),
+    (pa.string(), "2020-01-01T12:00:00Z"),
+    (pa.date32(), dt.date(2020, 1, 1)),
+    (pa.timestamp("s"), dt.datetime(2020, 1, 1, 13)),
+    (pa.timestamp("s", "Asia/Tokyo"), dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)),
+    (pa.float64(), 1.5),
+]
+
+
+@pytest.mark.parametrize("name", READING)
+def test_an_event_time_of_any_type_may_be_followed_by_one_of_any_other(tmp_path: Path, name: str) -> None:
+    definition, inputs = READING[name]
+    for n, (kind, value) in enumerate(WRITTEN):
+        schema = pa.schema([("t", kind), ("k", pa.string()), ("v", pa.int64())])
+        table = pa.Table.from_pylist([{"t": value, "k": "a", "v": 0}], schema)
+        for how in ("declared", ("empty", "table")[n % 2]):
+            first = [] if how == "declared" else [table if how == "table" else schema.empty_table()]
+            later = [[{"t": t, "k": "a", "v": v}] for v, (_, t) in enumerate(WRITTEN[:3], 1)]
+            steps = [(i, some) for some in [*first, *later, table.slice(0, 1)] for i in inputs]
+            declared = dict.fromkeys(inputs, schema) if how == "declared" else None
+            place = str(tmp_path / f"{kind} {how}")
+            with committed(definition, place, *steps, schema=declared, store="memory") as op:
+                sent = sum(len(some) for _, some in steps)
+                assert op.counters["rows"] == sent, (kind, how)
+                letters = [x.detail for x in op.dead_letters() if x.reason == "malformed"]
+                # A day holds no moment of it; a float is no time.
+                assert kind in (pa.date32(), pa.float64()) or not letters, (kind, how, letters)
+                assert all("'t' is" in letter for letter in letters)
