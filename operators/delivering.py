@@ -203,7 +203,7 @@ class Delivering(Logic):
     ) -> BoolArray:
         """True for messages that are taken."""
         sure = np.zeros(len(rows), dtype=bool)
-        if policy.guaranteed is not None:
+        if policy.guaranteed is not None and len(rows):
             truth = pc.fill_null(combine(policy.guaranteed.evaluate(rows.table, "guarantee")), False)
             sure = np.asarray(truth.to_numpy(zero_copy_only=False), dtype=bool)
         if policy.within_us is not None:

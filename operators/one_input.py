@@ -33,7 +33,15 @@ from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead import TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.learning import Needs, check_filter, check_keys, key_refusal, learn, missing
+from windrow.operators.steps.learning import (
+    Needs,
+    check_filter,
+    check_keys,
+    condition_refusal,
+    key_refusal,
+    learn,
+    missing,
+)
 from windrow.operators.steps.passing import divided, further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, passed
@@ -257,7 +265,8 @@ class WholeMessages:
         return {n: f"column {n!r} is {ours}" for n in names if self._hands_on and n in RESERVED_COLUMNS}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        return key_refusal(name, kind) if name in self._keys else None
+        refusal = key_refusal(name, kind) if name in self._keys else None
+        return refusal or condition_refusal(self._asked, name, {**known, name: kind})
 
 
 @dataclass

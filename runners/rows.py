@@ -41,22 +41,26 @@ def table_of(
     """
     wrong: list[str | None] = [None] * len(messages)
     names = _names(messages, schema, event_time, wrong)
-    made = _Columns(schema, names, needs, wrong)
-    for name, why in needs.refused(names).items():
-        names.remove(name)
-        for i, m in enumerate(messages):
-            if m.payload.get(name) is not None:
-                made.spoil(i, why)
-    columns: dict[str, pa.Array] = dict.fromkeys(names)
-    for name in sorted(names, key=lambda name: name != event_time):  # a wrong time is told before all else
-        if name == event_time:
-            columns[name] = _times(
-                [m.payload.get(name) for m in messages], name, time_zone, event_time_unit, made
-            )
-            continue
-        # The values of what is malformed tell no types.
-        values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
-        columns[name] = made.read(name, values)
+    refused = needs.refused(names)
+    names = [name for name in names if name not in refused]
+    while True:
+        made = _Columns(schema, names, needs, wrong)
+        for name, why in refused.items():
+            for i, m in enumerate(messages):
+                if m.payload.get(name) is not None:
+                    made.spoil(i, why)
+        columns: dict[str, pa.Array] = dict.fromkeys(names)
+        if event_time in columns:  # a wrong time is named before all else
+            times = [m.payload.get(event_time) for m in messages]
+            columns[event_time] = _times(times, event_time, time_zone, event_time_unit, made)
+        sound = wrong.count(None)
+        for name in names:
+            if name != event_time:
+                # A malformed message says nothing of the types of columns.
+                values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
+                columns[name] = made.read(name, values)
+        if wrong.count(None) == sound:
+            break  # else columns that were read before a message turned out to be malformed have its values
     columns[SOURCE] = pa.array([p.source for p in positions], pa.string())
     columns[PARTITION] = pa.array([p.partition for p in positions], pa.int64())
     columns[OFFSET] = pa.array([p.offset for p in positions], pa.int64())

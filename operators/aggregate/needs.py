@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -11,13 +12,13 @@ from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import names_no_column
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.sessions.own_gaps import gap_refused
+from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.aggregations.needs import (
-    check_columns,
     keeps_whole,
     mentioned,
     refusal_of,
 )
-from windrow.operators.steps.learning import key_refusal, missing, unseen
+from windrow.operators.steps.learning import check_types, key_refusal, missing
 from windrow.operators.steps.making import made_schema, raw
 
 
@@ -50,16 +51,16 @@ class AggregateNeeds:
             if needed not in columns:
                 raise missing(needed, repr(self.definition.name), columns)
         makes, beside = self.definition.makes, [e for a in self._beside.values() for e in a.expressions]
-        try:
-            seen = made_schema(makes, pa.schema(columns.items()))
+
+        def asked(types: Mapping[str, pa.DataType]) -> None:
+            seen = made_schema(makes, pa.schema(types.items()))
             for expression in beside:
                 expression.evaluate(seen.empty_table())
-        except UnknownColumn as error:
-            raise unseen(error, columns) from None
-        except TypeClash:
-            return  # of a column without a type
-        # Also of what came to the state, whose columns no message may have had yet.
-        check_columns(self.definition._changed(since_us=()), {f.name: f.type for f in seen})
+            # Also of what came to the state, whose columns no message may have had yet.
+            Calculation(self.definition._changed(since_us=()), seen)
+
+        with suppress(TypeClash):  # of a column without a type
+            check_types(asked, columns)
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -12,17 +13,13 @@ from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS
 from windrow.operators.aggregations.calculation import Aggregating, Calculation
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import unseen
+from windrow.operators.steps.learning import check_types, condition_refusal
 
 
 def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -> None:
     """Raise `UnknownColumn` where an aggregation is of a column that is none of these."""
-    try:
-        Calculation(definition, pa.schema(columns.items()))
-    except UnknownColumn as error:
-        raise unseen(error, columns) from None
-    except TypeClash:
-        return  # of a column without a type
+    with suppress(TypeClash):  # of a column without a type
+        check_types(lambda seen: Calculation(definition, pa.schema(seen.items())), columns)
 
 
 def refusal_of(
@@ -35,6 +32,9 @@ def refusal_of(
         uses = aggregation.expressions
         if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
             continue
+        refusal = condition_refusal(uses, name, types)
+        if refusal is not None:
+            return refusal
         if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):
             continue  # what the expression is of is not known yet
         empty = pa.schema(list(types.items())).empty_table()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from windrow.core.errors import UnknownColumn
+from windrow.core.expressions import names_no_column
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import widened
 from windrow.operators.aggregate.sessions.own_gaps import gap_refused
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import Names, prefixes
-from windrow.operators.steps.learning import check_filter, key_refusal, missing
+from windrow.operators.join.output import Columns, Names, prefixes
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.steps.learning import check_filter, condition_refusal, key_refusal, missing
 
 
 class JoinNeeds:
@@ -99,4 +103,28 @@ class JoinNeeds:
                     other = known.get(partner, other)
                 if widened(kind, other) is None:
                     return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
-        return gap_refused(self._gap, {**known, name: kind})
+        types = {**known, name: kind}
+        refusal = gap_refused(self._gap, types) or condition_refusal(self._asked, name, types)
+        return refusal or self._pairs_refusal(name, types)
+
+    def _pairs_refusal(self, name: str, types: Mapping[str, pa.DataType]) -> str | None:
+        """Why the condition on pairs cannot be computed where a column is of that type."""
+        definition = self._definition
+        if self._where is None or not self._mentioned(name):
+            return None
+        mine = {n: kind for n, kind in types.items() if n in self.required or self._mentioned(n)}
+        sides = [schema.empty_table() for schema in self._sides]
+        for side in (LEFT, RIGHT) if definition.is_self_join else (self._side,):
+            sides[side] = pa.schema({**_types(self._sides[side]), **mine}.items()).empty_table()
+        columns = Columns.of(definition, sides[LEFT].schema, sides[RIGHT].schema, self._called)
+        none = np.zeros(0, dtype=np.int64)
+        pairs = columns.looked_at(definition, self._where, sides[LEFT], sides[RIGHT], none, none)
+        try:
+            self._where.evaluate(pairs)
+        except UnknownColumn as error:
+            return None if names_no_column(error) else f"column {name!r} is {types[name]}: {error.message}"
+        return None
+
+
+def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema}

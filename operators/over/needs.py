@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from windrow.core.between import Between
-from windrow.core.errors import ReservedColumn, UnknownColumn
+from windrow.core.errors import ReservedColumn
 from windrow.core.expressions import Expr
 from windrow.core.types import as_type, widened
 from windrow.operators.aggregations.needs import check_columns, mentioned, refusal_of
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import unseen
+from windrow.operators.steps.learning import check_filter, condition_refusal
 
 
 class OverNeeds(WholeMessages):
@@ -79,13 +79,9 @@ class MarkerNeeds(OverNeeds):
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         names = list(names)
         super().check(known, names)
-        types = {name: pa.null() for name in names} | {f.name: f.type for f in known or ()}
         for moment in self._moments:
             if isinstance(moment, Expr):
-                try:
-                    moment.evaluate(pa.schema(types.items()).empty_table())
-                except UnknownColumn as error:
-                    raise unseen(error, types) from None
+                check_filter(moment, known, names)
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)
@@ -105,7 +101,9 @@ class MarkerNeeds(OverNeeds):
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         if name in self._columns and not _may_be_times(kind):
             return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
-        return super().refusal(name, kind, known)
+        uses = [m for m in self._moments if isinstance(m, Expr)]
+        refusal = condition_refusal(uses, name, {**known, name: kind})
+        return refusal or super().refusal(name, kind, known)
 
 
 class PartnerNeeds:

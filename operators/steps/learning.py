@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgpack
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from windrow.core.deliver import MARK
 from windrow.core.errors import TypeClash, UnknownColumn
-from windrow.core.expressions import Expr
+from windrow.core.expressions import Expr, names_no_column
 from windrow.core.meant import meant
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_type, widened
 
@@ -133,22 +134,45 @@ def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
     )
 
 
-def unseen(error: UnknownColumn, names: Iterable[str]) -> UnknownColumn:
-    """The same of messages, which have these columns so far; where it says more than that one is missing, types decide."""
-    if error.column is None:
-        return UnknownColumn(
+def check_types(
+    check: Callable[[Mapping[str, pa.DataType]], object], types: Mapping[str, pa.DataType]
+) -> None:
+    """Raise `UnknownColumn` where a check of columns does: these are the columns of messages so far.
+
+    It is asked again without the types of lists and structs: a message may have one where it should not, and does not count.
+    """
+    try:
+        check(types)
+    except UnknownColumn as error:
+        if error.column is not None:
+            raise missing(error.column, error.of, types) from None
+        with suppress(UnknownColumn):
+            if not names_no_column(error):
+                check({n: pa.null() if pa.types.is_nested(kind) else kind for n, kind in types.items()})
+                return
+        raise UnknownColumn(
             f"{error.message}; of messages without a type yet, tell their columns by open(schema=)"
-        )
-    return missing(error.column, error.of, names)
+        ) from None
 
 
 def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:
     """Raise `UnknownColumn` where a filter is of a column that neither the stream nor messages with these names have."""
     types = dict.fromkeys(names, pa.null()) | {f.name: f.type for f in known or ()}
-    try:
-        where.evaluate(pa.schema(types.items()).empty_table())
-    except UnknownColumn as error:
-        raise unseen(error, types) from None
+    check_types(lambda seen: where.evaluate(pa.schema(seen.items()).empty_table()), types)
+
+
+def condition_refusal(conditions: Iterable[Expr], name: str, known: Mapping[str, pa.DataType]) -> str | None:
+    """Why a column cannot be of its type under conditions of columns of the `known` types; None where it can."""
+    for condition in conditions:
+        if not condition.mentions(name):
+            continue
+        mentioned = [(n, kind) for n, kind in known.items() if condition.mentions(n)]
+        try:
+            condition.evaluate(pa.schema(mentioned).empty_table())
+        except UnknownColumn as error:
+            if not names_no_column(error):  # which may come later
+                return f"column {name!r} is {known[name]}: {error.message}"
+    return None
 
 
 class Needs(Protocol):

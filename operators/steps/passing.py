@@ -29,9 +29,10 @@ def divided(where: Expr, table: pa.Table) -> tuple[pa.Table, pa.Table]:
     sound = np.arange(len(table))
     if MALFORMED_ROW in table.column_names:
         sound = np.flatnonzero(combine(table.column(MALFORMED_ROW)).is_null())
-    some = table if len(sound) == len(table) else table.take(pa.array(sound))
-    truth = pc.fill_null(combine(where.evaluate(some, "where")), False)
-    passes[sound] = truth.to_numpy(zero_copy_only=False)
+    if len(sound):  # a table may hold nothing but what is malformed, in types of which the condition is none
+        some = table if len(sound) == len(table) else table.take(pa.array(sound))
+        truth = pc.fill_null(combine(where.evaluate(some, "where")), False)
+        passes[sound] = truth.to_numpy(zero_copy_only=False)
     return table.filter(pa.array(passes)), table.filter(pa.array(~passes))
 
 

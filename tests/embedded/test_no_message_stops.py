@@ -160,3 +160,96 @@ def test_an_event_time_of_any_type_may_be_followed_by_one_of_any_other(tmp_path:
                 # A day holds no moment of it; a float is no time.
                 assert kind in (pa.date32(), pa.float64()) or not letters, (kind, how, letters)
                 assert all("'t' is" in letter for letter in letters)
+
+
+ROW = {"t": NOON, "k": "a"}
+OPTIONS: dict[str, Any] = {"by": "k", "event_time": "t"}
+OVER = {"agg": {"n": wr.count()}, "frame": wr.rows_between(-1, 0, partial="emit"), "ttl": "1 hour"}
+CONDITIONS = [wr.col("v") > 1, wr.col("v") == "text", wr.col("v") + 1 > wr.col("w")]
+
+
+def asking(condition: Any) -> dict[str, Any]:
+    """Operators that ask it of messages."""
+    return {
+        "filter": wr.Over(where=condition, **OVER, **OPTIONS),
+        "guarantee": wr.Over(deliver=wr.deliver.latest().guarantee(condition), **OVER, **OPTIONS),
+        "filter of an aggregate": wr.Aggregate(
+            window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()}, where=condition, **OPTIONS
+        ),
+        "filtered aggregation": wr.Aggregate(
+            window=wr.tumbling("1 hour"),
+            retention="1 day",
+            agg={"n": wr.count().where(condition)},
+            **OPTIONS,
+        ),
+        "filter of a join": wr.Join(
+            left=wr.Input("a", event_time="t", where=condition), right=wr.Input("b", event_time="t"), **JOINED
+        ),
+    }
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_a_message_of_which_a_condition_cannot_be_computed_is_a_dead_letter_and_decides_no_type(
+    tmp_path: Path, condition: Any
+) -> None:
+    values = [("text", 1), ([1], None), (5, "text"), (None, None), (7, 2), ("text", None), (9, 3)]
+    fits = [
+        isinstance(v, (str, type(None))) if "text" in str(condition) else not isinstance(v, (str, list))
+        for v, _ in values
+    ]
+    if "w" in str(condition):
+        fits = [fit and not isinstance(w, str) for fit, (_, w) in zip(fits, values, strict=True)]
+    for name, definition in asking(condition).items():
+        input = "a" if "join" in name else None
+        steps = [(input, [{**ROW, "v": v, "w": w}]) for v, w in values]
+        for n, batches in enumerate((steps, [(input, [m for _, some in steps for m in some])])):
+            with committed(definition, str(tmp_path / f"{name}{n}"), *batches, store="memory") as op:
+                assert op.counters["rows"] == len(values)
+                wrong = {x.position.offset for x in op.dead_letters() if x.position and "'v'" in x.detail}
+                wrong |= {x.position.offset for x in op.dead_letters() if x.position and "'w'" in x.detail}
+                assert wrong == {i for i, fit in enumerate(fits) if not fit}, name
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "asof"])
+def test_a_message_that_a_condition_on_pairs_cannot_compare_is_a_dead_letter(
+    tmp_path: Path, how: str
+) -> None:
+    within = {"within": ("-1 second", "0 seconds" if how == "asof" else "1 second")}
+    join = wr.Join(
+        left=wr.Input("a", event_time="t"),
+        right=wr.Input("b", event_time="t"),
+        where=wr.col("a_v") <= wr.col("b_v"),
+        how=how,
+        **{**JOINED, **within},
+    )
+    values = [("b", None), ("a", "x"), ("b", 1), ("a", 2), ("b", "y"), ("b", [1])]
+    steps = [(input, [{**ROW, "v": v}]) for input, v in values]
+    with committed(join, str(tmp_path), *steps, store="memory") as op:
+        assert op.counters["rows"] == len(values)
+        assert [x.detail[:10] for x in op.dead_letters()] == ["column 'v'"] * 3
+        op.drain()
+        assert len(op.get_result()) == 1
+
+
+@pytest.mark.parametrize("kind", ["messages", "tables"])
+def test_an_anchor_that_says_no_time_decides_nothing_of_later_anchors(tmp_path: Path, kind: str) -> None:
+    spans = wr.Over(
+        agg={"s": wr.sum("v")},
+        frame=wr.between("since", "until"),
+        input="a",
+        anchors=wr.Input("b", event_time="t"),
+        retention="1 day",
+        **OPTIONS,
+    )
+    anchors: list[dict[str, Any]] = [
+        {**ROW, "since": "noon", "until": 0.5},
+        {**ROW, "since": NOON, "until": NOON + 1},
+        {**ROW, "since": NOON - 1, "until": NOON},
+    ]
+    many = [[row] if kind == "messages" else pa.Table.from_pylist([row]) for row in anchors]
+    steps = [("a", [{**ROW, "v": 1}]), *(("b", some) for some in many)]
+    with committed(spans, str(tmp_path), *steps, store="memory") as op:
+        op.drain()
+        assert [row["s"] for row in op.get_result()] == [1, 1]
+        [letter] = op.dead_letters()
+        assert letter.reason == "malformed" and "column '" in letter.detail

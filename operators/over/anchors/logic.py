@@ -26,7 +26,7 @@ from windrow.core.types import as_type, widened
 from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.anchors.pending import AT, Pending, ticks
-from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
+from windrow.operators.over.anchors.spans import found_spans, high_of, low_of, without_timeless
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.over.lines import Lines, ordered
 from windrow.operators.over.needs import MarkerNeeds, OverNeeds, PartnerNeeds, conformed, kept_columns
@@ -114,6 +114,8 @@ class AnchoredOvers(OneInputLogic):
         if known is not None and reading.event_time in known.names:
             time, zone = known.field(reading.event_time).type, reading.time_zone
             table = in_known_times(table, reading.event_time, zone, time, reading.event_time_unit)
+        if side:
+            table = without_timeless(self.definition, table)
         schema = self._learned(work.kv, work.progress, side, table.schema)
         table = with_positions(table, work.progress.step, self.definition.prefix(given))
         heard: Mapping[Partition, int] = {}

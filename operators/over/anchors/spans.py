@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.between import Between, SpanFunction
 from windrow.core.expressions import Expr
 from windrow.core.frames import RangeBetween
 from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import is_text
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead import FUNCTION_FAILED, MALFORMED, OUT_OF_RETENTION, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, countable, event_times, user_columns
+from windrow.operators.steps.sifting import marked
 
 if TYPE_CHECKING:
     from windrow.operators.over.definition import OverDefinition
@@ -39,6 +42,32 @@ def high_of(span: Between | RangeBetween, end_us: IntArray) -> IntArray:
 def around(span: RangeBetween, times: IntArray) -> pa.Table:
     """The windows of a fixed frame around these times: columns `START` and `END`."""
     return pa.table({START: times + span.start_us, END: times + span.end_us})
+
+
+def without_timeless(definition: OverDefinition, table: pa.Table) -> pa.Table:
+    """Anchors of which those are malformed whose columns for start, end or obsolete time hold what is no time. Such a value
+    says nothing of the type of its column."""
+    span, reading = definition.span, definition.markers
+    names = {m for m in span.moments.values() if isinstance(m, str)} if isinstance(span, Between) else set()
+    for name in names.intersection(table.column_names):
+        values = combine(table.column(name))
+        if not (is_text(values.type) or pa.types.is_floating(values.type)):
+            continue  # of each other type either all values are times, or none may be
+        times = event_times(table.column(name), name, reading.time_zone, reading.event_time_unit)
+        wrong = pc.and_(values.is_valid(), times.is_null())
+        told = {("", i): f"column {name!r} is {values[i].as_py()!r:.100}, no time" for i in _places(wrong)}
+        if told:
+            values = pc.if_else(wrong, pa.scalar(None, values.type), values)
+            if values.null_count == len(values):
+                values = pa.nulls(len(values))
+            table = table.set_column(table.column_names.index(name), name, values)
+            table = marked({"": table}, told)[""]
+    return table
+
+
+def _places(mask: pa.Array) -> list[int]:
+    """The rows for which it is true."""
+    return [int(i) for i in np.flatnonzero(mask.to_numpy(zero_copy_only=False))]
 
 
 def found_spans(definition: OverDefinition, rows: Slice, dead: DeadLetters) -> tuple[pa.Table, IntArray]:
