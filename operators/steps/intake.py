@@ -173,10 +173,12 @@ def in_known_times(
     same = pc.equal(event_times(pa.chunked_array([written]), name, time_zone, unit), times)
     exact = pc.fill_null(same, False)
     wrong = np.flatnonzero(pc.and_(values.is_valid(), pc.invert(exact)).to_numpy(zero_copy_only=False))
-    told = values.take(pa.array(wrong)).to_pylist()
+    some = pa.array(wrong)
+    read = zip(wrong.tolist(), values.take(some).to_pylist(), times.take(some).to_pylist(), strict=True)
+    unheld = f"which its column, of {known} before, cannot hold"
     why = {
-        ("", row): f"event time {name!r} is {value!r:.100}, which its column, of {known} before, cannot hold"
-        for row, value in zip(wrong.tolist(), told, strict=True)
+        ("", row): f"event time {name!r} is {value!r:.100}, {'no time' if time_us is None else unheld}"
+        for row, value, time_us in read
     }
     written = pc.if_else(exact, written, pa.scalar(None, written.type))
     table = table.set_column(table.column_names.index(name), pa.field(name, written.type), written)
@@ -312,8 +314,7 @@ def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> li
 
     def why(value: Any) -> str:
         if value is None:
-            # What came in another type than the known one was read before (`in_known_times`).
-            return f"event time {name!r} is null, or no time, in another type than before"
+            return f"event time {name!r} is null"
         said = f"event time {name!r} is {value!r:.100}"
         if isinstance(value, float):
             return (
