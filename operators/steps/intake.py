@@ -197,8 +197,10 @@ def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit:
     stamps = times.cast(pa.timestamp("us", zone or "UTC"))
     if zone is None and is_text(kind):
         return pc.strftime(stamps, "%Y-%m-%dT%H:%M:%SZ").cast(kind)
-    if zone is None:
-        stamps = pc.local_timestamp(stamps.cast(pa.timestamp("us", time_zone)))
+    if zone is None and time_zone is not None:
+        # Of a local time that comes twice, the second has no way to be written.
+        local = zone_of(time_zone).furthest(times.fill_null(0).to_numpy(zero_copy_only=False))
+        stamps = pa.array(local, mask=times.is_null().to_numpy(zero_copy_only=False)).cast(pa.timestamp("us"))
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return stamps
     return stamps.cast(kind, safe=False)
