@@ -131,6 +131,7 @@ class Job:
         self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warnings.warn_on_opening(self.logger, self.progress.now_us, clock.now_us(), known)
+        warnings.warn_of_growth(self.logger, known, self._growth)
         self._unit_told = False
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 

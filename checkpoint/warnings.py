@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from windrow.checkpoint.accepting import TIME_ZONES
+from windrow.checkpoint.accepting import TIME_ZONES, grown_until
 from windrow.checkpoint.records import Epoch, Step
 from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
 from windrow.core.zones import DATABASE
+from windrow.operators.growth import Growth
 from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.
@@ -94,6 +95,23 @@ def warn_of_time_zones(logger: Logger, last: Epoch | None) -> None:
             before=before,
             now=DATABASE,
         )
+
+
+def warn_of_growth(logger: Logger, last: Epoch | None, growth: Mapping[str, Growth]) -> None:
+    """Warn of aggregations that came to the state of a job or went from it, such as one that got another name."""
+    for name, now in growth.items():
+        before = Growth() if last is None else grown_until(last, name)
+        parts = [(part, before.parts.get(part, Growth()), grown) for part, grown in now.parts.items()]
+        for operator, then, since in [(name, before, now), *parts]:
+            came, went = sorted({*since.since_us} - {*then.since_us}), sorted({*since.gone} - {*then.gone})
+            if came or went:
+                logger.warning(
+                    "aggregations have come or gone: one that has come, also under another name, is null in windows that were "
+                    "open before, unless it is computed from kept messages (recompute=True)",
+                    operator=operator,
+                    came=came,
+                    gone=went,
+                )
 
 
 def warn_of_unit(logger: Logger, commit: int, marks: Iterable[int]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -231,6 +231,11 @@ def as_sink(sink: Any) -> Sink:
     """A sink, or a function to be called as one. Raises where it is neither."""
     if all(callable(getattr(sink, verb, None)) for verb in ("publish", "last_commit")):
         return sink  # type: ignore[no-any-return]
+    if isinstance(sink, Mapping):
+        raise ConfigurationError(
+            f"{sink!r:.200} is a dict: only sink= takes one, {{operator: sink}}. Dead letters of all operators go to one "
+            "sink, and each names its operator"
+        )
     if callable(sink) and not hasattr(sink, "publish") and sink not in _FACTORIES:
         return CallbackSink(sink)
     raise ConfigurationError(

@@ -9,6 +9,8 @@ JSON and nothing else: one object, or one object a line where there are many.
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO, cast
@@ -19,6 +21,8 @@ from windrow.console.text import Readable, readable
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
+#: What the library calls an argument, and the command line an option.
+_OPTION = re.compile(r"\b(operator|input|key)=(?!\w)")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -176,9 +180,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options, cast("TextIO", Readable(sys.stdout))))
+        code = int(options.run(options, cast("TextIO", Readable(sys.stdout))))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # A reader such as `head` has what it wants. Nothing is left for Python to write when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except (WindrowError, OSError) as error:
-        print(readable(f"windrow {options.command}: {error}"), file=sys.stderr)
+        said = _OPTION.sub(r"--\1", str(error))
+        print(readable(f"windrow {options.command}: {said}"), file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
         print(f"windrow {options.command}: stopped", file=sys.stderr)

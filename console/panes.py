@@ -11,7 +11,6 @@ from windrow.connectors.sinks import read_panes
 from windrow.console.text import say_json, say_table, shown
 from windrow.core.errors import ConfigurationError, JobMismatch
 from windrow.core.location import local_path
-from windrow.core.policy import RESERVED_COLUMNS
 from windrow.runners.panes import latest
 
 
@@ -46,16 +45,16 @@ def show(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A pane as one line: `window` and `pane` are spread out."""
-    pane = row["pane"]
-    words = [pane["timing"], f"#{pane['index']}"]
-    if pane["is_last"]:
-        words.append("last")
-    if pane["kind"] != "INSERT":
-        words.append(pane["kind"])
-    return {
-        **{name: shown(value) for name, value in row["window"].items()},
-        **{name: shown(value) for name, value in row.items() if name not in RESERVED_COLUMNS},
-        "pane": " ".join(words),
-        "commit": row["commit"],
-    }
+    """A pane, a row of a join or a dead letter as one line: `window` and `pane` are spread out."""
+    line: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "window" and isinstance(value, dict):
+            line |= {n: shown(v) for n, v in value.items()}
+        elif name == "pane" and isinstance(value, dict):
+            last, kind = ["last"] * value["is_last"], value["kind"]
+            line[name] = " ".join(
+                [value["timing"], f"#{value['index']}", *last, *[kind] * (kind != "INSERT")]
+            )
+        else:
+            line[name] = shown(value)
+    return line

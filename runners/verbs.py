@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,35 @@ if TYPE_CHECKING:
     from windrow.runners.spark.stream import WindowStreamWriter
 
 
-class Verbs(Definition):
+#: Of a definition, for users: its verbs, and what it says of itself.
+_USED = frozenset(
+    (
+        "apply",
+        "foreach_batch",
+        "open",
+        "run",
+        "then",
+        "together",
+        "writeStream",
+        "name",
+        "fingerprint",
+        "parts",
+    )
+)
+
+
+class _Shown(ABCMeta):
+    """The class of definitions: `dir` of them, and completion in a notebook, have what users call."""
+
+    def __dir__(cls) -> list[str]:
+        return sorted(_USED)
+
+
+class Verbs(Definition, metaclass=_Shown):
     """What an operator, or a graph of them, is opened with."""
+
+    def __dir__(self) -> list[str]:
+        return sorted(_USED)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

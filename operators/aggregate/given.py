@@ -42,7 +42,9 @@ from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import (
     Global,
     Inherited,
+    Rows,
     Session,
+    Sliding,
     Tuples,
     TupleSession,
     WindowSpec,
@@ -175,9 +177,15 @@ def _checked(
     if len(set(keys)) != len(keys):
         raise ConfigurationError(f"by={keys!r} names a column twice: name each once")
     if not isinstance(window, WindowSpec):
+        around = isinstance(window, (Sliding, Rows))
+        instead = (
+            "for a window around each message use wr.Over(frame=wr.range_between(...)), else "
+            if around
+            else "use "
+        )
         raise BadWindow(
-            f"window={window!r}: use wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples, wr.global_window, or in a "
-            "chain wr.inherited"
+            f"window={window!r}: {instead}wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples, wr.global_window, or in "
+            "a chain wr.inherited"
         )
     check.of_type(agg, Mapping, "agg", "name each aggregation, e.g. agg={'n': wr.count()}", BadAggregate)
     if not agg:

@@ -22,6 +22,7 @@ from windrow.connectors.kafka.offsets import Range, Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.connectors.kafka.unread import counted_offsets, unread_of
+from windrow.core import check
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition, topic_source
@@ -95,6 +96,9 @@ def sources_of(
     """What is read for each input."""
     names = [i.name for i in definition.inputs]
     given = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
+    for one in given.values():
+        remedy = "give wr.sources.kafka('localhost:9092', 'topic', value=wr.decoders.json(...))"
+        check.of_type(one, KafkaStream, "source", remedy)
     if set(given) != set(names):
         raise ConfigurationError(
             f"{definition.name!r} takes the inputs {names}, sources are given for {list(given)}: give one for each, as "

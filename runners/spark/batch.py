@@ -226,6 +226,13 @@ class BatchFunction:
         if record is not None:
             self._tell(record, -1 if record.batch_id is None else record.batch_id, started)
 
+    def open(self, spark: SparkSession) -> None:
+        """Open the job before its first batch: what cannot be opened is an exception here, and fails no query. The definitions
+        are those under the watermarks of the stream.
+        """
+        with on_disk(self.location):
+            self._open(spark)
+
     def close(self) -> None:
         """Let the job go; the next batch would open it again."""
         if self._job is not None:

@@ -231,13 +231,18 @@ class WindowStreamWriter:
             stream = with_heartbeat(stream, "1 second" if heartbeat.lower() == "none" else heartbeat)
         retained = int(spark.conf.get(RETAIN) or RETAINED)
         batch.checkpoint = SparkCheckpoint(folder, beats, retained)
+        batch.open(spark)
         writer = stream.writeStream.foreachBatch(batch).option("checkpointLocation", folder)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         if self._name is not None:
             writer = writer.queryName(self._name)
         query = WindowQuery(batch, spark, ends_by_itself=available_now, heartbeat=beats)
-        query.begin(start(writer, spark, available_now=available_now))
+        try:
+            query.begin(start(writer, spark, available_now=available_now))
+        except BaseException:
+            batch.close()
+            raise
         return query
 
     def _with_positions(self) -> tuple[DataFrame, bool]:

@@ -28,6 +28,8 @@ Modules: wr.sources, wr.sinks, wr.decoders, wr.deliver, and windrow.testing
 False
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from windrow.connectors import decoders as decoders
 from windrow.connectors import sinks as sinks
 from windrow.connectors import sources as sources
@@ -126,3 +128,8 @@ from windrow.runners.verbs import Chain as Chain
 from windrow.runners.verbs import chain as chain
 
 __version__ = "0.1.0"
+
+if not _TYPE_CHECKING:
+    from windrow.core import meant as _meant
+
+    __getattr__ = _meant.missing_name

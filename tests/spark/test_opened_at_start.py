@@ -1,0 +1,41 @@
+"""A definition that cannot open a job's state is refused by `start`, in one message, before Spark starts a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windrow as wr
+from windrow.core.errors import DefinitionChanged, JobMismatch
+
+from .batches import ROWS, define
+
+pytestmark = pytest.mark.spark
+
+
+def test_what_cannot_be_opened_is_refused_before_the_query_starts(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    source = feed()
+    source.add(ROWS[0])
+
+    def writer(definition: Any) -> Any:
+        stream = (
+            definition.writeStream(source.stream(spark)).sink(wr.sinks.memory()).trigger(availableNow=True)
+        )
+        return stream.option("checkpointLocation", str(tmp_path / "ckpt"))
+
+    writer(define({"n": wr.count()})).option("shards", 2).start().awaitTermination()
+    before = len(spark.streams.active)
+    for changed, shards, refused in (
+        (define({"n": wr.count()}, by=()), 2, DefinitionChanged),
+        (define({"n": wr.count()}), 3, JobMismatch),
+    ):
+        with pytest.raises(refused) as caught:
+            writer(changed).option("shards", shards).start()
+        assert len(str(caught.value).splitlines()) < 12 and len(spark.streams.active) == before
+    again = writer(define({"n": wr.count()})).start()
+    again.awaitTermination()
+    assert again.exception() is None
