@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
@@ -20,7 +20,7 @@ from windrow.connectors import json_records
 from windrow.core.border import Fitted, fit, read
 from windrow.core.errors import ConfigurationError, RegistryFailed
 from windrow.core.extras import need
-from windrow.core.types import widened
+from windrow.core.types import plain_type, widened
 from windrow.operators.steps.columns import MALFORMED_ROW, RAW
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
 
@@ -43,9 +43,6 @@ class JsonDecoder:
     """See `json`."""
 
     schema: pa.Schema
-
-    def __post_init__(self) -> None:
-        json_records.check_readable(self.schema)
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         return to_rows(
@@ -118,9 +115,10 @@ def _url(registry: tuple[tuple[str, Any], ...]) -> str:
 @functools.cache
 def _avro_deserializer(registry: tuple[tuple[str, Any], ...]) -> Any:
     from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-    return AvroDeserializer(SchemaRegistryClient.new_client(dict(registry)))
+    from windrow.connectors.avro_records import BoundedDeserializer
+
+    return BoundedDeserializer(SchemaRegistryClient.new_client(dict(registry)))
 
 
 @dataclass(frozen=True)
@@ -159,34 +157,26 @@ def to_rows(
     table = read_many(values) if read_many is not None and all(values) else None  # type: ignore[arg-type]
     if table is not None:
         return table
-    wrong = {i: "the record has no value" for i, v in enumerate(values) if v is None}
     present = [i for i, v in enumerate(values) if v is not None]
     parts, alone = _read_many([v for v in values if v is not None], read_many)
-    places = np.full(len(values), -1)
-    rows_before = 0
-    for start, part in parts:
-        places[present[start : start + len(part)]] = np.arange(rows_before, rows_before + len(part))
-        rows_before += len(part)
-    rows: list[Mapping[str, Any]] = []
-    of_row: list[int] = []
-    for i in (present[j] for j in alone):
-        row = _read_one(values[i], read_one)
-        if isinstance(row, str):
-            wrong[i] = row
-        else:
-            rows.append(row)
-            of_row.append(i)
+    rows, of_row, wrong = _read_each(values, [present[j] for j in alone], read_one)
+    wrong.update((i, "the record has no value") for i, v in enumerate(values) if v is None)
     fitted, misfits = _fitted(rows, schema)
-    places[of_row] = np.arange(rows_before, rows_before + len(rows))
     wrong.update((of_row[row], why) for row, why in misfits.items())
+    if not parts and not wrong:
+        return fitted
+    places = np.full(len(values), -1)
+    before = 0
+    for of_part in (*(present[start : start + len(part)] for start, part in parts), of_row):
+        places[of_part] = np.arange(before, before + len(of_part))
+        before += len(of_part)
     places[list(wrong)] = -1
-    table = pa.concat_tables([*(part for _, part in parts), fitted])
-    table = table.take(pa.array(places, mask=places < 0))
+    table = pa.concat_tables([*(part for _, part in parts), fitted]).take(pa.array(places, mask=places < 0))
     if not wrong:
         return table
     details = pa.array([wrong.get(i) for i in range(len(values))], pa.string())
     raw = pa.array([_shown(v) if i in wrong else None for i, v in enumerate(values)], pa.string())
-    return table.append_column(MALFORMED_ROW, details).append_column(RAW, raw)
+    return pa.table([*table.columns, details, raw], names=[*table.column_names, MALFORMED_ROW, RAW])
 
 
 def _read_many(
@@ -211,20 +201,29 @@ def _read_many(
     return parts, alone
 
 
-def _read_one(value: bytes | None, read: Callable[[bytes], Any]) -> Mapping[str, Any] | str:
-    """The fields of a record, or what is wrong with it."""
-    assert value is not None
-    try:
-        row = read(value)
-    except (RegistryFailed, MemoryError):
-        raise
-    except json_records.NoRecord as error:
-        return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    if not isinstance(row, Mapping):
-        return f"a {type(row).__name__}, where a record of named fields is expected"
-    return row
+def _read_each(
+    values: Values, wanted: Iterable[int], read: Callable[[bytes], Any]
+) -> tuple[list[Mapping[str, Any]], list[int], dict[int, str]]:
+    """The fields of some records, of which each is; and what is wrong with the others."""
+    rows: list[Mapping[str, Any]] = []
+    of_row: list[int] = []
+    wrong: dict[int, str] = {}
+    for i in wanted:
+        try:
+            row = read(values[i])  # type: ignore[arg-type]
+        except (RegistryFailed, MemoryError):
+            raise
+        except json_records.NoRecord as error:
+            wrong[i] = str(error)
+        except Exception as error:
+            wrong[i] = f"{type(error).__name__}: {error}"
+        else:
+            if type(row) is dict or isinstance(row, Mapping):
+                rows.append(row)
+                of_row.append(i)
+            else:
+                wrong[i] = f"a {type(row).__name__}, where a record of named fields is expected"
+    return rows, of_row, wrong
 
 
 def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
@@ -233,13 +232,45 @@ def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tupl
     columns: dict[str, pa.Array] = {}
     # A field may be missing from the first row.
     names = schema.names if schema is not None else list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        wrong = dict.fromkeys(range(len(rows)), "the record has no fields")
     for name in names:
         values = [row.get(name) for row in rows]
-        fitted = _learnt(values) if schema is None else fit(values, schema.field(name).type)
+        kind = None if schema is None else schema.field(name).type
+        shaped = None if kind is None else _shaper(kind)
+        values = values if shaped is None else [shaped(value) for value in values]
+        fitted = _learnt(values) if kind is None else fit(values, kind)
         columns[name] = fitted.array
         for row, why in fitted.misfits.items():
             wrong.setdefault(row, f"column {name!r}: {why}")
     return pa.table(columns, schema=schema), wrong
+
+
+def _shaper(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Makes of a value one without the fields that its type does not name, and with times of msgpack as the type holds them."""
+    if pa.types.is_struct(kind):
+        fields = [(f.name, _shaper(f.type)) for f in kind]
+        return lambda value: (
+            {n: value.get(n) if shaped is None else shaped(value.get(n)) for n, shaped in fields}
+            if isinstance(value, dict)
+            else value
+        )
+    if pa.types.is_list(kind):
+        inner = _shaper(kind.value_type)
+        return inner and (lambda value: [inner(one) for one in value] if isinstance(value, list) else value)
+    if not pa.types.is_timestamp(kind):
+        return None
+    return lambda value: _moment(value, kind) if isinstance(value, python_msgpack.Timestamp) else value
+
+
+def _moment(stamp: python_msgpack.Timestamp, kind: pa.TimestampType) -> Any:
+    """A time of msgpack, its nanoseconds cut where the type holds none."""
+    try:
+        if kind.unit == "ns" and stamp.nanoseconds % 1000:
+            return pa.scalar(stamp.to_unix_nano(), pa.timestamp("ns", "UTC"))
+        return stamp.to_datetime()
+    except (OverflowError, ValueError):
+        return stamp  # outside of what the type holds
 
 
 def _learnt(values: Sequence[Any]) -> Fitted:
@@ -297,13 +328,21 @@ Fields: TypeAlias = pa.Schema | Mapping[str, pa.DataType]
 
 
 def _schema(given: Any) -> pa.Schema:
-    if isinstance(given, pa.Schema):
-        return given
+    """The columns of rows, in the types that their values have here."""
+    schema = _as_schema(given)
+    return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+
+
+def _as_schema(given: Any) -> pa.Schema:
     if isinstance(given, Mapping):
         return pa.schema(list(given.items()))
-    raise ConfigurationError(
-        f"schema {given!r} is neither a pyarrow schema nor a map such as {{'origin': pa.string(), 'delay': pa.int64()}}"
-    )
+    if not isinstance(given, pa.Schema):
+        raise ConfigurationError(
+            f"schema {given!r} is neither a pyarrow schema nor a map such as {{'origin': pa.string(), 'delay': pa.int64()}}"
+        )
+    if len(set(given.names)) < len(given):
+        raise ConfigurationError(f"schema with columns {given.names}: name each once")
+    return given
 
 
 def json(schema: Fields) -> JsonDecoder:
@@ -320,6 +359,7 @@ def json(schema: Fields) -> JsonDecoder:
     >>> json({"delay": pa.int64()}).schema.names
     ['delay']
     """
+    json_records.check_readable(_as_schema(schema))
     return JsonDecoder(_schema(schema))
 
 
@@ -331,11 +371,24 @@ def msgpack(schema: Fields) -> FunctionDecoder:
     >>> msgpack({"delay": pa.int64()}).schema.names
     ['delay']
     """
-    return FunctionDecoder(_unpack, _schema(schema))
+    types = _schema(schema)
+    return FunctionDecoder(_unpack_nanoseconds if "timestamp[ns" in str(types) else _unpack, types)
 
 
 def _unpack(value: bytes) -> Any:
-    return python_msgpack.unpackb(value, timestamp=3)
+    return python_msgpack.unpackb(value, timestamp=3, object_pairs_hook=_object)
+
+
+def _unpack_nanoseconds(value: bytes) -> Any:
+    return python_msgpack.unpackb(value, timestamp=0, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A map of msgpack. Raises `ValueError` where a name comes twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name comes twice in {[name for name, _ in pairs]!r:.200}")
+    return found
 
 
 def raw(column: str = "value") -> BytesDecoder:

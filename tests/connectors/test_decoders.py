@@ -207,3 +207,5 @@ def test_protobuf_plain_and_with_the_registry_header() -> None:
 def test_a_schema_that_is_none_is_refused() -> None:
     with pytest.raises(wr.ConfigurationError, match="neither a pyarrow schema nor a map"):
         decoders.json(["k"])
+    with pytest.raises(wr.ConfigurationError, match="name each once"):
+        decoders.msgpack(pa.schema([("k", pa.string()), ("k", pa.int64())]))
