@@ -22,7 +22,7 @@ from windrow.checkpoint.records import PANES_OF, Commit, ShardResult
 from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
 from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.core.errors import CorruptState, TypeClash
-from windrow.stores.files import sync_directory
+from windrow.stores.files import digest_of, sync_directory
 from windrow.stores.kv import Batch, Changes
 from windrow.stores.segment import read_parts, read_segment, write_segment
 from windrow.stores.snapshots import SnapshotStore
@@ -148,6 +148,7 @@ class ShardFiles:
         """Write what `commit` changes, under a name of this attempt's own. panes: by operator. What is empty is not written."""
         name = attempt_name(commit, self.shard)
         folders, files, digests, rows = self.folders, dict[str, str](), {CHANGELOG: "", SEGMENT: ""}, {}
+        tables: dict[str, str] = {}
         paths = {CHANGELOG: folders.changelog(name), SEGMENT: folders.segment(name)}
         for kind, changes in ((CHANGELOG, metadata), (SEGMENT, messages)):
             if len(changes):
@@ -156,12 +157,12 @@ class ShardFiles:
         for operator, table in panes.items():
             if len(table):
                 path = files[PANES + operator] = folders.panes(name, operator)
-                write_parquet(table, path)
+                tables[PANES + operator] = write_parquet(table, path)
                 rows[PANES_OF + operator] = len(table)
         told = sum(rows.values())
         if dead is not None and len(dead):
             path = files[DEAD] = folders.dead(name)
-            write_parquet(dead, path)
+            tables[DEAD] = write_parquet(dead, path)
             rows[DEAD_FILE] = len(dead)
         wrote = any(digests.values())
         return ShardResult(
@@ -173,6 +174,7 @@ class ShardFiles:
             snapshot=snapshot,
             counters={**counters, **rows},
             kept=self.transport.keep(self.shard, files),
+            digests=tables,
         )
 
 
@@ -200,20 +202,35 @@ def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
     return files
 
 
+def check_digest(path: str, digest: str | None) -> None:
+    """Raise `CorruptState` where a file has not this digest. None: of a commit that names none."""
+    try:
+        found = None if digest is None else digest_of(path)
+    except FileNotFoundError:
+        return
+    if found != digest:
+        raise CorruptState(
+            f"{path} is damaged: it has digest {found}, its commit recorded {digest}. Restore it from a backup"
+        )
+
+
 def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> None:
-    """Fetch what can be fetched of a commit's panes."""
+    """Fetch what can be fetched of a commit's panes. Raises `CorruptState` where a file is not as it was written."""
     for result in record.shards:
-        for kind, at in result.kept.items():
+        for kind in {**result.kept, **result.digests}:
             if kind.startswith(PANES) and result.panes is not None:
                 path = folders.panes(result.panes, kind[len(PANES) :])
-                _fetch(transport, result.shard, at, path)
+                if kind in result.kept:
+                    _fetch(transport, result.shard, result.kept[kind], path)
+                check_digest(path, result.digests.get(kind))
 
 
 def bring_letters(folders: JobFolders, transport: Transport, letters: Letters) -> str:
-    """The file of dead letters; fetched where it is not here."""
+    """The file of dead letters, as it was written; fetched where it is not here."""
     path = folders.dead(letters.name)
     if letters.at is not None:
         _fetch(transport, letters.shard, letters.at, path)
+    check_digest(path, letters.digest)
     return path
 
 
@@ -222,8 +239,11 @@ def _fetch(transport: Transport, shard: int, at: At, path: str) -> None:
         transport.fetch(shard, at, path)
 
 
-def write_parquet(rows: Rows, path: str) -> None:
-    """A Parquet file that survives a power loss before anything names it. Raises `TypeClash` for types that none holds."""
+def write_parquet(rows: Rows, path: str) -> str:
+    """Write a Parquet file that survives a power loss before anything names it. Returns its digest.
+
+    Raises `TypeClash` for types that no such file holds.
+    """
     tables = iter([rows]) if isinstance(rows, pa.Table) else rows.tables()
     first = next(tables)
     try:
@@ -242,6 +262,7 @@ def write_parquet(rows: Rows, path: str) -> None:
     finally:
         os.close(descriptor)
     sync_directory(os.path.dirname(path))
+    return digest_of(path)
 
 
 def _is_of_parquet(field: pa.Field) -> bool:

@@ -329,8 +329,6 @@ class Job:
         candidates = [c for c in self.recent if c.commit > out]
         if out < progress.commit and (not candidates or candidates[0].commit > out + 1):
             candidates = [c for c in self.log.commits() if c.commit > out]
-        for record in candidates:
-            bring_panes(self.folders, self.transport, record)
         panes_from = progress.commit + 1
         for record in reversed(candidates):
             if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
@@ -362,7 +360,7 @@ class Job:
             )
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
-        """The pane files of a commit, by operator, shards in order; fetched where they are not here."""
+        """The pane files of a commit as they were written, by operator, shards in order; fetched where they are not here."""
         bring_panes(self.folders, self.transport, record)
         return pane_files(self.folders, record)
 

@@ -100,6 +100,7 @@ class ShardResult:
     """What one shard answered in one commit. Names of files; None where it wrote none.
 
     kept: kind of file -> [first, last] offset of it in the topic of segments, where the log is in Kafka
+    digests: kind of file -> hex, of panes and dead letters
     """
 
     shard: int
@@ -110,6 +111,7 @@ class ShardResult:
     snapshot: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Counters of a shard's answer: rows of an operator's pane file.
@@ -299,8 +301,7 @@ def _load_kept(value: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-#: Whoever goes through the shards of a job must come to an end.
-_MOST_SHARDS = 1 << 16
+_MOST_SHARDS = 1 << 16  # a loop over the shards of a job comes to an end
 
 
 def _load_name(value: Any) -> str | None:
@@ -315,9 +316,8 @@ def _load_operators(value: Any) -> dict[str, str]:
 def _load_counters(value: Any) -> dict[str, int]:
     """Some are of an operator's file, whose name has the operator's in it."""
     counters: dict[str, int] = _load_map_of(_load_int)(value)
-    for name in counters:
-        if name.startswith(PANES_OF):
-            operator_name(name[len(PANES_OF) :], "operator")
+    for name in (n for n in counters if n.startswith(PANES_OF)):
+        operator_name(name[len(PANES_OF) :], "operator")
     return counters
 
 
@@ -397,6 +397,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "snapshot": _NAME,
         "counters": (dict, _load_counters),
         "kept": (_dump_kept, _load_kept),
+        "digests": (dict, _load_map_of(_load_str)),
     },
     Commit: {
         "seq": _INT,
@@ -416,7 +417,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
     },
 }
 #: Fields that are left out where they are empty.
-_OPTIONAL: dict[type, frozenset[str]] = {ShardResult: frozenset({"kept"})}
+_OPTIONAL: dict[type, frozenset[str]] = {ShardResult: frozenset({"kept", "digests"})}
 _RECORDS: dict[str, type] = {"epoch": Epoch, "intent": Intent, "commit": Commit}
 
 

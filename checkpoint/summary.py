@@ -28,7 +28,7 @@ LETTERS_FROM = "dead"
 class Letters:
     """The dead letters of one shard in one commit: `rows` of them in the file `name`.
 
-    at: [first, last] offset where a transport keeps the file; None where it keeps none
+    at: [first, last] offset where a transport keeps the file; None where it keeps none. digest: of the file, in hex
     """
 
     commit: int
@@ -37,6 +37,7 @@ class Letters:
     name: str
     rows: int
     at: tuple[int, int] | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Summary:
             "commit": self.commit,
             "taken": [[query, [list(p) for p in sorted(read)]] for query, read in taken],
             "letters": [
-                [x.commit, x.now_us, x.shard, x.name, x.rows, None if x.at is None else list(x.at)]
+                [x.commit, x.now_us, x.shard, x.name, x.rows, None if x.at is None else list(x.at), x.digest]
                 for x in self.letters
             ],
         }
@@ -87,8 +88,8 @@ def load(meta: Mapping[str, Any]) -> Summary:
             told["commit"],
             {query: frozenset((s, p) for s, p in read) for query, read in told["taken"]},
             tuple(
-                Letters(commit, now_us, shard, plain_name(name), rows, None if at is None else (at[0], at[1]))
-                for commit, now_us, shard, name, rows, at in told["letters"]
+                Letters(commit, now_us, shard, plain_name(name), rows, at and (at[0], at[1]), *digest)
+                for commit, now_us, shard, name, rows, at, *digest in told["letters"]
             ),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -103,7 +104,8 @@ def letters_in(record: Commit) -> list[Letters]:
         if rows and name is not None:
             now_us = record.now_us if record.now_us is not None else record.meta.get("now_us", 0)
             at = result.kept.get(DEAD)
-            found.append(Letters(record.commit, now_us, result.shard, name, rows, at))
+            digest = result.digests.get(DEAD)
+            found.append(Letters(record.commit, now_us, result.shard, name, rows, at, digest))
     return found
 
 

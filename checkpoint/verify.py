@@ -1,9 +1,9 @@
 """A job's files, read to the last byte and held against each other. Nothing is changed, and the job may be running.
 
-What is checked: every record, segment, base and snapshot by its checksum; that commits follow each other and neither offsets,
-marks, watermark nor `now` go back; that files a commit names are there unless a snapshot covers them; that pane and
-dead-letter files have the rows that were counted; and that a shard's store, what snapshot and segments give, and what the
-changelog gives are the same.
+What is checked: every record, segment, base, snapshot, pane file and file of dead letters by its checksum; that commits follow
+each other and neither offsets, marks, watermark nor `now` go back; that files a commit names are there unless a snapshot covers
+them; that pane and dead-letter files have the rows that were counted; and that a shard's store, what snapshot and segments
+give, and what the changelog gives are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from windrow.checkpoint import lifecycle
 from windrow.checkpoint.compaction import commit_of
+from windrow.checkpoint.files import PANES, check_digest
 from windrow.checkpoint.layout import base_name
 from windrow.checkpoint.records import PANES_OF, REPAIR, Commit, ShardResult
 from windrow.checkpoint.shard import ShardSpec
@@ -81,7 +82,7 @@ def _verify(location: str) -> Report:
     for letters in letters_kept(seen.log.state.summary, known.values()):
         with _damage(report, f"dead letters of commit {letters.commit}"):
             path = seen.folders.dead(letters.name)
-            _rows(report, "dead letters", path, letters.commit, letters.rows, needed=True)
+            _rows(report, "dead letters", path, letters.digest, letters.commit, letters.rows, needed=True)
     for shard in range(seen.epoch.shards):
         spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())
         covered = _snapshots(report, spec)
@@ -173,17 +174,24 @@ def _tables(report: Report, spec: ShardSpec, record: Commit, result: ShardResult
     """Pane files: there while they are needed, and with the rows that were counted."""
     for counter, n in result.counters.items():
         if counter.startswith(PANES_OF) and result.panes is not None:
-            path = spec.folders.panes(result.panes, counter[len(PANES_OF) :])
-            _rows(report, "panes", path, record.commit, n, needed=record.commit >= report.commit)
+            operator = counter[len(PANES_OF) :]
+            path, digest = spec.folders.panes(result.panes, operator), result.digests.get(PANES + operator)
+            _rows(report, "panes", path, digest, record.commit, n, needed=record.commit >= report.commit)
 
 
-def _rows(report: Report, kind: str, path: str, commit: int, n: int, *, needed: bool) -> None:
+def _rows(
+    report: Report, kind: str, path: str, digest: str | None, commit: int, n: int, *, needed: bool
+) -> None:
     try:
+        check_digest(path, digest)
         with pq.ParquetFile(path) as file:
             rows = file.read().num_rows
     except FileNotFoundError:
         if needed:
             report.say(path, f"commit {commit} names it, and it is gone")
+        return
+    except CorruptState as error:
+        report.say(path, error.message)
         return
     except (pa.ArrowInvalid, OSError) as error:
         report.say(path, f"cannot be read: {error}")

@@ -182,11 +182,30 @@ def _parsed(name: str) -> DataFile | None:
 
 def read_published(path: str, file: DataFile) -> pa.Table:
     """The rows of a data file. `CorruptState` where its content is not the published one."""
+    return read_file(_checked(path, file))
+
+
+def _checked(path: str, file: DataFile) -> str:
     where = os.path.join(path, file.name)
     found = digest_of(where)[:DIGEST_LENGTH]
     if found != file.digest:
         raise CorruptState(f"{where} is damaged: its content has digest {found}. Restore it from a backup")
-    return read_file(where)
+    return where
+
+
+def verify(path: str) -> tuple[int, list[tuple[str, str]]]:
+    """Read the directory of a Parquet sink to the last byte: (data files, [(what is wrong, why)])."""
+    wrong: list[tuple[str, str]] = []
+    try:
+        files = published_files(path)
+    except CorruptState as error:
+        return 0, [(path, error.message)]
+    for file in files:
+        try:
+            _checked(path, file)
+        except CorruptState as error:
+            wrong.append((file.name, error.message))
+    return len(files), wrong
 
 
 def read_file(path: str) -> pa.Table:

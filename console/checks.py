@@ -14,7 +14,10 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TextIO
 
+from windrow.checkpoint.verify import Report
 from windrow.checkpoint.verify import verify as verified
+from windrow.connectors.manifests import FOLDER
+from windrow.connectors.manifests import verify as verified_sink
 from windrow.console.text import say_facts, say_json, say_table
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
@@ -29,8 +32,12 @@ SLOW_FSYNC_S = 0.1
 
 
 def verify(options: argparse.Namespace, out: TextIO) -> int:
-    """Check a job; 1 where something is wrong."""
-    report = verified(options.location)
+    """Check a job, or the directory of a Parquet sink; 1 where something is wrong."""
+    if os.path.isdir(os.path.join(options.location, FOLDER)):
+        files, wrong = verified_sink(options.location)
+        report = Report(options.location, checked={"data files": files}, wrong=wrong)
+    else:
+        report = verified(options.location)
     if options.json:
         say_json(
             {

@@ -28,6 +28,7 @@ from windrow.operators.graph.logic import ChainOperator
 from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.stores.files import digest_of
 from windrow.stores.kv import Batch, Overlay
 from windrow.testing.draw import BASE_US, SCHEMA, Draw
 from windrow.testing.drawn import drawn
@@ -353,7 +354,7 @@ def one_dead_letter_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def panes_named_before_they_are_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(files, "write_parquet", pq.write_table)
+    patch.setattr(files, "write_parquet", lambda rows, path: (pq.write_table(rows, path), digest_of(path))[1])
 
 
 def an_inner_step_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
