@@ -57,14 +57,16 @@ class EveryCount:
 class EveryPeriod:
     """A pane for each (key, window) with something new, whenever `now` crosses a multiple of the period.
 
-    always: also where nothing is new, as long as the window takes messages.
+    always: also where nothing is new, as long as the window takes messages. event_time: the watermark crosses it, not `now`.
     """
 
     period_us: int
     always: bool = False
+    event_time: bool = False
 
     def __repr__(self) -> str:
-        return call("every", show_duration(self.period_us), always=self.always or None)
+        time = self.event_time or None
+        return call("every", show_duration(self.period_us), always=self.always or None, event_time=time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +170,22 @@ Mode = Literal["accumulating", "discarding", "retracting"]
 MODES = ("accumulating", "discarding", "retracting")
 
 
-def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPeriod:
+def of_event_time(trigger: Trigger) -> bool:
+    """True if it may fire because the watermark moves."""
+    return any(isinstance(leaf, EveryPeriod) and leaf.event_time for leaf in leaves(trigger))
+
+
+def every(
+    what: Duration | int, *, always: bool = False, event_time: bool = False
+) -> EveryCount | EveryPeriod:
     """A trigger that repeats: by time, or by number of messages.
 
     what: a duration: whenever `now` crosses a multiple of it, a pane of each (key, window) with something new. An int: when a
         (key, window) has taken that many messages or more since its last pane, judged once per ingest step
     always: by time, a pane also where nothing is new, of each window that still takes messages: a sign of life. What it costs
         grows with the windows that are kept
+    event_time: by time, whenever the watermark crosses a multiple of it, and not `now`: Flink's `ContinuousEventTimeTrigger`.
+        Of an aggregate over windows of time
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is not positive, `BadDuration` (WR101).
 
@@ -182,6 +193,7 @@ def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPe
     (wr.every('10 seconds'), wr.every(100))
     """
     check.flag(always, "every: always", BadTrigger)
+    check.flag(event_time, "every: event_time", BadTrigger)
     if isinstance(what, bool):
         raise BadTrigger(f"wr.every({what!r}): use a duration such as '10 seconds' or a number of messages")
     if isinstance(what, int):
@@ -191,11 +203,16 @@ def every(what: Duration | int, *, always: bool = False) -> EveryCount | EveryPe
             raise BadTrigger(
                 f"wr.every({what}, always=True): messages that have come are new; use a duration, or leave out always"
             )
+        if event_time:
+            raise BadTrigger(
+                f"wr.every({what}, event_time=True): messages are counted, whatever their time; use a duration, or leave out "
+                "event_time"
+            )
         return EveryCount(what)
     period_us = duration_us(what, "trigger period")
     if period_us <= 0:
         raise BadTrigger(f"wr.every({what!r}): use a period of more than 0, e.g. wr.every('10 seconds')")
-    return EveryPeriod(period_us, always)
+    return EveryPeriod(period_us, always, event_time)
 
 
 def after(delay: Duration) -> After:
@@ -333,7 +350,7 @@ class Emit:
         """The periods of `now` that something waits for, in microseconds; None where something may be due at any time."""
         if any(isinstance(t, After) for t in self.leaves):
             return None
-        return frozenset(t.period_us for t in self.leaves if isinstance(t, EveryPeriod))
+        return frozenset(t.period_us for t in self.leaves if isinstance(t, EveryPeriod) and not t.event_time)
 
     @classmethod
     def append(cls) -> Emit:

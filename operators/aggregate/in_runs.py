@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow.core.emit import EveryBatch, EveryCount, EveryPeriod, Never, Trigger, by_step, by_value
+from windrow.core.emit import (
+    EveryBatch,
+    EveryCount,
+    EveryPeriod,
+    Never,
+    Trigger,
+    by_step,
+    by_value,
+    of_event_time,
+)
 from windrow.core.windows import Session
 
 if TYPE_CHECKING:
@@ -14,7 +23,7 @@ if TYPE_CHECKING:
 def in_runs(definition: AggregateDefinition) -> bool:
     """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
     windows of time by their number, which each message may change; nor windows of messages to which an aggregation has come;
-    nor those that begin again at nothing where a value says so.
+    nor those that begin again at nothing where a value says so, or have periods of event time, which each message may end.
     """
     emit, retention = definition.emit, definition.retention
     limited = retention.windows is not None or retention.messages is not None
@@ -27,6 +36,7 @@ def in_runs(definition: AggregateDefinition) -> bool:
         and not definition.makes
         and not (definition.full_state and any(map(by_step, triggers)) and not definition.session)
         and not (emit.mode == "discarding" and any(map(by_value, triggers)))
+        and not any(map(of_event_time, triggers))
         and not (limited and not (definition.tuple_window and retention.per == "key"))
         and all(a.kind != "user" for a in definition.agg.values())
     )

@@ -61,7 +61,7 @@ class WindowAggregator(Ticking, Grouping):
             last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
             self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
-                moment = Moment(progress.step, now_us, now_before_us)
+                moment = Moment(progress.step, now_us, now_before_us, (before_us, watermark_us))
                 self._tick(kv, progress, result, dead, moment, watermark_us)
             told = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)

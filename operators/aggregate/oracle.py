@@ -88,7 +88,7 @@ class AggregateOracle(PlainIntake):
         for cell in cells:
             early, closed = self._is_early(cell, after), self._closed(cell, after)
             trigger = emit.early if early else emit.late
-            moment = self._moment(cell, now, ticked)
+            moment = self._moment(cell, now, ticked, (before, after))
             if moment.speaks(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if early else Timing.LATE
                 panes += self._emit(cell, timing, closed and not early, always=moment.insists(trigger))
@@ -328,14 +328,22 @@ class AggregateOracle(PlainIntake):
                 rows.append(Row(message.time_us, message.position, message.payload, arguments))
         return make(self.definition.agg[alias], rows, self.definition.integer_overflow)
 
-    def _moment(self, cell: Cell, now_us: int, ticked_us: int | None) -> Moment:
-        """A window before a trigger; ticked_us: `now` of the advance before, None in an ingest."""
+    def _moment(
+        self, cell: Cell, now_us: int, ticked_us: int | None, moved: tuple[int, int] = (0, 0)
+    ) -> Moment:
+        """A window before a trigger; ticked_us: `now` of the advance before, None in an ingest; moved: the watermark before it,
+        and in it.
+        """
 
         def shown() -> dict[str, Any]:
             return {**self._key(cell), **{a: self._value_or_none(a, cell) for a in self.definition.agg}}
 
         def ends(leaf: Trigger) -> bool:
-            return ticked_us is not None and ticks(leaf, ticked_us, now_us)
+            if ticked_us is None or not isinstance(leaf, EveryPeriod):
+                return False
+            if leaf.event_time:
+                return moved[0] > START_OF_TIME_US and ticks(leaf, *moved)
+            return ticks(leaf, ticked_us, now_us)
 
         return Moment(cell, now_us, ticked_us is not None, ends, shown, cell.told_in == self._step)
 

@@ -41,25 +41,31 @@ DUE_KEY = b"\x00due"
 
 @dataclass(frozen=True)
 class Moment:
-    """When rows are judged. before_us: `now` of the advance before; None in an ingest, in which no time passes."""
+    """When rows are judged. before_us: `now` of the advance before; None in an ingest, in which no time passes. moved: the
+    watermark before an advance, and in it.
+    """
 
     step: int
     now_us: int
     before_us: int | None = None
+    moved: tuple[int, int] = (START_OF_TIME_US, START_OF_TIME_US)
 
-    def ends(self, period_us: int) -> bool:
-        """True if `now` has crossed a multiple of it."""
-        return self.before_us is not None and self.now_us // period_us > self.before_us // period_us
+    def ends(self, leaf: EveryPeriod) -> bool:
+        """True if `now`, or the watermark, has crossed a multiple of it; where the watermark begins it has crossed none."""
+        if self.before_us is None:
+            return False
+        before_us, at_us = self.moved if leaf.event_time else (self.before_us, self.now_us)
+        begins = leaf.event_time and before_us == START_OF_TIME_US
+        return not begins and at_us // leaf.period_us > before_us // leaf.period_us
 
     def comes(self, trigger: Trigger) -> bool:
         """True if a period of it has ended."""
-        return any(isinstance(leaf, EveryPeriod) and self.ends(leaf.period_us) for leaf in leaves(trigger))
+        return any(isinstance(leaf, EveryPeriod) and self.ends(leaf) for leaf in leaves(trigger))
 
     def insists(self, trigger: Trigger) -> bool:
         """True if a period of it has ended that asks for a pane though nothing is new."""
         return any(
-            isinstance(leaf, EveryPeriod) and leaf.always and self.ends(leaf.period_us)
-            for leaf in leaves(trigger)
+            isinstance(leaf, EveryPeriod) and leaf.always and self.ends(leaf) for leaf in leaves(trigger)
         )
 
 
@@ -93,10 +99,10 @@ class Judged:
                 return pending > 0
             case EveryCount(n=n):
                 return pending >= n
-            case EveryPeriod(period_us=period_us, always=always):
-                if not self.moment.ends(period_us):
+            case EveryPeriod():
+                if not self.moment.ends(trigger):
                     return np.zeros(len(pending), dtype=bool)
-                return (pending > 0) | self._silent() if always else pending > 0
+                return (pending > 0) | self._silent() if trigger.always else pending > 0
             case After(delay_us=delay_us):
                 if self.moment.before_us is None:
                     return np.zeros(len(pending), dtype=bool)

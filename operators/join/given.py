@@ -319,7 +319,8 @@ def _is_small(left: Input, right: Input, within: Within | None) -> bool:
 
 def _check_emit(emit: Emit) -> None:
     for timing, trigger in (("early", emit.early), ("late", emit.late)):
-        if not isinstance(trigger, EveryBatch) and (not isinstance(trigger, EveryPeriod) or trigger.always):
+        period = isinstance(trigger, EveryPeriod) and not (trigger.always or trigger.event_time)
+        if not isinstance(trigger, EveryBatch) and not period:
             raise BadTrigger(
                 f"Emit({timing}={trigger!r}) of a join: use wr.every_batch (at once) or a period such as wr.every('10 seconds')"
             )

@@ -259,7 +259,7 @@ def _of_rows(emit: Emit) -> Emit:
         )
     for trigger in (emit.early, emit.late):
         simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))
-        if not simple or getattr(trigger, "always", False):
+        if not simple or (isinstance(trigger, EveryPeriod) and (trigger.always or trigger.event_time)):
             raise BadTrigger(
                 f"{trigger!r} of a join window: use wr.every_batch (at once), wr.every(100), wr.every('10 seconds') or "
                 "wr.never"

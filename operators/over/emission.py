@@ -15,8 +15,8 @@ def late_us(allowed_lateness: Any, emit: Any) -> int:
     """How late a message may be. Refuses emissions that rows around messages do not have."""
     check.of_type(emit, Emit, "emit", "use e.g. wr.Emit(late=wr.every_batch, mode='retracting')")
     for name, trigger in (("early", emit.early), ("late", emit.late)):
-        always = isinstance(trigger, EveryPeriod) and trigger.always
-        if always or not isinstance(trigger, (Never, EveryBatch, EveryPeriod)):
+        other = isinstance(trigger, EveryPeriod) and (trigger.always or trigger.event_time)
+        if other or not isinstance(trigger, (Never, EveryBatch, EveryPeriod)):
             raise BadTrigger(
                 f"Emit({name}={trigger!r}) of rows around messages: use wr.never, wr.every_batch or wr.every('10 seconds')"
             )

@@ -353,6 +353,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "wr.every('10 seconds')"]),
     "a delay of no time": (lambda: wr.after("0 s"), e.BadTrigger, ["'0 s'", "wr.after('10 seconds')"]),
     "always of a count": (lambda: wr.every(3, always=True), e.BadTrigger, ["wr.every(3, always=True)", "use a duration"]),
+    "event time of a count": (lambda: wr.every(3, event_time=True), e.BadTrigger, ["3, event_time=True", "use a duration"]),
+    "a period of event time for windows of messages": (
+        lambda: define(**TUPLES, retention=wr.forever, emit=wr.Emit(early=wr.every("1 s", event_time=True))),
+        e.BadTrigger, ["event_time=True", "no time of their own"],
+    ),
     "one of one": (lambda: wr.any_of(wr.every(3)), e.BadTrigger, ["wr.any_of(wr.every(3)):", "two triggers or more"]),
     "any of never": (lambda: wr.any_of(wr.every(3), wr.never), e.BadTrigger, ["wr.never", "leave it out"]),
     "all of always": (lambda: wr.all_of(wr.every(3), wr.every("1 s", always=True)), e.BadTrigger, ["does not", "wr.any_of"]),

@@ -102,6 +102,7 @@ def rendered() -> dict[str, Any]:
             )
         ),
         "update": aggregate(emit=wr.Emit.update()),
+        "periods of event time": aggregate(emit=wr.Emit(early=wr.every("10 seconds", event_time=True))),
         "final": aggregate(emit=wr.Emit.final()),
         "final, discarding": aggregate(emit=wr.Emit.final(mode="discarding")),
         "session": aggregate(window=wr.session("30 minutes", cut=wr.calendar("day", time_zone="UTC"))),

@@ -159,8 +159,9 @@ class SessionAggregator(StoredSessions, Grouping):
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire what the watermark passed, then the periods that `now` crossed, then close and forget."""
         progress, result, dead = self._begin(kv)
-        before_us, moment = progress.watermark_us, Moment(progress.step, now_us, progress.now_us)
+        before_us = progress.watermark_us
         watermark_us = max(watermark_us, before_us)
+        moment = Moment(progress.step, now_us, progress.now_us, (before_us, watermark_us))
         if progress.schema is not None:
             step = Step(kv, progress, result, dead, [], moment, self.closed_before(before_us), before_us)
             widen(self, step)

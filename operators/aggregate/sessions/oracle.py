@@ -77,7 +77,7 @@ class SessionOracle(AggregateOracle):
         for cell in cells:
             closed = self._closed(cell, after)
             trigger = emit.early if cell.current else emit.late
-            moment = self._moment(cell, now, ticked)
+            moment = self._moment(cell, now, ticked, (before, after))
             if moment.speaks(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if cell.current else Timing.LATE
                 panes += self._tell(cell, timing, closed, always=moment.insists(trigger))

@@ -91,7 +91,7 @@ TRIGGERS = ["never", "every_batch", "every 2", "every 3", "period 5", "period 7"
 STEADY = ["never", "period 5", "period 7", "all_of 2"]
 MIXED = ["any_of 3", "all_of 2", "when 2"]
 #: Triggers of windows of time alone.
-TIMED = ["after 4", "either 3", "always 6"]
+TIMED = ["after 4", "either 3", "always 6", "event 4", "event_all 2", "event_always 6"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ def trigger(text: str) -> Any:
             return wr.every(timedelta(seconds=int(n)))
         case "always":
             return wr.every(timedelta(seconds=int(n)), always=True)
+        case "event" | "event_always":
+            always = kind == "event_always"
+            return wr.every(timedelta(seconds=int(n)), always=always, event_time=True)
+        case "event_all":
+            return wr.all_of(wr.every(int(n)), wr.every("3 seconds", event_time=True))
         case "after":
             return wr.after(timedelta(seconds=int(n)))
         case "when":
@@ -212,7 +217,7 @@ def cases(
         late=trigger(late),
         on_time=unbounded or pick(True, True, False),
         mode=draw(st.sampled_from(modes)),
-        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
+        only_if_changed=not {"always 6", "event_always 6"} & {early, late} and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
         drop_late=drop_late,
     )

@@ -59,7 +59,7 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, plain: bool = False) -
         late=trigger(late),
         on_time=unbounded or pick(True, True, False),
         mode=pick(*modes),
-        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
+        only_if_changed=not {"always 6", "event_always 6"} & {early, late} and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
         drop_late=pick(False, False, False, True) and lateness is None and not unbounded,
     )
@@ -70,7 +70,8 @@ def sessions(draw: st.DrawFn, *, unbounded: bool = False, plain: bool = False) -
         None,
         pick((), "k", "k", ("k", "g"), "f", *([] if plain else [{"big": wr.col("v") > 1}])),
     )
-    if by and not unbounded and draw(st.integers(0, 4)) == 0:
+    timed = any("event" in name for name in (early, late))
+    if by and not unbounded and not timed and draw(st.integers(0, 4)) == 0:
         window, lateness = wr.session(messages=pick(0, 1, 2, 4)), None
         retention = pick(wr.forever, wr.Retain(messages=4, per="job"))
     elif longest is None and not unbounded:
