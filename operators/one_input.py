@@ -432,15 +432,13 @@ class OneInputLogic(Logic):
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` in their types, and positions where there are any."""
-    n = len(table)
+    n, there = len(table), set(table.column_names)
     columns = [
-        as_type(combine(table.column(f.name)), f.type)
-        if f.name in table.column_names
-        else pa.nulls(n, f.type)
+        as_type(combine(table.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)
         for f in schema
     ]
     made = pa.table(columns, schema=schema)
     for name in POSITION_COLUMNS:
-        if name in table.column_names:
+        if name in there:
             made = made.append_column(name, table.column(name))
     return made

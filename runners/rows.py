@@ -21,6 +21,8 @@ from windrow.operators.steps.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
 _I64 = range(-(2**63), 2**63)
+#: A stream gets no more columns by messages: each makes each commit dearer for good, where messages are kept, or told, whole.
+MOST_COLUMNS = 1_000
 
 
 def table_of(
@@ -40,7 +42,7 @@ def table_of(
     event_time: None where it is made of other columns.
     """
     wrong: list[str | None] = [None] * len(messages)
-    names = _names(messages, schema, event_time, wrong)
+    names = _names(messages, schema, event_time, needs, wrong)
     refused = needs.refused(names)
     names = [name for name in names if name not in refused]
     while True:
@@ -77,20 +79,39 @@ def table_of(
 
 
 def _names(
-    messages: Sequence[Message], schema: pa.Schema | None, event_time: str | None, wrong: list[str | None]
+    messages: Sequence[Message],
+    schema: pa.Schema | None,
+    event_time: str | None,
+    needs: Needs,
+    wrong: list[str | None],
 ) -> list[str]:
-    """The columns of a slice, as they came. A name that is none makes a message malformed; `__...` is ours, and passed over."""
+    """The columns of a slice, as they came; `__...` is ours, and passed over. A message with a name that is none, or with too many
+    new ones, is malformed."""
     names: dict[Any, None] = dict.fromkeys(schema.names if schema is not None else ())
-    for m in messages:
-        names.update(dict.fromkeys(m.payload))
     if event_time is not None:
         names.setdefault(event_time)
-    bad = [name for name in names if not is_name(name)]
-    for i, m in enumerate(messages if bad else ()):
-        for name in bad:
-            if name in m.payload and wrong[i] is None:
-                wrong[i] = f"{name!r} is no name of a column"
-    return [name for name in names if name not in bad and not name.startswith("__")]
+    for i, m in enumerate(messages):
+        if m.payload.keys() <= names.keys():
+            continue
+        new = [name for name in m.payload if name not in names]
+        bad = next((name for name in new if not is_name(name)), None)
+        if bad is not None:
+            wrong[i] = f"{bad!r} is no name of a column"
+            new = [name for name in new if is_name(name)]
+        elif needs.whole and len(names) + len(new) > MOST_COLUMNS:
+            wrong[i] = (
+                f"its {len(new)} columns that no message had before, such as {new[0]!r:.100}, would be more than "
+                f"{MOST_COLUMNS} with the others: declare those that are wanted by open(schema=)"
+            )
+        if len(names) + len(new) > MOST_COLUMNS:
+            named = needs.named(new)
+            new = [name for name in new if name in named or not needs.whole]
+        names.update(dict.fromkeys(new))
+    own = [name for name in names if not name.startswith("__")]
+    if len(own) <= MOST_COLUMNS or needs.whole:
+        return own
+    named = needs.named(own)  # the others would only be in dead letters
+    return [name for n, name in enumerate(own) if n < MOST_COLUMNS or name in named]
 
 
 def is_name(name: Any) -> bool:

@@ -154,9 +154,10 @@ class Columns:
         sides = list(zip(self.called, prefixes(definition), (left, right), (li, ri), strict=True))
         for whole in (False, True):
             for called, prefix, table, rows in sides:
+                there = set(table.column_names)
                 for source, name in called.items():
                     name = f"{prefix}_{source}" if whole else name
-                    if name not in found and source in table.column_names and condition.mentions(name):
+                    if name not in found and source in there and condition.mentions(name):
                         found[name] = combine(table.column(source)).take(_indices(rows))
         return pa.table(found)
 

@@ -28,16 +28,14 @@ Raised: TypeAlias = dict[int, str]
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` in their types, the position columns, and signs where there are some."""
-    n = len(table)
+    n, there = len(table), set(table.column_names)
     columns = [
-        as_type(combine(table.column(f.name)), f.type)
-        if f.name in table.column_names
-        else pa.nulls(n, f.type)
+        as_type(combine(table.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)
         for f in schema
     ]
     where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
     made = pa.table([*columns, *where], schema=empty_rows(schema).schema)
-    return made.append_column(SIGN, table.column(SIGN)) if SIGN in table.column_names else made
+    return made.append_column(SIGN, table.column(SIGN)) if SIGN in there else made
 
 
 def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:

@@ -93,13 +93,10 @@ def scale_of(kind: pa.DataType) -> int | None:
 
 def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:
     """The columns of `schema` in its types; the others, and times, which are read as integers, as they came."""
-    for i, field in enumerate(table.schema):
-        if field.name == event_time or field.name not in schema.names:
-            continue
-        if field.type != schema.field(field.name).type:
-            kind = schema.field(field.name).type
-            table = table.set_column(i, pa.field(field.name, kind), as_type(table.column(i), kind))
-    return table
+    types = {f.name: f.type for f in schema if f.name != event_time}
+    fields = [f.with_type(types.get(f.name, f.type)) for f in table.schema]
+    columns = [as_type(column, f.type) for column, f in zip(table.columns, fields, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def key_refusal(name: str, kind: pa.DataType) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.runners.rows import MOST_COLUMNS
 from windrow.testing.clock import ManualClock
 
 S = 1_000_000
@@ -253,3 +255,53 @@ def test_an_anchor_that_says_no_time_decides_nothing_of_later_anchors(tmp_path: 
         assert [row["s"] for row in op.get_result()] == [1, 1]
         [letter] = op.dead_letters()
         assert letter.reason == "malformed" and "column '" in letter.detail
+
+
+WIDE = {
+    "aggregate": counting(),
+    "over": in_zone(wr.Over, by="k", **OVER),
+    "deduplicated": in_zone(wr.Deduplicate, by=("k", "v"), within="1 day"),
+    "join": READING["join"][0],
+    "join window": in_zone(wr.JoinWindow, window=wr.tumbling("1 second"), retention="1 hour", join_keys="k"),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_message_with_more_columns_than_a_stream_gets_is_one_dead_letter_unless_they_are_not_needed(
+    tmp_path: Path, name: str
+) -> None:
+    wide = {**ROW, "v": 1, **{f"c{i}": i for i in range(MOST_COLUMNS)}}
+    input = "a" if name == "join" else None
+    needs = name != "aggregate"
+    for first in (True, False):
+        rows = [wide, {**ROW, "v": 2, "x": 1}, wide, {**ROW, "v": 3, 5: 1}, {**ROW, "v": 4, "y": 1}]
+        steps = [(input, [row]) for row in (rows if first else rows[1:])]
+        with committed(WIDE[name], f"{tmp_path}/{first}", *steps, store="memory") as op:
+            assert op.counters["rows"] == len(steps)
+            details = [x.detail for x in op.dead_letters()]
+            assert ["more than 1000 with the others" in x for x in details] == [True] * (
+                first + 1
+            ) * needs + [False]
+            assert details[-1] == "5 is no name of a column"
+            [known] = {
+                len(op.engine.logic.schema_of(op.engine.staged.overlay, i.name))
+                for i in op.definition.inputs[:1]
+            }
+            assert known == (5 if needs else 2)
+
+
+@pytest.mark.parametrize("name", ["over", "join"])
+def test_the_cost_of_a_commit_is_linear_in_columns(tmp_path: Path, name: str) -> None:
+    input = "a" if name == "join" else None
+    seconds = []
+    for columns in (240, 960):
+        wide = {**ROW, "v": 1, **{f"c{i}": i for i in range(columns)}}
+        with committed(WIDE[name], f"{tmp_path}/{columns}", (input, [wide]), store="memory") as op:
+            each = []
+            for _ in range(3):
+                began = time.process_time()
+                op.add_messages([{**ROW, "v": 2}], *filter(None, [input]))
+                op.next_offsets()
+                each.append(time.process_time() - began)
+            seconds.append(min(each))
+    assert seconds[1] < 8 * seconds[0]  # four times as many columns: sixteen where it was quadratic
