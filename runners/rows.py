@@ -85,7 +85,7 @@ def _names(
     needs: Needs,
     wrong: list[str | None],
 ) -> list[str]:
-    """The columns of a slice, as they came; `__...` is ours, and passed over. A message with a name that is none, or with too many
+    """The columns of a slice, as they came, without ours, `__...`. A message with a name that is none, or with too many
     new ones, is malformed."""
     names: dict[Any, None] = dict.fromkeys(schema.names if schema is not None else ())
     if event_time is not None:
