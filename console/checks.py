@@ -19,6 +19,7 @@ from windrow.checkpoint.verify import verify as verified
 from windrow.connectors.manifests import FOLDER
 from windrow.connectors.manifests import verify as verified_sink
 from windrow.console.text import say_facts, say_json, say_table
+from windrow.core.zones import DATABASE
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 
@@ -89,7 +90,17 @@ def _unless_asked(finding: Finding, asked: set[str]) -> Finding:
 
 
 def _checks(folder: str) -> list[Callable[[], Finding]]:
-    return [_python, _rocksdb, _spark, _java, _workers, _kafka, lambda: _space(folder), lambda: _disk(folder)]
+    return [
+        _python,
+        _zones,
+        _rocksdb,
+        _spark,
+        _java,
+        _workers,
+        _kafka,
+        lambda: _space(folder),
+        lambda: _disk(folder),
+    ]
 
 
 def _installed(name: str) -> str | None:
@@ -102,6 +113,10 @@ def _installed(name: str) -> str | None:
 def _python() -> Finding:
     found = ".".join(str(n) for n in sys.version_info[:3])
     return Finding("python", OK, found)
+
+
+def _zones() -> Finding:
+    return Finding("time zones", OK, DATABASE)
 
 
 def _rocksdb() -> Finding:

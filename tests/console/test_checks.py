@@ -182,7 +182,7 @@ def test_a_store_that_is_damaged_is_found_though_the_job_would_come_back(windrow
 def test_the_doctor_looks_at_everything(windrow: Run, tmp_path: Path) -> None:
     findings = {f["what"]: f for f in windrow("doctor", tmp_path, "--json").lines}
     assert list(findings) == [
-        "python", "rocksdict", "pyspark", "java", "PYSPARK_PYTHON", "confluent-kafka", "disk space", "disk"
+        "python", "time zones", "rocksdict", "pyspark", "java", "PYSPARK_PYTHON", "confluent-kafka", "disk space", "disk"
     ]  # fmt: skip
     assert findings["rocksdict"]["state"] == findings["disk"]["state"] == "ok"
     assert all(f["remedy"] for f in findings.values() if f["state"] != "ok")
