@@ -62,11 +62,7 @@ def parser() -> argparse.ArgumentParser:
         dead_letters.show,
         "List by reason the messages that a job could not count, with payload.",
     )
-    verify = add(
-        "verify",
-        checks.verify,
-        "Check every file of a job, and its store against its changelog; or those of a Parquet sink.",
-    )
+    verify = add("verify", checks.verify, "Check every file of a job, or of a Parquet sink.")
     looks = (describe, well, mark, windows, messages, table, explain, dead, commits)
     for command in (*looks, verify, backup, fork, reset):
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"

@@ -19,8 +19,7 @@ Things that rocksdict 0.3.29 does and this module works around (each has a test)
   without CURRENT.
 - RocksDB takes a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
 - Without CURRENT a directory full of data opens as a new, empty store.
-
-Never open a store before a fork.
+- Threads of RocksDB are not there after a fork: a child that lets go of a store waits for them for ever, or writes to it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import rocksdict
@@ -41,6 +39,7 @@ from windrow.core.errors import CorruptState, StateError
 from windrow.stores.aside import OPEN, TURN
 from windrow.stores.files import beheaded, inode_of, make_folder
 from windrow.stores.kv import Batch, Pair
+from windrow.stores.leaving import FLUSH_DIR, FORKED, is_written, sweep_flush_dir
 from windrow.stores.rocks_errors import Waiting, is_passing, translate
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
@@ -52,9 +51,6 @@ BLOCK_BYTES: Final = 16 << 10
 LOOKED_UP, SMALL_BLOCK_BYTES = ".windows", 4 << 10
 #: A scan reads ahead about so much.
 CHUNK_BYTES: Final = 1 << 20
-_FLUSH_DIR: Final = "flush.tmp"
-#: Of a column family: how many changes wait to be flushed.
-_IN_MEMORY: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 _SHARED: dict[int, tuple[rocksdict.Cache, rocksdict.WriteBufferManager]] = {}
 
 
@@ -108,8 +104,9 @@ class RocksKV:
         self._handles = {cf: self._db.get_column_family_handle(cf) for cf in self._cfs if cf in there}
         self._no_log = rocksdict.WriteOptions()
         self._no_log.disable_wal = True  # type: ignore[method-assign, assignment]
+        FORKED.add(self)
         if not self.read_only:
-            _sweep_flush_dir(self.path)
+            sweep_flush_dir(self.path)
             self._inode = OPEN[self]
             opened = (self._db, self._maps, self._handles)
             self._left = weakref.finalize(self, _leave, os.getpid(), self.path, self._inode, *opened)
@@ -317,9 +314,9 @@ class RocksKV:
 
     def flush(self) -> None:
         """Makes everything written so far survive a crash, all column families as one."""
-        _sweep_flush_dir(self.path)
-        self.checkpoint(os.path.join(self.path, _FLUSH_DIR))
-        _sweep_flush_dir(self.path)
+        sweep_flush_dir(self.path)
+        self.checkpoint(os.path.join(self.path, FLUSH_DIR))
+        sweep_flush_dir(self.path)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """A consistent copy at `path` (which must not exist), hard-linked where it is the same file
@@ -349,7 +346,7 @@ class RocksKV:
                 self._left.detach()
                 self.flush()
         except Exception:
-            whole = _is_written(self._alive(), self._maps)
+            whole = is_written(self._alive(), self._maps)
             left = contextlib.nullcontext() if whole else beheaded(self.path, self._inode)
             with left, contextlib.suppress(StateError):
                 self._release()
@@ -371,6 +368,17 @@ class RocksKV:
         except Exception as error:
             raise translate(error, self.path) from error
 
+    def leave_to_parent(self) -> list[Any]:
+        """In a child process: this store is closed here, and the parent's."""
+        held = [self._db, self._no_log, *self._maps.values(), *self._handles.values()]
+        self._db, self._maps, self._handles = None, {}, {}
+        OPEN.pop(self, None)
+        return [
+            *held,
+            *(source._pairs for source in self._scans),
+            *(x for both in _SHARED.values() for x in both),
+        ]
+
     def __enter__(self) -> RocksKV:
         return self
 
@@ -388,29 +396,16 @@ def _leave(pid: int, path: str, inode: tuple[int, int], db: Any, maps: dict[str,
     if os.getpid() != pid:
         return
     try:
-        _sweep_flush_dir(path)  # an interrupt may have come as it was flushed
-        rocksdict.Checkpoint(db).create_checkpoint(os.path.join(path, _FLUSH_DIR))
-        _sweep_flush_dir(path)
+        sweep_flush_dir(path)  # an interrupt may have come as it was flushed
+        rocksdict.Checkpoint(db).create_checkpoint(os.path.join(path, FLUSH_DIR))
+        sweep_flush_dir(path)
     except Exception:
-        if _is_written(db, maps):
+        if is_written(db, maps):
             return
         with beheaded(path, inode), contextlib.suppress(Exception):
             maps.clear()
             handles.clear()
             db.close()
-
-
-def _sweep_flush_dir(path: str) -> None:
-    for name in (_FLUSH_DIR, _FLUSH_DIR + ".tmp"):
-        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
-
-
-def _is_written(db: Any, maps: Mapping[str, Any]) -> bool:
-    """True if nothing is in memory alone: then a store is whole, whatever fails now. To tell that takes no room."""
-    try:
-        return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
-    except Exception:
-        return False
 
 
 def _shared() -> tuple[rocksdict.Cache, rocksdict.WriteBufferManager]:

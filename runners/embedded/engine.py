@@ -417,19 +417,23 @@ class Engine:
         """What is staged may be half of something: none of it is committed, here and ever."""
         self.broken_by = error
         logger.warning("operator abandoned", operator=self.definition.name, error=repr(error))
-        with contextlib.suppress(Exception):
-            self.abandon()
+        self.abandon()
 
     def abandon(self) -> None:
-        self.closed = True
+        """Let go of the directory as it is. A store that the disk does not take whole is built anew from the log."""
         try:
+            self.release()
+        except Exception as error:
+            logger.warning("a store was left as it is", operator=self.definition.name, error=repr(error))
+
+    def release(self) -> None:
+        """As `abandon`, and raise what the disk refuses."""
+        self.closed = True
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.job.close)
+            stack.callback(self.shard.close)
             if self._chores is not None:
                 self._chores.close()
-        finally:
-            try:
-                self.shard.close()
-            finally:
-                self.job.close()
 
 
 def _wanted(definition: Definition, sink: Any) -> tuple[str, ...]:

@@ -415,7 +415,7 @@ class Embedded:
                     f"closed with panes that the sink refused: {self.engine.paused!r}; they go out at the next open"
                 )
         finally:
-            self.abandon()
+            self.engine.release()
 
     def abandon(self) -> None:
         """Let go of the directory as it is: what is staged is lost, as in a crash. So does a `with` that an error leaves."""

@@ -14,6 +14,7 @@ import pytest
 
 import windrow as wr
 from windrow.core import errors as e
+from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -230,3 +231,27 @@ def test_a_place_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(e.DiskFailed, match=r"file' of .* cannot be written: File exists.*name a folder"):
         COUNTS.open(str(tmp_path / "file" / "job"))
+
+
+def test_abandoning_on_a_full_disk_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed is in the log: the store that could not be flushed is built anew."""
+
+    def full(self: RocksKV) -> None:
+        raise e.DiskFailed("the store cannot be written: No space left on device")
+
+    for leave in ("abandon", "raise", "close"):
+        op = COUNTS.open(str(tmp_path / leave))
+        op.add_messages(ROWS)
+        op.flush()
+        with monkeypatch.context() as patch:
+            patch.setattr(RocksKV, "flush", full)
+            if leave == "close":
+                with pytest.raises(e.DiskFailed, match="No space left"):
+                    op.close()
+            elif leave == "raise":
+                with pytest.raises(ZeroDivisionError), op:
+                    raise ZeroDivisionError
+            else:
+                op.abandon()
+        with COUNTS.open(str(tmp_path / leave)) as op:
+            assert found(op) == ALL

@@ -362,6 +362,25 @@ def test_a_full_disk_takes_nothing_from_a_store_that_is_written(end: str, tmp_pa
         assert kv.get("data", b"k") == b"v"
 
 
+@pytest.mark.parametrize(
+    "end", ["sys.exit(3)", "kv.close(); sys.exit(3)", "del kv; gc.collect(); sys.exit(3)"]
+)
+def test_a_forked_child_ends_and_leaves_the_store_to_its_parent(end: str, tmp_path: Path) -> None:
+    """It waited for ever for threads that were not there; where nothing was in memory it died by a signal."""
+    program = (
+        "import gc, os, signal, sys; from windrow.stores.kv import Batch; from windrow.stores.rocks import RocksKV\n"
+        "kv, rows = RocksKV(sys.argv[1], ('data',)), Batch()\n"
+        "rows.put('data', b'k', b'v'); kv.write(rows); scan = kv.scan('data'); next(scan)\n"
+        f"if not (child := os.fork()):\n    signal.alarm(20); {end}\n"
+        "ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "assert (ended, kv.get('data', b'k')) == (3, b'v'), ended\n"
+        "rows.put('data', b'l', b'w'); kv.write(rows); kv.close()"
+    )
+    subprocess.run([sys.executable, "-c", BARE + program, str(tmp_path / "kv")], check=True)
+    with RocksKV(tmp_path / "kv", CFS, lock_wait_s=0) as kv:
+        assert list(kv.scan("data")) == [(b"k", b"v"), (b"l", b"w")]
+
+
 def test_an_interrupted_flush_takes_nothing_from_a_store_that_nobody_closes(tmp_path: Path) -> None:
     kv = RocksKV(tmp_path, CFS)
     kv.checkpoint(tmp_path / "flush.tmp")  # an interrupt came before it was taken away

@@ -1,0 +1,49 @@
+"""Ends of a store: what is in memory alone when it is left, and processes that are forked while it is open."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+#: A checkpoint that is made to flush a store, and taken away.
+FLUSH_DIR: Final = "flush.tmp"
+#: Of a column family: how many changes wait to be flushed.
+_IN_MEMORY: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+
+
+def sweep_flush_dir(path: str) -> None:
+    for name in (FLUSH_DIR, FLUSH_DIR + ".tmp"):
+        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+
+
+def is_written(db: Any, maps: Mapping[str, Any]) -> bool:
+    """True if nothing is in memory alone: then a store is whole, whatever fails now. To tell that takes no room."""
+    try:
+        return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
+    except Exception:
+        return False
+
+
+class Forked(Protocol):
+    """What holds objects that start threads."""
+
+    def leave_to_parent(self) -> list[Any]:
+        """In a child process: give up what is held, and return it."""
+
+
+#: All of this process, until they are dropped.
+FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Keep what the parent has open from ever being freed here: it would wait for threads that are not there, or write."""
+    for holder in list(FORKED):
+        for one in holder.leave_to_parent():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+os.register_at_fork(after_in_child=_forked)
