@@ -356,10 +356,8 @@ def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark
             define().writeStream(stream.selectExpr("k", "v", f"{sql} as t"))
     alone, named = define(), define(input="i")
     verbs: list[Callable[[Any], Any]] = [
-        alone.apply,
         alone.writeStream,
         lambda rows: named.together(i=rows),
-        lambda rows: named.apply(i=rows),
         lambda rows: named.writeStream(i=rows),
     ]
     for verb in verbs:
