@@ -131,8 +131,11 @@ features: .venv/stamp
 pages: .venv/stamp
 	$(BIN)/python -m tests.docs.pages
 
+# The link to the repository is that of the clone's origin, where that is a site.
 docs: out/docs-env/stamp
-	out/docs-env/bin/zensical build --strict --clean
+	url=$$(git config --get remote.origin.url | sed -E 's#^git@([^:]+):#https://\1/#; s#\.git$$##' | grep '^https://'); \
+	sed "s|^# repo_url: .*|$${url:+repo_url = \"$$url\"}|" zensical.toml > zensical.out.toml; \
+	out/docs-env/bin/zensical build --strict --clean -f zensical.out.toml; code=$$?; rm -f zensical.out.toml; exit $$code
 
 out/docs-env/stamp: requirements-docs.lock
 	$(PYTHON) -m venv out/docs-env
