@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,8 @@ from pyspark.errors.exceptions.captured import PythonException, StreamingQueryEx
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported
 from windrow.core.time import to_datetime
+from windrow.core.zones import zone_of
+from windrow.operators.plain.times import zone_info
 from windrow.runners.spark import action
 from windrow.runners.spark.session import FixedStages, check_session, in_bytes
 from windrow.testing.clock import DEFAULT_START, ManualClock
@@ -255,6 +258,10 @@ def test_times_without_a_zone_are_of_the_zone_that_is_declared(
         datetime(2025, 11, 2, 1, 30): datetime(2025, 11, 2, 5, 30, tzinfo=UTC),  # comes twice
         datetime(2038, 7, 15, 8): datetime(2038, 7, 15, 12, tzinfo=UTC),
     }
+    for change in random.Random(3).sample(zone_of("America/New_York").changes[1:400].tolist(), 30):
+        for minutes in (-330, -300, -240, -210):  # local times around it
+            local = datetime(1970, 1, 1) + timedelta(microseconds=change, minutes=minutes)
+            instants[local] = local.replace(tzinfo=zone_info("America/New_York")).astimezone(UTC)
     rows = [{"t": t if kind == pa.timestamp("us") else str(t), "k": "a", "v": 1} for t in instants]
     definition = define(
         {"n": wr.count()}, window=wr.tumbling("1 us"), time_zone="America/New_York", max_ahead=wr.forever
@@ -262,7 +269,7 @@ def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     source = feed("naive", schema)
     source.ddl = f"t {'string' if kind == pa.string() else 'timestamp_ntz'}, k string, v bigint"
     panes = run(spark, source, tmp_path, definition, [rows])
-    assert sorted({to_datetime(pane.window.start_us) for pane in panes}) == list(instants.values())
+    assert {to_datetime(pane.window.start_us) for pane in panes} == set(instants.values())
 
 
 @pytest.mark.proves("Watermarks: custom")
