@@ -109,10 +109,26 @@ class AllOf:
         return call("all_of", *self.triggers)
 
 
-Trigger: TypeAlias = Never | EveryBatch | EveryCount | EveryPeriod | After | When | AnyOf | AllOf
+@dataclass(frozen=True, slots=True)
+class PastEnd:
+    """A pane of what is new once the watermark is past the end of the window: `wr.past_end`, Beam's `AfterWatermark`.
+
+    Beside others in `late=`, where `on_time=False` leaves out the pane at the end. It fires as the watermark passes the end,
+    and with what comes later.
+
+    >>> Emit(on_time=False, late=all_of(past_end, every(5)))
+    wr.Emit(late=wr.all_of(wr.past_end, wr.every(5)), on_time=False)
+    """
+
+    def __repr__(self) -> str:
+        return "wr.past_end"
+
+
+Trigger: TypeAlias = Never | EveryBatch | EveryCount | EveryPeriod | After | When | PastEnd | AnyOf | AllOf
 
 never = Never()
 every_batch = EveryBatch()
+past_end = PastEnd()
 
 
 def leaves(trigger: Trigger) -> Iterator[Trigger]:
@@ -126,7 +142,7 @@ def leaves(trigger: Trigger) -> Iterator[Trigger]:
 
 def by_time(trigger: Trigger) -> bool:
     """True if it may fire because time passes."""
-    return any(isinstance(leaf, (EveryPeriod, After)) for leaf in leaves(trigger))
+    return any(isinstance(leaf, (EveryPeriod, After, PastEnd)) for leaf in leaves(trigger))
 
 
 def by_step(trigger: Trigger) -> bool:
@@ -135,7 +151,7 @@ def by_step(trigger: Trigger) -> bool:
         return any(map(by_step, trigger.triggers))
     if isinstance(trigger, AllOf):
         return all(map(by_step, trigger.triggers))
-    return isinstance(trigger, (EveryBatch, EveryCount, When))
+    return isinstance(trigger, (EveryBatch, EveryCount, When, PastEnd))
 
 
 def by_value(trigger: Trigger) -> bool:
@@ -172,7 +188,12 @@ MODES = ("accumulating", "discarding", "retracting")
 
 def of_event_time(trigger: Trigger) -> bool:
     """True if it may fire because the watermark moves."""
-    return any(isinstance(leaf, EveryPeriod) and leaf.event_time for leaf in leaves(trigger))
+    return by_end(trigger) or any(isinstance(t, EveryPeriod) and t.event_time for t in leaves(trigger))
+
+
+def by_end(trigger: Trigger) -> bool:
+    """True if it may fire because a window ends."""
+    return any(isinstance(leaf, PastEnd) for leaf in leaves(trigger))
 
 
 def every(
@@ -292,7 +313,7 @@ def _several(triggers: tuple[Trigger, ...], name: str) -> tuple[Trigger, ...]:
 
 
 def _trigger(value: Any, name: str) -> Trigger:
-    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod, After, When, AnyOf, AllOf)):
+    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod, After, When, PastEnd, AnyOf, AllOf)):
         return value
     raise BadTrigger(
         f"Emit({name}={value!r}): use wr.every('10 seconds'), wr.every(100), wr.every_batch or wr.never"
@@ -305,7 +326,7 @@ class Emit:
 
     early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`,
         `wr.after(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
-    late: the same for messages that come after (default every 10 seconds of `now`)
+    late: the same for messages that come after (default every 10 seconds of `now`); `wr.past_end` too
     on_time: one pane when it does, for every window that holds a message (default True)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
         "retracting" (the whole result, and the former pane is taken back first)
@@ -330,6 +351,11 @@ class Emit:
     def __post_init__(self) -> None:
         _trigger(self.early, "early")
         _trigger(self.late, "late")
+        if by_end(self.early):
+            raise BadTrigger(
+                f"Emit(early={self.early!r}): before the end of a window wr.past_end is never true; use it in late=, or "
+                "leave it out: on_time=True tells each window as the watermark passes its end"
+            )
         for name in ("on_time", "only_if_changed", "closing_pane", "drop_late"):
             check.flag(getattr(self, name), f"Emit: {name}", BadTrigger)
         if self.mode not in MODES:

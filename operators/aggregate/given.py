@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import Policy, check_mark, policy_of
-from windrow.core.emit import After, Emit, When, of_event_time
+from windrow.core.emit import After, Emit, When, by_end, of_event_time
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -234,6 +234,11 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
         ):
             raise BadTrigger(
                 f"{leaf!r} with {window!r}: windows of messages have no time of their own; use wr.every('10 seconds')"
+            )
+        if by_end(leaf) and isinstance(window, Session | Inherited):
+            raise BadTrigger(
+                f"{leaf!r} with {window!r}: it is for windows whose ends are fixed, such as wr.tumbling; leave it out: "
+                "on_time=True tells each window as the watermark passes its end"
             )
         if isinstance(leaf, When):
             try:

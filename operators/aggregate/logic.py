@@ -59,10 +59,10 @@ class WindowAggregator(Ticking, Grouping):
                 self.due.begin(kv, progress.dirty)
             result.panes += self._corrections(kv, progress, dead)
             last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
-            self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
+            ended = self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
             if now_before_us is not None:
                 moment = Moment(progress.step, now_us, now_before_us, (before_us, watermark_us))
-                self._tick(kv, progress, result, dead, moment, watermark_us)
+                self._tick(kv, progress, result, dead, moment, watermark_us, ended)
             told = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)
             if last_words:
@@ -232,7 +232,8 @@ class WindowAggregator(Ticking, Grouping):
                 mine = without(others, UPSERT) if near.merged else None
                 parts = [self._merge(others, dead, notes=self._notes(True)) if mine is None else mine]
         rows = self._merge(rows, dead, notes=notes)
-        fires = self._judged(kv, rows, Moment(progress.step, now_us)).speaks(trigger)
+        moment = Moment(progress.step, now_us, moved=(progress.watermark_us, progress.watermark_us))
+        fires = self._judged(kv, rows, moment).speaks(trigger)
         if fires.any():
             chosen = rows if fires.all() else rows.filter(pa.array(fires))
             parts.append(self._fire(kv, progress, result, dead, chosen, timing))
@@ -252,13 +253,14 @@ class WindowAggregator(Ticking, Grouping):
         dead: DeadLetters,
         before_us: int,
         watermark_us: int,
-    ) -> None:
+    ) -> list[int]:
+        """Fire the windows that the watermark passed; returns the starts of those that go on waiting."""
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
         if not emit.on_time and emit.tells_late:
             self.due.end(kv, starts)
-            return
+            return starts
         progress.dirty.difference_update(starts)
         if emit.on_time:
 
@@ -266,9 +268,10 @@ class WindowAggregator(Ticking, Grouping):
                 return self._fire(kv, progress, told, dead, rows, ON_TIME)
 
             self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
-            return
+            return []
         for chunk in chunks(starts):  # what is pending and will find nobody to say it later is said now
             self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
+        return []
 
     def _tell_waiting(
         self,

@@ -267,7 +267,9 @@ class AggregateOracle(PlainIntake):
             cell.fired = True
             return self._emit(cell, Timing.ON_TIME, True)
         early = self._is_early(cell, watermark_us)
-        fires = self._moment(cell, now_us, None).speaks(emit.early if early else emit.late)
+        fires = self._moment(cell, now_us, None, (watermark_us, watermark_us)).speaks(
+            emit.early if early else emit.late
+        )
         return self._emit(cell, Timing.EARLY if early else Timing.LATE, False) if fires else []
 
     def _emit(
@@ -345,7 +347,10 @@ class AggregateOracle(PlainIntake):
                 return moved[0] > START_OF_TIME_US and ticks(leaf, *moved)
             return ticks(leaf, ticked_us, now_us)
 
-        return Moment(cell, now_us, ticked_us is not None, ends, shown, cell.told_in == self._step)
+        over = not self._is_early(cell, moved[1])
+        passed = over and self._is_early(cell, moved[0])
+        told = cell.told_in == self._step
+        return Moment(cell, now_us, ticked_us is not None, ends, shown, told, over, passed)
 
     def _value_or_none(self, alias: str, cell: Cell) -> Any:
         try:

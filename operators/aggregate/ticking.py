@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.emit import Trigger, by_time
+from windrow.core.emit import Trigger, by_end, by_time
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import together
@@ -37,12 +37,18 @@ class Ticking(StoredWindows):
         dead: DeadLetters,
         moment: Moment,
         watermark_us: int,
+        ended: list[int],
     ) -> None:
-        """What time lets speak. Periods tick on one grid of `now` for the whole definition, delays for each (key, window)."""
+        """What time lets speak. Periods tick on one grid of `now` for the whole definition, delays for each (key, window).
+
+        ended: starts of windows that the watermark has passed, and of which nothing was told for that
+        """
         emit, told, waiting = self.definition.emit, len(result.panes), list[pa.Table]()
         due, looked_at = self.due.passed(kv, moment.now_us), set[int]()
         for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
             starts = set(due) if delays(trigger) else set()
+            if by_end(trigger):
+                starts.update(ended)
             if moment.comes(trigger):
                 starts |= progress.dirty
             if moment.insists(trigger):

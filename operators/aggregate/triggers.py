@@ -24,6 +24,7 @@ from windrow.core.emit import (
     EveryBatch,
     EveryCount,
     EveryPeriod,
+    PastEnd,
     Trigger,
     When,
     by_time,
@@ -31,7 +32,7 @@ from windrow.core.emit import (
 )
 from windrow.core.expressions import Expr
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.steps.columns import EMIT_STEP, PENDING, SINCE, START
+from windrow.operators.steps.columns import EMIT_STEP, END, PENDING, SINCE, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Batch
 
@@ -42,7 +43,7 @@ DUE_KEY = b"\x00due"
 @dataclass(frozen=True)
 class Moment:
     """When rows are judged. before_us: `now` of the advance before; None in an ingest, in which no time passes. moved: the
-    watermark before an advance, and in it.
+    watermark before an advance, and in it; in an ingest it does not move.
     """
 
     step: int
@@ -83,10 +84,16 @@ class Judged:
             return np.asarray(np.logical_or.reduce([self.speaks(t) for t in trigger.triggers]))
         if self.moment.before_us is None:
             return np.asarray(self._holds(trigger))
-        come = [self._holds(leaf) for leaf in leaves(trigger) if by_time(leaf)]
+        come = [self._comes(leaf) for leaf in leaves(trigger) if by_time(leaf)]
         return np.asarray(
             np.logical_or.reduce([np.zeros(len(self.rows), dtype=bool), *come]) & self._holds(trigger)
         )
+
+    def _comes(self, leaf: Trigger) -> Any:
+        """True for each row for which time has come to a leaf in this advance."""
+        if not isinstance(leaf, PastEnd):
+            return self._holds(leaf)
+        return self._holds(leaf) & (combine(self.rows.column(END)).to_numpy() > self.moment.moved[0])
 
     def _holds(self, trigger: Trigger) -> Any:
         pending = combine(self.rows.column(PENDING)).to_numpy()
@@ -107,6 +114,8 @@ class Judged:
                 if self.moment.before_us is None:
                     return np.zeros(len(pending), dtype=bool)
                 return (pending > 0) & (since(self.rows) + delay_us <= self.moment.now_us)
+            case PastEnd():
+                return (pending > 0) & (combine(self.rows.column(END)).to_numpy() <= self.moment.moved[1])
             case When(condition=condition):
                 return (pending > 0) & true_of(condition, self.values())
             case _:

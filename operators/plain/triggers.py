@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.core.emit import After, AllOf, AnyOf, EveryBatch, EveryCount, EveryPeriod, Trigger, When
+from windrow.core.emit import After, AllOf, AnyOf, EveryBatch, EveryCount, EveryPeriod, PastEnd, Trigger, When
 from windrow.operators.plain.arrow import holds
 from windrow.operators.plain.cells import Cell
 
@@ -15,7 +15,8 @@ from windrow.operators.plain.cells import Cell
 class Moment:
     """When a window is judged. advancing: in an advance, which moves time; ends: whether a period has ended in it.
 
-    values: the present values of the window; told: it has told a pane in this step.
+    values: the present values of the window; told: it has told a pane in this step. over: the watermark is past its end;
+    passed: since this advance.
     """
 
     cell: Cell
@@ -24,6 +25,8 @@ class Moment:
     ends: Callable[[Trigger], bool]
     values: Callable[[], dict[str, Any]]
     told: bool = False
+    over: bool = False
+    passed: bool = False
 
     def speaks(self, trigger: Trigger) -> bool:
         """True if the trigger lets it speak. In an advance only where a period or a delay of it has come."""
@@ -57,6 +60,8 @@ class Moment:
                 return (
                     self.advancing and new > 0 and (since is None or since + trigger.delay_us <= self.now_us)
                 )
+            case PastEnd():
+                return new > 0 and self.over
             case When():
                 return new > 0 and self._is_true(trigger)
         return False
@@ -65,6 +70,8 @@ class Moment:
         """True if a period of it has ended, or a delay is over."""
         if isinstance(trigger, (AnyOf, AllOf)):
             return any(self._has_come(one) for one in trigger.triggers)
+        if isinstance(trigger, PastEnd):
+            return self.passed
         return isinstance(trigger, (EveryPeriod, After)) and self._holds(trigger)
 
     def _is_true(self, trigger: When) -> bool:

@@ -132,6 +132,7 @@ VALUES: dict[str, Any] = {
     "wr.forever": policy.forever,
     "wr.never": emit.never,
     "wr.every_batch": emit.every_batch,
+    "wr.past_end": emit.past_end,
     "None": None,
     "True": True,
     "False": False,

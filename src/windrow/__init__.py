@@ -72,6 +72,7 @@ from windrow.core.emit import any_of as any_of
 from windrow.core.emit import every as every
 from windrow.core.emit import every_batch as every_batch
 from windrow.core.emit import never as never
+from windrow.core.emit import past_end as past_end
 from windrow.core.emit import when as when
 from windrow.core.errors import ConfigurationError as ConfigurationError
 from windrow.core.errors import WindrowError as WindrowError

@@ -358,6 +358,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         lambda: define(**TUPLES, retention=wr.forever, emit=wr.Emit(early=wr.every("1 s", event_time=True))),
         e.BadTrigger, ["event_time=True", "no time of their own"],
     ),
+    "the end of a window before it": (
+        lambda: wr.Emit(early=wr.any_of(wr.past_end, wr.every(3))), e.BadTrigger, ["never true", "late=", "on_time=True"],
+    ),
+    "the end of a session": (
+        lambda: define(window=wr.session("1 s"), emit=wr.Emit(late=wr.past_end)), e.BadTrigger, ["wr.past_end", "wr.tumbling"],
+    ),
+    "the end of windows of messages": (
+        lambda: define(**TUPLES, retention=wr.forever, emit=wr.Emit(late=wr.past_end)), e.BadTrigger, ["no time"],
+    ),
     "one of one": (lambda: wr.any_of(wr.every(3)), e.BadTrigger, ["wr.any_of(wr.every(3)):", "two triggers or more"]),
     "any of never": (lambda: wr.any_of(wr.every(3), wr.never), e.BadTrigger, ["wr.never", "leave it out"]),
     "all of always": (lambda: wr.all_of(wr.every(3), wr.every("1 s", always=True)), e.BadTrigger, ["does not", "wr.any_of"]),

@@ -74,7 +74,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "col",
         "lit",
     ),
-    "Emission": ("Emit", "every", "every_batch", "after", "when", "any_of", "all_of", "never"),
+    "Emission": ("Emit", "every", "every_batch", "after", "when", "any_of", "all_of", "past_end", "never"),
     "Watermarks and retention": ("bounded", "fixed", "explicit", "custom", "Retain", "forever"),
     "Which message is which": ("positions", "ids"),
     "Messages, panes, rows": (

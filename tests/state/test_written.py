@@ -103,6 +103,9 @@ def rendered() -> dict[str, Any]:
         ),
         "update": aggregate(emit=wr.Emit.update()),
         "periods of event time": aggregate(emit=wr.Emit(early=wr.every("10 seconds", event_time=True))),
+        "the end of the window": aggregate(
+            emit=wr.Emit(on_time=False, late=wr.all_of(wr.past_end, wr.every(3)))
+        ),
         "final": aggregate(emit=wr.Emit.final()),
         "final, discarding": aggregate(emit=wr.Emit.final(mode="discarding")),
         "session": aggregate(window=wr.session("30 minutes", cut=wr.calendar("day", time_zone="UTC"))),

@@ -92,6 +92,8 @@ STEADY = ["never", "period 5", "period 7", "all_of 2"]
 MIXED = ["any_of 3", "all_of 2", "when 2"]
 #: Triggers of windows of time alone.
 TIMED = ["after 4", "either 3", "always 6", "event 4", "event_all 2", "event_always 6"]
+#: Late ones of windows of time alone.
+ENDING = ["past_end", "past_end_all 2", "past_end_any 3"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ def trigger(text: str) -> Any:
             return wr.every(timedelta(seconds=int(n)), always=always, event_time=True)
         case "event_all":
             return wr.all_of(wr.every(int(n)), wr.every("3 seconds", event_time=True))
+        case "past_end_all":
+            return wr.all_of(wr.past_end, wr.every(int(n)))
+        case "past_end_any":
+            return wr.any_of(wr.all_of(wr.past_end, wr.every("5 seconds")), wr.every(int(n)))
         case "after":
             return wr.after(timedelta(seconds=int(n)))
         case "when":
@@ -211,7 +217,9 @@ def cases(
     drop_late = pick(False, False, False, True) and lateness is None and not unbounded
     early = draw(st.sampled_from(triggers))
     # What waits for a count, or for nothing, is told or not by the cut.
-    late = draw(st.sampled_from(["every_batch", "period 5"] if unbounded else triggers))
+    fixed = not (tuples or steady)
+    lates = ["every_batch", "period 5"] if unbounded else [*triggers, *(ENDING if fixed else [])]
+    late = draw(st.sampled_from(lates))
     emit = wr.Emit(
         early=trigger(early),
         late=trigger(late),
