@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -16,6 +16,9 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.testing import ManualClock
+
+#: The time of the clock as the archives' jobs begin.
+BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 S = 1_000_000
 #: The first half is what a former version wrote, the second what goes on with it.
@@ -493,7 +496,7 @@ def feed(op: Any, kind: Kind, numbers: range, clock: Any) -> None:
 
 def begin(kind: Kind, location: str) -> dict[str, Any]:
     """The first half of a job, and what can be asked of it then."""
-    clock = ManualClock()
+    clock = ManualClock(BEGIN)
     with kind.make().open(location, clock=clock) as op:
         feed(op, kind, FIRST, clock)
         op.flush()
@@ -503,13 +506,13 @@ def begin(kind: Kind, location: str) -> dict[str, Any]:
 
 def known(kind: Kind, location: str) -> dict[str, Any]:
     """What can be asked of a job that is opened again."""
-    with kind.make().open(location, clock=ManualClock()) as op:
+    with kind.make().open(location, clock=ManualClock(BEGIN)) as op:
         return state_of(op, kind, location)
 
 
 def go_on(kind: Kind, location: str) -> dict[str, Any]:
     """The second half, and the end: what it tells."""
-    clock = ManualClock()
+    clock = ManualClock(BEGIN)
     clock.advance(f"{len(FIRST)} seconds")
     with kind.make().open(location, clock=clock) as op:
         feed(op, kind, SECOND, clock)
