@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import in_window_order
-from windrow.operators.aggregate.told import Values, choose, marks, note, told_by
+from windrow.operators.aggregate.told import Values, choose, marks, note, of_gone, told_by
 from windrow.operators.aggregations.base import SumOverflow
 from windrow.operators.aggregations.calculation import Broken, Calculation, any_differ
 from windrow.operators.steps.columns import (
@@ -212,6 +212,8 @@ def _after(
     table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
     lost = (before > 0) & ~speaks & ~known
     if definition.remembers:
-        return note(table, told, marks(speaks | known, lost))
+        silent = pa.array(np.arange(size), mask=speaks)
+        gone_said = {a: column.take(silent) for a, column in of_gone(rows, told).items()}
+        return note(table, {**told, **gone_said}, marks(speaks | known, lost))
     # Nothing pending, and yet the accumulators do not say what was told.
     return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

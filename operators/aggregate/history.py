@@ -22,7 +22,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import Encode, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.core.types import as_type, concat
+from windrow.core.types import as_type, concat, widened
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken, Calculation, of_whole
 from windrow.operators.steps.assigners import WindowAssigner
@@ -371,9 +371,14 @@ def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:
 
 
 def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Messages in the types that their columns have by now, which may have widened since they were filed."""
+    """Messages in the types that their columns have by now, which may have widened since they were filed. A column that nothing
+    needed in between may have another type instead: its former values are null, as what needs them is in former windows."""
     kinds = {f.name: f.type for f in schema}
-    columns = [as_type(table.column(n), kinds.get(n, table.column(n).type)) for n in table.column_names]
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = kinds.get(name, column.type)
+        widens = column.type == kind or widened(column.type, kind) == kind
+        columns.append(as_type(column, kind) if widens else pa.nulls(len(column), kind))
     return pa.table(columns, names=table.column_names)
 
 

@@ -29,7 +29,7 @@ from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emission import bury
 from windrow.operators.aggregate.entries import Entries, Laid
-from windrow.operators.aggregate.told import Values, note_before_merge, told_by
+from windrow.operators.aggregate.told import Values, note_before_merge, of_gone, told_by
 from windrow.operators.aggregate.triggers import true_of
 from windrow.operators.aggregations.base import take_or_null
 from windrow.operators.aggregations.calculation import Calculation, any_differ
@@ -382,6 +382,9 @@ class Judge:
             mark[some & lost] = 0
             mark[some & known] = 1
             source = np.where(some & known & (spoke >= 0), spoke, source)
+        silent = np.where(stored & (spoke < 0), np.arange(laid.size), -1)
+        for alias, column in of_gone(laid.table, self.definition.agg).items():
+            rows = rows.append_column(EMITTED + alias, take_or_null(column, silent))
         values = told.said(source)
         if any(v.null_count < len(v) for v in values.values()) or (mark == 1).any():
             for alias, value in values.items():

@@ -8,7 +8,7 @@ window could not be computed (an overflow) it may not be, and such a pane is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,12 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> Told:
         some |= value.is_valid().to_numpy(zero_copy_only=False)
     known = had & (mark.fill_null(False).to_numpy(zero_copy_only=False) | (unmarked & some))
     return Told(values, known, had & unmarked & ~some)
+
+
+def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
+    """What last panes said of aggregations that the definition has no more: one may come again before another pane is told."""
+    said = {n.removeprefix(EMITTED): n for n in rows.column_names if n.startswith(EMITTED)}
+    return {alias: combine(rows.column(n)) for alias, n in said.items() if alias not in aliases}
 
 
 def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.Table:
@@ -101,7 +107,9 @@ def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table
     values = {
         a: choose(moves, combine(found[a]).take(pa.array(place)), old) for a, old in before.values.items()
     }
-    return note(merged, values, marks(before.known | (moves & ~lost), lost | _lost(head)))
+    return note(
+        merged, values | of_gone(head, values), marks(before.known | (moves & ~lost), lost | _lost(head))
+    )
 
 
 def marks(known: BoolArray, lost: BoolArray) -> pa.Array:

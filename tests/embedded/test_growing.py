@@ -498,3 +498,58 @@ def test_where_one_that_was_computed_goes_nothing_is_told_again(window: Any, tmp
         driver.feed([row(3, 2)])
         assert [p.values for p in driver.panes()][-1] == {"middle": 2.0}
         driver.check()
+
+
+@pytest.mark.parametrize("again", [2, "x"], ids=["as before", "as another type"])
+def test_a_column_that_nothing_needed_for_a_while_stops_no_commit(tmp_path: Path, again: Any) -> None:
+    """Kept messages have it in its former type: one of another type is a dead letter as long as they are there."""
+    lives: list[dict[str, Any]] = [
+        {"a": wr.sum("w")},
+        {"b": wr.sum("v")},
+        {"b": wr.sum("v"), "x": wr.max("w")},
+        {"b": wr.sum("v"), "x": wr.max("w")},
+    ]
+    for n, agg in enumerate(lives):
+        medians = wr.Aggregate(
+            by="k",
+            event_time="t",
+            window=wr.tumbling("1 hour"),
+            agg={"m": wr.median("v"), **agg},
+            retention="1 day",
+            emit=wr.Emit(early=wr.every_batch, mode="retracting"),
+        )
+        with medians.open(str(tmp_path), recompute=n > 1, clock=ManualClock()) as op:
+            op.add_message({"t": 1, "k": "a", "v": 1, "w": 2 if n < 2 else again})
+            op.flush()
+            [window] = op.get_windows()
+            letters = len(op.dead_letters())
+            assert letters == (max(n - 1, 0) if again == "x" else 0)
+            assert (window.messages, window.values["m"]) == (n + 1 - letters, 1)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
+def test_what_is_taken_back_is_what_was_emitted_whatever_went_and_came_in_between(
+    tmp_path: Path, beside: dict[str, Any], one_by_one: bool
+) -> None:
+    emitted = []
+    for names, value in ((("hi", "s"), 4), (("hi",), 4), (("hi", "s"), 9)):
+        agg = {"hi": wr.max("v"), "s": wr.sum("v")}
+        both = wr.Aggregate(
+            by="k",
+            event_time="t",
+            window=wr.tumbling("1 hour"),
+            agg={**{name: agg[name] for name in names}, **beside},
+            retention="1 day",
+            emit=wr.Emit(early=wr.every_batch, mode="retracting", only_if_changed=True),
+        )
+        with both.open(str(tmp_path), clock=ManualClock()) as op:
+            for message in [{"t": 1, "k": "a", "v": value}] * (1 + one_by_one):
+                op.add_message(message)
+            emitted += [(pane.kind, pane["hi"], pane.values.get("s")) for pane in op.get_result()]
+            op.flush()
+    stands = None
+    for kind, *values in emitted:
+        assert stands is None if kind == "INSERT" else values == stands, emitted
+        stands = values if kind == "INSERT" else None
+    assert stands == [9, None]
