@@ -9,6 +9,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
 
@@ -43,13 +45,16 @@ class JsonDecoder:
     """See `json`."""
 
     schema: pa.Schema
+    #: Of columns without one: the input's, where a job reads.
+    time_zone: str | None = None
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         return to_rows(
             values,
             self.schema,
-            read_one=lambda value: json_records.read_one(value, self.schema),
-            read_many=lambda some: json_records.read_many(some, self.schema),
+            self.time_zone,
+            read_one=lambda value: json_records.read_one(value, self.schema, self.time_zone),
+            read_many=lambda some: json_records.read_many(some, self.schema, self.time_zone),
         )
 
 
@@ -59,9 +64,10 @@ class FunctionDecoder:
 
     function: Callable[[bytes], Mapping[str, Any]]
     schema: pa.Schema
+    time_zone: str | None = None
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        return to_rows(values, self.schema, self.function)
+        return to_rows(values, self.schema, self.time_zone, self.function)
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class AvroDecoder:
 
     registry: tuple[tuple[str, Any], ...]
     schema: pa.Schema | None = None
+    time_zone: str | None = None
 
     def __repr__(self) -> str:
         schema = "" if self.schema is None else f", schema={self.schema!r}"
@@ -104,7 +111,7 @@ class AvroDecoder:
             except HTTPError as error:
                 raise RegistryFailed(f"the schema registry {registry!r} did not answer: {error}") from error
 
-        return to_rows(values, self.schema, read)
+        return to_rows(values, self.schema, self.time_zone, read)
 
 
 def _url(registry: tuple[tuple[str, Any], ...]) -> str:
@@ -128,9 +135,10 @@ class ProtobufDecoder:
     message: Any
     framed: bool = True
     schema: pa.Schema | None = None
+    time_zone: str | None = None
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        return to_rows(values, self.schema, self._read(topic))
+        return to_rows(values, self.schema, self.time_zone, self._read(topic))
 
     def _read(self, topic: str) -> Callable[[bytes], Mapping[str, Any]]:
         if not self.framed:
@@ -146,11 +154,13 @@ class ProtobufDecoder:
 def to_rows(
     values: Values,
     schema: pa.Schema | None,
+    zone: str | None,
     read_one: Callable[[bytes], Any],
     read_many: Callable[[Sequence[bytes]], pa.Table | None] | None = None,
 ) -> pa.Table:
     """One row for each value, null where it cannot be read, with columns that say why.
 
+    zone: of columns without one
     read_one: gives the fields of a value, or raises. read_many: gives the rows of values at once, or None if some have to be
     read alone: halves show which.
     """
@@ -161,7 +171,7 @@ def to_rows(
     parts, alone = _read_many([v for v in values if v is not None], read_many)
     rows, of_row, wrong = _read_each(values, [present[j] for j in alone], read_one)
     wrong.update((i, "the record has no value") for i, v in enumerate(values) if v is None)
-    fitted, misfits = _fitted(rows, schema)
+    fitted, misfits = _fitted(rows, schema, zone)
     wrong.update((of_row[row], why) for row, why in misfits.items())
     if not parts and not wrong:
         return fitted
@@ -226,7 +236,9 @@ def _read_each(
     return rows, of_row, wrong
 
 
-def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+def _fitted(
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, zone: str | None
+) -> tuple[pa.Table, dict[int, str]]:
     """Rows as columns; and why a row is none, where a value does not fit its column."""
     wrong: dict[int, str] = {}
     columns: dict[str, pa.Array] = {}
@@ -237,7 +249,7 @@ def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tupl
     for name in names:
         values = [row.get(name) for row in rows]
         kind = None if schema is None else schema.field(name).type
-        shaped = None if kind is None else _shaper(kind)
+        shaped = None if kind is None else _shaper(kind, zone)
         values = values if shaped is None else [shaped(value) for value in values]
         fitted = _learnt(values) if kind is None else fit(values, kind)
         columns[name] = fitted.array
@@ -246,31 +258,32 @@ def _fitted(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tupl
     return pa.table(columns, schema=schema), wrong
 
 
-def _shaper(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Makes of a value one without the fields that its type does not name, and with times of msgpack as the type holds them."""
+def _shaper(kind: pa.DataType, zone: str | None) -> Callable[[Any], Any] | None:
+    """Makes of a value one without the fields that its type does not name, and with times as the type holds them."""
     if pa.types.is_struct(kind):
-        fields = [(f.name, _shaper(f.type)) for f in kind]
+        fields = [(f.name, _shaper(f.type, zone)) for f in kind]
         return lambda value: (
             {n: value.get(n) if shaped is None else shaped(value.get(n)) for n, shaped in fields}
             if isinstance(value, dict)
             else value
         )
     if pa.types.is_list(kind):
-        inner = _shaper(kind.value_type)
+        inner = _shaper(kind.value_type, zone)
         return inner and (lambda value: [inner(one) for one in value] if isinstance(value, list) else value)
-    if not pa.types.is_timestamp(kind):
-        return None
-    return lambda value: _moment(value, kind) if isinstance(value, python_msgpack.Timestamp) else value
+    return partial(_moment, kind=kind, zone=zone) if pa.types.is_timestamp(kind) else None
 
 
-def _moment(stamp: python_msgpack.Timestamp, kind: pa.TimestampType) -> Any:
-    """A time of msgpack, its nanoseconds cut where the type holds none."""
+def _moment(value: Any, kind: pa.TimestampType, zone: str | None) -> Any:
+    """A time of msgpack, its nanoseconds cut where the type holds none; the local time where the type has no zone."""
     try:
-        if kind.unit == "ns" and stamp.nanoseconds % 1000:
-            return pa.scalar(stamp.to_unix_nano(), pa.timestamp("ns", "UTC"))
-        return stamp.to_datetime()
+        if isinstance(value, python_msgpack.Timestamp):
+            if kind.unit == "ns" and value.nanoseconds % 1000:
+                return pa.scalar(value.to_unix_nano(), pa.timestamp("ns", "UTC"))
+            value = value.to_datetime()
+        is_local = kind.tz is not None or not isinstance(value, datetime) or value.tzinfo is None
+        return value if is_local or zone is None else json_records.local_time(value, zone)
     except (OverflowError, ValueError):
-        return stamp  # outside of what the type holds
+        return value  # outside of what the type holds
 
 
 def _learnt(values: Sequence[Any]) -> Fitted:
@@ -311,16 +324,10 @@ def _value(field: Any, value: Any) -> Any:
     if kind is None:
         return value if isinstance(value, (str, bytes, int, float, bool)) else list(value)
     if kind.full_name == "google.protobuf.Timestamp":
-        return value.ToDatetime(tzinfo=_utc())
+        return value.ToDatetime(tzinfo=UTC)
     if hasattr(value, "DESCRIPTOR"):
         return _fields(value)
     return [_fields(v) for v in value]
-
-
-def _utc() -> Any:
-    from datetime import UTC
-
-    return UTC
 
 
 #: A schema, or a map of names to types.
@@ -350,9 +357,10 @@ def json(schema: Fields) -> JsonDecoder:
 
     schema: a pyarrow schema, or {name: type}. Fields that it does not name are left out, those that a record lacks are null
 
-    A number counts if the column holds it exactly, in a float column as the nearest float. Times are ISO 8601 text. Without a
-    zone they are in the column's; with one the column needs one. Digits beyond microseconds are cut, except under `ns`.
-    Decimals are numbers or text; a binary column holds the UTF-8 of text. A record that is no such object is a dead letter.
+    A number counts if the column holds it exactly, in a float column as the nearest float. Decimals are numbers or text; a
+    binary column holds the UTF-8 of text. Times are ISO 8601 text, digits beyond microseconds are cut, except under `ns`. Text
+    without a zone is in the column's. Text with one, under a column without one, is the local time of the input's `time_zone=`.
+    A record that is no such object is a dead letter.
 
     Raises `ConfigurationError` (WR100) where the schema is none, or has a type that cannot be read from JSON.
 

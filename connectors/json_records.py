@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
+from windrow.core.arrays import IntArray
 from windrow.core.border import faults
 from windrow.core.errors import ConfigurationError
+from windrow.core.time import instant_us, read_iso
 from windrow.core.types import is_text
 from windrow.core.zones import zone_of
 
@@ -72,8 +74,8 @@ def _unreadable(kind: pa.DataType) -> str | None:
 # -- many at once -----------------------------------------------------------------------------------------------------------
 
 
-def read_many(values: Sequence[bytes], schema: pa.Schema) -> pa.Table | None:
-    """One row for each value; None where some value has to be read alone."""
+def read_many(values: Sequence[bytes], schema: pa.Schema, zone: str | None = None) -> pa.Table | None:
+    """One row for each value; None where some value has to be read alone. zone: of columns without one."""
     lines = _lines(values)
     if lines is None:
         return None
@@ -86,7 +88,7 @@ def read_many(values: Sequence[bytes], schema: pa.Schema) -> pa.Table | None:
         )
         if len(table) != len(values):
             return None
-        columns = [_from_text(table.column(f.name), f.type) for f in schema]
+        columns = [_from_text(table.column(f.name), f.type, zone) for f in schema]
         rows = pa.table(columns, schema=schema)
         rows.validate(full=True)  # Arrow's reader takes decimals with too many digits
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -133,14 +135,39 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if is_text else kind
 
 
-def _from_text(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
     """A column as it was read, in its type. Raises `ArrowInvalid`, `ArrowNotImplementedError` where Arrow cannot."""
     if column.type == kind:
         return column
     if pa.types.is_time(kind):
         moments = pc.binary_join_element_wise("1970-01-01", column, "T").cast(pa.timestamp(kind.unit))
         return moments.cast(kind)
-    return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_timestamp(kind) or kind.unit == "ns" or (kind.tz is None and zone is None):
+            raise
+    # All are in the other form: without the zone that the column has, or with one that it has not.
+    name, utc = str(kind.tz or zone), pa.timestamp("us", "UTC")
+    given = column.cast(utc if kind.tz is None else pa.timestamp("us")).cast(pa.int64()).combine_chunks()
+    numbers = given.fill_null(0).to_numpy()
+    other = _local(numbers, name) if kind.tz is None else zone_of(name).instants(numbers)
+    moments = pa.array(other, mask=given.is_null().to_numpy(zero_copy_only=False))
+    return pa.chunked_array([moments.cast(pa.timestamp("us", kind.tz)).cast(kind)])
+
+
+def local_time(moment: datetime, zone: str) -> datetime:
+    """The local time that stands for a moment. Raises `ValueError` for the second of two with one local time."""
+    [local_us] = _local(np.array([instant_us(moment)]), zone)
+    return datetime(1970, 1, 1) + timedelta(microseconds=int(local_us))
+
+
+def _local(instants_us: IntArray, zone: str) -> IntArray:
+    local = zone_of(zone).local_times(instants_us)
+    if not np.array_equal(zone_of(zone).instants(local), instants_us):
+        # A `ValueError`, as what Arrow cannot read is.
+        raise pa.ArrowInvalid(f"a local time of {zone} that comes twice stands for the first of both")
+    return local
 
 
 def _has_infinity(column: pa.ChunkedArray | pa.Array) -> bool:
@@ -178,8 +205,11 @@ class NoRecord(ValueError):
     """Bytes that are no record of a schema; says why."""
 
 
-def read_one(value: bytes, schema: pa.Schema) -> dict[str, Any]:
-    """The fields of one record, as Python values that fit the types of the schema, if they can. Raises `NoRecord`."""
+def read_one(value: bytes, schema: pa.Schema, zone: str | None = None) -> dict[str, Any]:
+    """The fields of one record, as Python values that fit the types of the schema, if they can. Raises `NoRecord`.
+
+    zone: of columns without one
+    """
     if not value.strip():
         raise NoRecord("the value is empty")
     try:
@@ -194,7 +224,7 @@ def read_one(value: bytes, schema: pa.Schema) -> dict[str, Any]:
     for field in schema:
         try:
             [name] = _once(record, [field.name])
-            row[name] = _shaped(record.get(name), field.type)
+            row[name] = _shaped(record.get(name), field.type, zone)
         except (ArithmeticError, ValueError) as error:
             raise NoRecord(f"column {field.name!r}: {error}") from error
     return row
@@ -207,15 +237,17 @@ def _once(record: dict[str, Any], names: list[str]) -> list[str]:
     return names
 
 
-def _shaped(value: Any, kind: pa.DataType) -> Any:
+def _shaped(value: Any, kind: pa.DataType, zone: str | None) -> Any:
     """A value of JSON as one in Python that a column of `kind` holds; what is none stays, and does not fit."""
     t = pa.types
     if isinstance(value, dict) and t.is_struct(kind):
-        return {n: _shaped(value.get(n), kind.field(n).type) for n in _once(value, [f.name for f in kind])}
+        return {
+            n: _shaped(value.get(n), kind.field(n).type, zone) for n in _once(value, [f.name for f in kind])
+        }
     if isinstance(value, list) and t.is_list(kind):
-        return [_shaped(v, kind.value_type) for v in value]
+        return [_shaped(v, kind.value_type, zone) for v in value]
     if isinstance(value, str):
-        return _of_text(value, kind)
+        return _of_text(value, kind, zone)
     return _of_number(value, kind) if isinstance(value, Decimal) else value
 
 
@@ -233,10 +265,10 @@ def _of_number(number: Decimal, kind: pa.DataType) -> int | float | Decimal:
     raise ValueError(f"{number!s:.100} is no {kind}")
 
 
-def _of_text(text: str, kind: pa.DataType) -> Any:
+def _of_text(text: str, kind: pa.DataType, zone: str | None) -> Any:
     t = pa.types
     if t.is_timestamp(kind):
-        return _moment(text, kind)
+        return _moment(text, kind, zone)
     if t.is_date(kind):
         return date.fromisoformat(text)
     if t.is_time(kind):
@@ -247,15 +279,20 @@ def _of_text(text: str, kind: pa.DataType) -> Any:
     return text.encode() if is_bytes else text
 
 
-def _moment(text: str, kind: pa.TimestampType) -> Any:
+def _moment(text: str, kind: pa.TimestampType, zone: str | None) -> Any:
     """An instant, or a local time in a column without a zone. Text without a zone is in the column's."""
-    found = datetime.fromisoformat(text[:-1] + "Z" if text.endswith("z") else text)
+    found = read_iso(text)
     if found.tzinfo is not None and kind.tz is None:
-        zoned = pa.timestamp(kind.unit, "UTC")
-        raise ValueError(f"{text!r:.100} has a time zone, which {kind} does not hold: read it as {zoned}")
+        remedy = f"read it as {pa.timestamp(kind.unit, 'UTC')}"
+        if zone is None:
+            raise ValueError(f"{text!r:.100} has a time zone, which {kind} does not hold: {remedy}")
+        try:
+            found = local_time(found, zone)
+        except ValueError as error:
+            raise ValueError(f"{text!r:.100} does not fit {kind}, as {error}: {remedy}") from error
     if found.tzinfo is None and kind.tz is not None:
-        instant_us = zone_of(kind.tz).instant(found)
-        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant_us)
+        of_column = zone_of(kind.tz).instant(found)
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=of_column)
     finer = _FINER.search(text) if kind.unit == "ns" else None
     if finer is None:
         return found

@@ -120,9 +120,14 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.removeprefix("-").isdecimal()
 
 
+def read_iso(text: str) -> datetime:
+    """Read a time in ISO 8601; a lower-case z is Z. Raises `ValueError`."""
+    return datetime.fromisoformat(text[:-1] + "Z" if text.endswith("z") else text)
+
+
 def _written(text: str, what: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        return read_iso(text)
     except ValueError:
         raise BadInstant(
             f"{what} {text!r:.100} is no time: write it as '2013-07-01 05:10Z', or use an aware datetime, or microseconds "

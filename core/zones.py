@@ -60,6 +60,11 @@ class Zone:
         local_us = (local - _EPOCH) // _US
         return int(local_us - self._offsets[self._walls[local.fold].searchsorted(local_us, "right")])
 
+    def local_times(self, instants_us: IntArray) -> IntArray:
+        """The local times of instants."""
+        local: IntArray = instants_us + self._offsets[_slots(self.changes, instants_us)]
+        return local
+
     def furthest(self, instants_us: IntArray) -> IntArray:
         """The furthest local time that clocks have shown by each instant: they go back, this does not."""
         slots = _slots(self.changes, instants_us)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from windrow.core.messages import Message, Position
 from windrow.core.show import json_text
-from windrow.core.time import TIME_UNITS, TimeUnit, instant_us
+from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, read_iso
 from windrow.core.types import HOLDERS, as_type, holds_too_deep, is_text, plain_type, widened
 from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
@@ -176,7 +176,7 @@ def event_time_us(
         return (time_us, None) if time_us in _I64 else (None, "does not fit 64 bits")
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            value = read_iso(value)
         except ValueError:
             return None, f"is {_said(value)}, no time"
     if isinstance(value, np.datetime64):

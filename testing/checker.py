@@ -135,7 +135,7 @@ def _expected(
     definition: Definition, source: KafkaStream, dead_letters: KafkaSink | None, report: Report
 ) -> dict[Cell, Record]:
     """The oracle's last pane of each (key, window), as the sink would write it."""
-    messages, schema = _taken(source, dead_letters, report)
+    messages, schema = _taken(source.in_zone(definition.inputs[0].time_zone), dead_letters, report)
     if not messages:
         return {}
     oracle = definition.oracle()

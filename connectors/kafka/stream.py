@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.checkpoint.replay import REMEDY
-from windrow.connectors.decoders import Decoder
+from windrow.connectors.decoders import AvroDecoder, Decoder, FunctionDecoder, JsonDecoder, ProtobufDecoder
 from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.offsets import Extent, Extents, Loss, Range, Topic, beyond_losses, losses
@@ -32,6 +32,10 @@ ATTRIBUTES: Mapping[str, pa.DataType] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
 }
+
+
+#: Decoders with columns of times.
+_IN_ZONES = (AvroDecoder, FunctionDecoder, JsonDecoder, ProtobufDecoder)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,12 @@ class KafkaStream:
                 f"{self.value!r} learns its columns from the records, and Spark asks for them first: give it schema=..."
             )
         return pa.schema([*values, *(pa.field(name, ATTRIBUTES[what]) for name, what in self.columns)])
+
+    def in_zone(self, time_zone: str | None) -> KafkaStream:
+        """The stream, of an input whose times without a zone are in this one."""
+        if time_zone is None or not isinstance(self.value, _IN_ZONES):
+            return self
+        return replace(self, value=replace(self.value, time_zone=time_zone))
 
     # -- where it begins ------------------------------------------------------------------------------------------------
 

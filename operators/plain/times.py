@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from windrow.core.messages import TupleWindow, Window
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, read_iso
 from windrow.core.zones import tzif
 
 #: The first moment of year 1 and the last of year 9999.
@@ -38,7 +38,7 @@ def event_time_us(
     """Microseconds, or None if the value is malformed."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            value = read_iso(value)
         except ValueError:
             return None
     if isinstance(value, datetime):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -20,7 +19,15 @@ from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
-from windrow.core.time import END_OF_TIME_US, TIME_UNITS, TimeUnit, instant_us, show_duration, to_datetime
+from windrow.core.time import (
+    END_OF_TIME_US,
+    TIME_UNITS,
+    TimeUnit,
+    instant_us,
+    read_iso,
+    show_duration,
+    to_datetime,
+)
 from windrow.core.types import is_text, widened
 from windrow.core.zones import zone_of
 from windrow.operators.steps.columns import (
@@ -236,7 +243,7 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
         if text is None:
             return None
         try:
-            moment = datetime.fromisoformat(text)
+            moment = read_iso(text)
         except ValueError:
             return None
         if moment.tzinfo is not None:
@@ -331,7 +338,7 @@ def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> li
 
 def _is_moment(text: str) -> bool:
     try:
-        datetime.fromisoformat(text)
+        read_iso(text)
     except ValueError:
         return False
     return True

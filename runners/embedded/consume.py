@@ -114,7 +114,7 @@ def sources_of(
         raise ConfigurationError(
             f"the sources of {definition.name!r} are of several clusters: read them from one"
         )
-    return {name: given[name] for name in names}
+    return {one.name: given[one.name].in_zone(one.time_zone) for one in definition.inputs}
 
 
 def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:

@@ -61,7 +61,10 @@ class WindowStreamWriter:
         frames: Mapping[str, DataFrame] | None = None,
     ) -> None:
         """stream: the one input; frames: inputs by name, of which static ones may be bounded."""
-        self._reads = stream if isinstance(stream, KafkaStream) else None
+        self._reads: KafkaStream | None = None
+        if isinstance(stream, KafkaStream):
+            zones = {one.time_zone for definition in definitions for one in definition.inputs}
+            self._reads = stream.in_zone(zones.pop() if len(zones) == 1 else None)
         self._static: dict[str, DataFrame] = {}
         self._of_files = False
         self._stream: DataFrame | None = None

@@ -176,7 +176,7 @@ def test_a_bad_record_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None
     """Of 4,096 records Python reads the one that is wrong, and Arrow reads at most as many again for each halving."""
     alone: list[bytes] = []
     read = json_records.read_one
-    monkeypatch.setattr(json_records, "read_one", lambda v, s: alone.append(v) or read(v, s))
+    monkeypatch.setattr(json_records, "read_one", lambda v, *more: alone.append(v) or read(v, *more))
     values = [b'{"n": %d}' % n for n in range(4096)]
     values[1234] = b"null"
     rows = decoded(values)
