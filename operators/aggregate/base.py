@@ -20,7 +20,7 @@ from windrow.operators.aggregate.output import pane_message_schema, pane_message
 from windrow.operators.aggregate.state_rows import delta_rows, in_window_order
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
-from windrow.operators.steps.columns import START
+from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.ids import SeenIds
@@ -157,16 +157,16 @@ class Steps(Logic):
             and (unsaid or self.definition.remembers)
         )
 
-    def _ended(self, rows: pa.Table, ended: set[tuple[int, bytes]]) -> BoolArray:
+    def _ended(self, rows: pa.Table, ended: set[tuple[int, int, bytes]]) -> BoolArray:
         """True for rows whose last pane was sent in this step."""
         if not ended:
             return np.zeros(len(rows), dtype=bool)
         return np.array([row in ended for row in self._names(rows)], dtype=bool)
 
-    def _names(self, rows: pa.Table) -> list[tuple[int, bytes]]:
+    def _names(self, rows: pa.Table) -> list[tuple[int, int, bytes]]:
         by = self.definition.by
         keys = encode_columns([rows.column(b) for b in by]) if by else [b""] * len(rows)
-        return list(zip(rows.column(START).to_pylist(), keys, strict=True))
+        return list(zip(*(rows.column(c).to_pylist() for c in (START, END)), keys, strict=True))
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         check_keys(raw(self.needs.keys, self.definition.makes), schema)

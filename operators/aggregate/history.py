@@ -273,15 +273,9 @@ class History:
         told: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
-        by, size, starts = self.definition.by, len(state), state.column(START)
         if rows is None or len(row_of) == 0:
-            values, broken = calculation.finish({}, size)
-            empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
-            extra, more = calculation.table_functions(
-                empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
-            )
-            none = np.zeros(0, dtype=np.int64)
-            return self._masked(kv, calculation, {**values, **extra}, broken + more, starts, (none, none))
+            return self.evaluate_members(kv, state, None, row_of, row_of, calculation, told=told)
+        by, size, starts = self.definition.by, len(state), state.column(START)
         index = pa.array(row_of)
         windows_of = pa.concat_arrays([combine(starts), pa.array(windows)])
         keys = [
@@ -294,8 +288,31 @@ class History:
             for b in by
         ]
         codes = Groups([windows_of, *keys], size + len(row_of)).codes
-        member = codes[size:]
-        wanted = member < size  # state rows come first and are distinct, so they are groups 0 .. size - 1
+        # State rows come first and are distinct, so they are groups 0 .. size - 1.
+        return self.evaluate_members(kv, state, rows, row_of, codes[size:], calculation, told=told)
+
+    def evaluate_members(
+        self,
+        kv: KV,
+        state: pa.Table,
+        rows: Slice | None,
+        row_of: IntArray,
+        member: IntArray,
+        calculation: Calculation,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of `state` rows from messages, message `row_of[i]` being of the row `member[i]`, or of none that is there."""
+        size, starts = len(state), state.column(START)
+        if rows is None or len(row_of) == 0:
+            values, broken = calculation.finish({}, size)
+            empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
+            extra, more = calculation.table_functions(
+                empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
+            )
+            none = np.zeros(0, dtype=np.int64)
+            return self._masked(kv, calculation, {**values, **extra}, broken + more, starts, (none, none))
+        wanted = member < size
         if told or self.definition.emit.mode == "discarding":
             last = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.where(wanted, member, 0)]
             step = combine(rows.table.column(STEP)).to_numpy()[row_of]

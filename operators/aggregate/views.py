@@ -331,19 +331,32 @@ class SessionView(AggregateView):
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
-        return self._kept(kv, (start, None), (end - 1, None), info.key or None)
+        rows, sessions = (
+            self._kept(kv, (start, None), (end - 1, None), info.key or None),
+            self._rows(info, kv),
+        )
+        return None if rows is None else of_sessions(rows, sessions, self.definition.by)
+
+    def _rows(self, info: WindowInfo, kv: KV) -> pa.Table | None:
+        """The state row of a session."""
+        start = _start(info)
+        rows = self.logic.kept(kv, start, start + 1, info.key)
+        if rows is None:
+            return None
+        mine = (combine(rows.column(START)).to_numpy() == start) & of_key(rows, info.key)
+        if not isinstance(info.window, TupleWindow):
+            mine &= combine(rows.column(END)).to_numpy() == info.window.end_us
+        return rows.filter(pa.array(mine))
 
     def _made(self, info: WindowInfo) -> Made:
         return replace(super()._made(info), joined_by=self._joined_by(info))
 
     def _joined_by(self, info: WindowInfo) -> Position | None:
         """The message that made the session one of two; of several the last."""
-        start = _start(info)
         for kv in self.stores:
-            rows = self.logic.kept(kv, start, start + 1, info.key)
+            rows = self._rows(info, kv)
             if rows is not None and JOINED_BY in rows.column_names:
-                mine = (combine(rows.column(START)).to_numpy() == start) & of_key(rows, info.key)
-                for position in rows.column(JOINED_BY).filter(pa.array(mine)).drop_null().to_pylist():
+                for position in rows.column(JOINED_BY).drop_null().to_pylist():
                     return as_given(Position(*decode_position(position)[0]), self.prefix)
         return None
 

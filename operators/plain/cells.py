@@ -63,6 +63,7 @@ class SessionCell(Cell):
     window: Window = field(default_factory=lambda: Window(0, 1))
     reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
     current: bool = True  # the watermark has not passed its end since it has that end
+    emitted: list[Standing] = field(default_factory=list)  # panes of it, or of parts of it, not taken back
 
 
 @dataclass(frozen=True)

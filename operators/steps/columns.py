@@ -27,6 +27,8 @@ START, END, UPSERT = "__start", "__end", "__upsert"
 MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_step"
 #: `now` of the step that took the first message since its last pane, under an emission that waits for a delay from there
 SINCE = "__since"
+#: Of a session that keeps its messages: messages before it are none of its own, though they lie within it; null: all are.
+TAKEN_FROM = "__taken_from"
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."

@@ -21,7 +21,7 @@ class StepResult:
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
-    ended: set[tuple[int, bytes]] = field(default_factory=set)
+    ended: set[tuple[int, int, bytes]] = field(default_factory=set)
     #: Sessions that went by their number, and what they hold with them.
     evicted: list[pa.Table] = field(default_factory=list)
     #: Panes of operators inside a chain, by name.

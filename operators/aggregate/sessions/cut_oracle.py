@@ -19,7 +19,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import past
 from windrow.operators.aggregate.sessions.oracle import SessionOracle
 from windrow.operators.plain.aggregates import same
-from windrow.operators.plain.cells import Key, SessionCell, Taken, place
+from windrow.operators.plain.cells import Key, SessionCell, Standing, Taken, place
 from windrow.operators.plain.oracle import Messages
 from windrow.operators.plain.times import shown
 
@@ -87,12 +87,11 @@ class CutSessionOracle(SessionOracle):
         self._count_on(whole, bool(backs), watermark_us)
         if self._longest_us is None and not backs:
             return [whole]
-        window = whole.window
         whole.messages = [m for m in whole.messages if m.sign > 0 and not _among(m, self._gone)]
         made = self._pieces(whole)
         if len(made) == 1 and not backs:
             whole.window, whole.reach_us = made[0].window, made[0].reach_us
-            self._take_back_across(whole.key, window, [whole], watermark_us)
+            self._take_back_across(whole.key, whole.emitted, [whole], watermark_us)
             return [whole]
         changed = list[SessionCell]()
         for i, one in enumerate(made):
@@ -115,7 +114,7 @@ class CutSessionOracle(SessionOracle):
                 self._owed.append(one)
         others = [cell for cell in self._sessions[whole.key] if cell is not whole]
         self._sessions[whole.key] = others + made
-        self._take_back_across(whole.key, window, made, watermark_us)
+        self._take_back_across(whole.key, whole.emitted, made, watermark_us)
         return changed
 
     def _count_on(self, whole: SessionCell, loses: bool, watermark_us: int) -> None:
@@ -149,18 +148,21 @@ class CutSessionOracle(SessionOracle):
         return END_OF_TIME_US if self._longest_us is None else cell.first_us + self._longest_us
 
     def _take_back_across(
-        self, key: Key, whole: Window, made: Sequence[SessionCell], watermark_us: int
+        self, key: Key, panes: Sequence[Standing], made: Sequence[SessionCell], watermark_us: int
     ) -> None:
-        """Take back at once what was told of a session, and no part of it holds."""
-        for one in [*self._standing.get(key, [])]:
-            start_us, end_us = one.window.start_us, one.window.end_us
-            meets = start_us < whole.end_us and whole.start_us < end_us
-            if not meets or any(c.first_us <= start_us and end_us <= c.end_us for c in made):
+        """Give each pane of a session to the part that holds it; take back at once those that no part holds."""
+        for one in made:
+            one.emitted = []
+        for pane in panes:
+            start_us, end_us = pane.window.start_us, pane.window.end_us
+            holder = next((c for c in made if c.first_us <= start_us and end_us <= c.end_us), None)
+            if holder is not None:
+                holder.emitted.append(pane)
                 continue
-            self._standing[key].remove(one)
             timing = Timing.EARLY if end_us > watermark_us else Timing.LATE
             first = SessionCell(key, Window(start_us, start_us))  # before all that begins there
-            back = shown(one.window), self._key(first), one.values, timing, one.index, False, Kind.RETRACT
+            values, index = pane.values, pane.index
+            back = shown(pane.window), self._key(first), values, timing, index, False, Kind.RETRACT
             self._taken_back.append((place(first), Pane(*back)))
 
 

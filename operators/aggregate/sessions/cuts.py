@@ -39,6 +39,7 @@ from windrow.operators.steps.columns import (
     SINCE,
     START,
     STEP,
+    TAKEN_FROM,
 )
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT
@@ -127,7 +128,7 @@ def divide(
 def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
     """(the parts of these sessions as state rows, which session each is of)."""
     assert logic.history is not None
-    rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
+    rows, of, _ = messages_of(logic.history, step.kv, long, logic.calculation)
     if rows is None:
         none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
         return concat([without(long.slice(0, 0), SINCE), none]), of
@@ -160,6 +161,11 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> 
         EMIT_STEP: pa.nulls(groups.size, pa.int64()),
         **{n: pc.if_else(placed, c, None) for n, c in zip((FIRST, LAST), positions, strict=True)},
         **({} if logic.longest_us is None else {REACH: pa.array(reach)}),
+        **(
+            {TAKEN_FROM: combine(long.column(TAKEN_FROM)).take(whose)}
+            if TAKEN_FROM in long.column_names
+            else {}
+        ),
         _CAME: pa.array(came + np.bincount(left, minlength=groups.size)),
         _CURRENT: pa.array(falls),
     }

@@ -68,7 +68,8 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     logic.store.put(step.kv, stored.near, others, lambda some: live(some, by, step.told_us))
     step.result.evicted.append(rows.sessions)
     if logic.history is not None:
-        forget_sessions(logic.history, step.kv, logic.store, rows.sessions, step.told_us)
+        gone = rows.sessions
+        forget_sessions(logic.history, step.kv, logic.store, gone, step.told_us, logic.calculation)
     return said
 
 

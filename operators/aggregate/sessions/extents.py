@@ -94,6 +94,11 @@ def holders(outer: Extents, codes: IntArray, moments: IntArray) -> IntArray:
     return np.where(same_key, holder, -1)
 
 
+def first_ending(ranges: Extents, codes: IntArray, moments: IntArray) -> IntArray:
+    """For each moment of a key the first range of that key that ends at or after it; -1 where there is none."""
+    return holders(Extents(ranges.codes, -ranges.ends, ranges.starts), codes, -moments)
+
+
 def reached(by: Extents, ranges: Extents) -> BoolArray:
     """True for those of `ranges` that overlap or touch one of `by`, of which no two of a key do."""
     holder = holders(by, ranges.codes, ranges.ends)

@@ -1,8 +1,9 @@
 """Which sessions take the messages of a step, and the messages that none takes: they are dead letters.
 
-In this order: a message is out of retention by its own window, whatever it touches; one that touches a closed session is too
-late, each by itself; the others are joined with each other and with the open sessions of their key, and where nothing in that
-is open, all of it is too late.
+Messages are joined with each other and with the open sessions of their key; where nothing in that is open, all of it is too
+late, or out of retention by its own window. Closed sessions take no part: an open one may overlap them, and which messages are
+whose is noted (`history.py`). Where messages are found by their times alone (joins, and what is taken back), sessions stay
+apart: one that is out of retention by its own window is lost whatever it touches, and one that touches a closed session, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +26,30 @@ from windrow.operators.aggregate.meeting import broken_where_they_meet
 from windrow.operators.aggregate.run_steps import STEPS
 from windrow.operators.aggregate.sessions.bridges import Pieces
 from windrow.operators.aggregate.sessions.cuts import NOTHING, REACH, Gone, divide
-from windrow.operators.aggregate.sessions.extents import Extents, by_code, holders, joined, reach_of, reached
-from windrow.operators.aggregate.sessions.merging import COMPONENT, Given, Parts, by_cell, merge_parts
-from windrow.operators.aggregate.sessions.own_gaps import GAP
+from windrow.operators.aggregate.sessions.extents import Extents, by_code, joined, reach_of
+from windrow.operators.aggregate.sessions.history import closed_to
+from windrow.operators.aggregate.sessions.lateness import (
+    ends_of,
+    in_retention,
+    is_gone,
+    own_ends,
+    shut_out,
+    without_late,
+)
+from windrow.operators.aggregate.sessions.merging import (
+    COMPONENT,
+    Given,
+    Parts,
+    by_cell,
+    merge_parts,
+    with_taken_from,
+)
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, unfolded
 from windrow.operators.aggregate.sessions.taking_back import Going, counted_on, going
 from windrow.operators.aggregate.sessions.waiting import CAME, settle, settled
-from windrow.operators.aggregate.sessions.wider_gap import floor_of
 from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
-from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
 from windrow.stores.sessions import HOME, HOT, STANDS
@@ -62,7 +76,7 @@ class Filed(NamedTuple):
 
 def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
     """Find the sessions of these messages; None where none is taken."""
-    rows = _in_retention(logic, step, rows)
+    rows = in_retention(logic, step, rows)
     if len(rows) == 0:
         return None
     ends = ends_of(logic, rows)
@@ -77,7 +91,7 @@ def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
         return False
     if int(rows.times.min()) <= step.told_us or not logic.calculation.order_free:
         return False
-    return logic.store.lets_wait(step.kv, len(rows)) and not _is_gone(logic, step, rows).any()
+    return logic.store.lets_wait(step.kv, len(rows)) and not is_gone(logic, step, rows).any()
 
 
 def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
@@ -137,12 +151,12 @@ def _file(
     logic: SessionAggregator, step: Step, rows: Slice, given: Given, joins: IntArray | None = None
 ) -> Filed | None:
     """joins: of messages that came one after the other, of which none is late, those that touched two that were apart"""
-    lost = _reach_closed(logic, step, rows, given)
+    lost = shut_out(logic, step, rows, given)
     if lost.any():
         detail = "it reaches a session that is closed"
         if logic.longest_us is not None:
             detail = "it is in no session that is open"
-        rows, given = _without(step, rows, given, lost, detail)
+        rows, given = without_late(logic, step, rows, given, lost, detail)
     change = None
     if rows.sign is not None:
         logic.calculation.lift(rows)  # a message on which it raises takes back nothing, too
@@ -154,8 +168,8 @@ def _file(
     lost = parts.joined.ends[parts.piece] < step.closed_us
     if lost.any():
         logic.calculation.lift(rows)  # a message on which it raises joins nothing
-        detail = "the session that it makes with others of its step is closed"
-        rows, given = _without(step, rows, given, lost, detail)
+        detail = "its own window is closed, and no session that is open takes it"
+        rows, given = without_late(logic, step, rows, given, lost, detail)
         change = None if change is None else change.without(lost)
         if len(rows) == 0:
             return None
@@ -173,7 +187,7 @@ def file_groups(
 
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
-    ends = _own_ends(logic, last_us, logic.gap_us)
+    ends = own_ends(logic, last_us, logic.gap_us)
     given = given_near(logic, step, groups, first_us, ends)
     ranges = Extents(given.codes, first_us, ends)
     each = np.arange(len(groups), dtype=np.int64)
@@ -188,43 +202,16 @@ def file_groups(
     return _merged(logic, step, deltas, given, parts, pieces)
 
 
-def in_time(logic: SessionAggregator, step: Step, others: Slice) -> Slice:
-    """Of what did not pass the filter: what would be in time by itself."""
-    ends = _own_ends(logic, others.times, max(logic.gap_us, 1))
-    return others.take(np.flatnonzero(~_is_gone(logic, step, others) & (ends >= step.closed_us)))
-
-
-def _is_gone(logic: SessionAggregator, step: Step, rows: Slice) -> BoolArray:
-    """True for messages that are out of retention by themselves."""
-    floor_us = max(logic.kept_from(step.progress.watermark_us), floor_of(logic, step.kv))
-    gone: BoolArray = moments(rows) < floor_us
-    return gone | (rows.times <= logic.limits.floors(step.kv, rows.table)) if logic.limited else gone
-
-
-def _in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
-    gone = _is_gone(logic, step, rows)
-    if not gone.any():
-        return rows
-    detail = "its own window is out of retention"
-    step.dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), pa.array(rows.times))
-    return rows.take(np.flatnonzero(~gone))
-
-
-def _without(step: Step, rows: Slice, given: Given, lost: BoolArray, detail: str) -> tuple[Slice, Given]:
-    """The messages that are not too late."""
-    step.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(lost), pa.array(rows.times))
-    return rows.take(np.flatnonzero(~lost)), given._replace(codes=given.codes[~lost])
-
-
 def given_near(
     logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
 ) -> Given:
-    """The sessions of the keys of these rows that may still grow, and those past ones that they may reach."""
+    """The sessions of the keys of these rows that may still grow, and those past ones that may take them, or keep them out."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
     keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
     asked = [_keys(keys, np.arange(groups.size), HOT)]
-    buckets = logic.store.buckets(step.kv, int(first_us.min()))
+    from_us = int(first_us.min())
+    buckets = logic.store.buckets(step.kv, from_us if logic.apart else max(from_us, step.closed_us))
     late = np.flatnonzero(first_us <= max((bucket.last_us for bucket in buckets), default=START_OF_TIME_US))
     for bucket in buckets:
         near = late[(first_us[late] <= bucket.last_us) & (ends[late] >= bucket.first_us)]
@@ -253,30 +240,6 @@ def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Tab
     return home, mine.add_column(0, START, pa.array(np.full(len(mine), home, dtype=np.int64)))
 
 
-def _reach_closed(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> BoolArray:
-    """True for messages that touch a closed session, or what keeps them out where sessions have a longest length."""
-    lost = np.zeros(len(rows), dtype=bool)
-    if int(moments(rows).min()) >= step.closed_us:
-        return lost
-    if logic.longest_us is not None:
-        return _outside_open(step, rows, given)
-    closed = given.sessions.ends < step.closed_us
-    if not closed.any():
-        return lost
-    own = Extents(given.codes, rows.times, ends_of(logic, rows))
-    return reached(Extents(*(column[closed] for column in given.sessions)), own)
-
-
-def _outside_open(step: Step, rows: Slice, given: Given) -> BoolArray:
-    """True for messages that are later than allowed, and in no open session: no cut before the watermark moves."""
-    late: BoolArray = rows.times < step.closed_us
-    sessions = given.sessions
-    open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
-    holder = holders(open_, given.codes, rows.times)
-    ends = open_.ends[np.maximum(holder, 0)] if len(open_.ends) else rows.times
-    return late & ((holder < 0) | (rows.times >= ends))
-
-
 def _positions(rows: Slice, at: pa.Array) -> pa.Array:
     """Of those few messages that joined something."""
     there = at.is_valid().to_numpy(zero_copy_only=False)
@@ -286,19 +249,6 @@ def _positions(rows: Slice, at: pa.Array) -> pa.Array:
     return pa.nulls(len(at), pa.binary()) if few is None else few.take(places)
 
 
-def ends_of(logic: SessionAggregator, rows: Slice) -> IntArray:
-    """The end of each message's own window."""
-    own = logic.own_gap is not None
-    gaps = combine(rows.table.column(GAP)).to_numpy() if own else logic.gap_us
-    return _own_ends(logic, moments(rows), gaps)
-
-
-def _own_ends(logic: SessionAggregator, times: IntArray, gaps: Any) -> IntArray:
-    """The ends of the windows of messages of these times alone."""
-    ends: IntArray = np.minimum(times, LAST_END_US - gaps) + gaps
-    return ends if logic.cells is None else np.minimum(ends, logic.cells.assign(times)[2])
-
-
 def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
     """Messages and open sessions, joined where they touch."""
     at = moments(rows)
@@ -306,7 +256,7 @@ def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given
         each = np.arange(len(rows), dtype=np.int64)
         return _joined(step, Extents(given.codes, at, ends_of(logic, rows)), each, given)
     of_row, runs, step.result.groups = _runs(given.codes, at, logic.gap_us)
-    ranges = Extents(runs.codes, runs.starts, _own_ends(logic, runs.ends, logic.gap_us))
+    ranges = Extents(runs.codes, runs.starts, own_ends(logic, runs.ends, logic.gap_us))
     return _joined(step, ranges, of_row, given)
 
 
@@ -361,6 +311,9 @@ def _deltas(
     broken += _broken_where_they_meet(logic, given, parts, deltas, component)
     deltas = logic.dated(deltas, step)
     deltas = deltas.append_column(COMPONENT, pa.array(component))
+    closed = closed_to(rows, step.closed_us)
+    if logic.history is not None:
+        deltas = with_taken_from(deltas, np.maximum(moments(rows), closed), groups)
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
     if logic.history is not None:
@@ -369,7 +322,9 @@ def _deltas(
             change.forget(logic.history, step.kv)
             taken &= ~change.goes
         mine = rows.take(np.flatnonzero(taken))
-        logic.history.add(step.kv, mine, _number(step, mine), logic.calculation)
+        late = (closed > START_OF_TIME_US).any()
+        number = _number(step, mine)
+        logic.history.add(step.kv, mine, number, logic.calculation, closed=closed[taken] if late else None)
     return deltas
 
 

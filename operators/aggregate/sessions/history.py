@@ -1,7 +1,9 @@
 """The messages behind sessions whose aggregations need them: read again session by session, when one fires.
 
-They are filed by key and time (`history.py`), so that a session is one range of them: what lies between its start and its end
-was taken by it, or by a part of it.
+They are filed by key and time (`history.py`), so that a session is one range of them. Messages of other sessions may be among
+these, where an open session has come to overlap closed ones: a message that came late has the last end of a session that was
+closed to it, `__closed`. The later of that and its time is its stamp. A session's messages have stamps before its end, and none
+before `__taken_from`, which is no earlier than the end of any session that was closed when this one came to overlap it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.aggregate.history import History, moments
-from windrow.operators.aggregate.sessions.extents import holders
+from windrow.operators.aggregate.history import CLOSED, History, moments
+from windrow.operators.aggregate.sessions.extents import first_ending, holders
 from windrow.operators.aggregate.sessions.rows import Rows, codes_of, extents
 from windrow.operators.aggregations.calculation import Broken, Calculation
-from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP
+from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP, TAKEN_FROM
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
@@ -27,18 +30,18 @@ def values_of_sessions(
     history: History, kv: KV, sessions: pa.Table, panes: pa.Table | None, calculation: Calculation
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
     """Values of sessions, from their messages; in a mode that discards, from those that no part of them has told."""
-    rows, of = messages_of(history, kv, sessions, calculation)
+    rows, of, _ = messages_of(history, kv, sessions, calculation)
     if rows is not None and panes is not None and len(panes) and history.definition.emit.mode == "discarding":
-        fresh = np.flatnonzero(~_told_in_parts(rows, panes, history.definition.by))
+        fresh = np.flatnonzero(~_told_in_parts(rows, of, sessions, panes, history.definition.by))
         rows, of = rows.take(fresh), of[fresh]
-    starts = combine(sessions.column(START)).to_numpy()[of]
-    return history.evaluate(kv, sessions, rows, np.arange(len(of), dtype=np.int64), starts, calculation)
+    each = np.arange(len(of), dtype=np.int64)
+    return history.evaluate_members(kv, sessions, rows, each, of, calculation)
 
 
 def messages_of(
     history: History, kv: KV, state: pa.Table, calculation: Calculation
-) -> tuple[Slice | None, IntArray]:
-    """(the messages of sessions, of which session each is): one session after the other, in order of time, or of numbers."""
+) -> tuple[Slice | None, IntArray, list[bytes]]:
+    """(the messages of sessions, the session of each, where they lie): session after session, by their times or numbers."""
     by = history.definition.by
     encoded = history.encode([state.column(b) for b in by]) if by else [None] * len(state)
     keys, values, found = list[bytes](), list[bytes](), list[int]()
@@ -50,7 +53,29 @@ def messages_of(
         values += theirs
         found.append(len(some))
     of: IntArray = np.repeat(np.arange(len(state), dtype=np.int64), np.array(found, dtype=np.int64))
-    return history.decode(kv, keys, values, calculation), of
+    rows = history.decode(kv, keys, values, calculation)
+    if rows is None:
+        return None, of, keys
+    closed = combine(rows.table.column(CLOSED)).to_numpy()
+    mine = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _taken_from(state)[of])
+    if mine.all():
+        return rows, of, keys
+    places = np.flatnonzero(mine)
+    return rows.take(places), of[places], [keys[place] for place in places.tolist()]
+
+
+def closed_to(rows: Slice, closed_us: int) -> IntArray:
+    """The last end of a session that is closed to each late message. closed_us: sessions that end before it are closed"""
+    return np.where(moments(rows) < closed_us, max(closed_us - 1, START_OF_TIME_US), START_OF_TIME_US)
+
+
+def _taken_from(sessions: pa.Table) -> IntArray:
+    """The first stamp that a message of each session has, or one before it."""
+    starts: IntArray = combine(sessions.column(START)).to_numpy()
+    if TAKEN_FROM not in sessions.column_names:
+        return starts
+    column = pc.coalesce(combine(sessions.column(TAKEN_FROM)), combine(sessions.column(START)))
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def told_apart(rows: Rows, component: IntArray) -> Rows:
@@ -66,12 +91,15 @@ def told_apart(rows: Rows, component: IntArray) -> Rows:
     return Rows(sessions, concat([rows.panes, parts]), owner)
 
 
-def _told_in_parts(rows: Slice, parts: pa.Table, by: tuple[str, ...]) -> BoolArray:
-    """True for messages that were told of a part of their session."""
-    codes = codes_of([parts, rows.table], by)
-    n = len(parts)
-    holder = holders(extents(parts, codes[:n]), codes[n:], moments(rows))
-    within = (holder >= 0) & (moments(rows) < combine(parts.column(END)).to_numpy()[np.maximum(holder, 0)])
+def _told_in_parts(
+    rows: Slice, of: IntArray, sessions: pa.Table, parts: pa.Table, by: tuple[str, ...]
+) -> BoolArray:
+    """True for messages that were emitted of a part of their session. of: which session that is"""
+    codes, n = codes_of([sessions, parts], by), len(sessions)
+    ends = combine(parts.column(END)).to_numpy()
+    owner = first_ending(extents(sessions, codes[:n]), codes[n:], ends)
+    holder = holders(extents(parts, owner), of, moments(rows))
+    within = (holder >= 0) & (moments(rows) < ends[np.maximum(holder, 0)])
     steps = combine(parts.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.maximum(holder, 0)]
     told: BoolArray = within & (combine(rows.table.column(STEP)).to_numpy() <= steps)
     return told
@@ -82,10 +110,13 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
     if sessions is None or len(sessions) == 0:
         return rows.take(np.zeros(0, dtype=np.int64))
     codes = codes_of([sessions, rows.table], by)
-    n = len(sessions)
-    holder = holders(extents(sessions, codes[:n]), codes[n:], moments(rows))
-    ends = combine(sessions.column(END)).to_numpy()[np.maximum(holder, 0)]
-    return rows.take(np.flatnonzero((holder >= 0) & (moments(rows) < ends)))
+    n, times = len(sessions), moments(rows)
+    stamps = np.maximum(times, combine(rows.table.column(CLOSED)).to_numpy())
+    # The first session that ends after the stamp, if any: those that end before it did not take the message.
+    holder = first_ending(extents(sessions, codes[:n]), codes[n:], stamps + 1)
+    starts, first = combine(sessions.column(START)).to_numpy(), _taken_from(sessions)
+    held = (holder >= 0) & (times >= starts[holder]) & (stamps >= first[holder])
+    return rows.take(np.flatnonzero(held))
 
 
 def forget_messages(history: History, kv: KV, store: SessionStore, passed_us: int) -> None:
@@ -93,13 +124,13 @@ def forget_messages(history: History, kv: KV, store: SessionStore, passed_us: in
     history.drop(kv, store.first_kept(kv, passed_us))
 
 
-def forget_sessions(history: History, kv: KV, store: SessionStore, gone: pa.Table, passed_us: int) -> None:
+def forget_sessions(
+    history: History, kv: KV, store: SessionStore, gone: pa.Table, passed_us: int, calculation: Calculation
+) -> None:
     """Forget the messages of these sessions."""
     if history.fields != history.definition.by or not history.store.layout.fields_first:
         return forget_messages(history, kv, store, passed_us)  # they do not lie together
-    keys = history.encode([gone.column(b) for b in history.fields])
-    starts, ends = (combine(gone.column(column)).to_pylist() for column in (START, END))
+    _, _, keys = messages_of(history, kv, gone, calculation)
     batch = Batch()
-    for low, high in history.store.spans(keys, starts, ends):
-        batch.delete_range(history.cf, low, high)
+    batch.delete_many(history.cf, keys)
     kv.write(batch)

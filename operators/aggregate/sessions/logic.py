@@ -28,11 +28,11 @@ from windrow.operators.aggregate.sessions.filing import (
     Filed,
     file_groups,
     file_sessions,
-    in_time,
     let_wait,
     may_wait,
 )
 from windrow.operators.aggregate.sessions.history import forget_messages
+from windrow.operators.aggregate.sessions.lateness import in_time
 from windrow.operators.aggregate.sessions.own_gaps import with_gaps
 from windrow.operators.aggregate.sessions.panes import fire, in_order, in_order_of_parts
 from windrow.operators.aggregate.sessions.partials import ingest_groups_of_sessions, pushdown_sessions

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray, taken
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.bridges import Pieces, with_bridges
 from windrow.operators.aggregate.sessions.extents import Extents, Joined
 from windrow.operators.aggregate.sessions.history import told_apart
 from windrow.operators.aggregate.sessions.rows import Rows, Stored, extents, unfolded
-from windrow.operators.steps.columns import END, PANES, START
+from windrow.operators.steps.columns import END, PANES, START, TAKEN_FROM
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT, STANDS
@@ -100,6 +101,8 @@ def merge_parts(
         panes, of_panes = whole.panes, before[whole.owner]
         were = extents(whole.sessions, before)
         stored = without(whole.sessions, HOME, STANDS)
+        if TAKEN_FROM in deltas.column_names:
+            stored = with_all_taken_from(stored)
         several = np.flatnonzero(np.bincount(before)[before] > 1)
         if len(several):  # a left fold over what becomes one, by start; the others stay as they lie
             order, begin = np.arange(len(before)), combine(stored.column(START)).to_numpy()[several]
@@ -109,11 +112,38 @@ def merge_parts(
         component = np.r_[before, component]
     groups = Groups.numbered(component, parts.size)
     merged = logic.merged(deltas, groups, dead)
+    if TAKEN_FROM in merged.column_names:
+        merged = with_some_taken_from(merged)
     component = component[groups.first_rows]
     merged = with_bridges(merged, component, were, pieces, parts.piece)
     row_of = np.zeros(parts.size, dtype=np.int64)
     row_of[component] = np.arange(len(component))
     return Merged(Rows(merged, panes, row_of[of_panes]), mine, held_to[component], row_of)
+
+
+def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:
+    """What came, with the earliest stamp of its messages (`history.py`)."""
+    earliest = np.full(groups.size, END_OF_TIME_US, dtype=np.int64)
+    np.minimum.at(earliest, groups.codes, stamps)
+    return deltas.append_column(TAKEN_FROM, pa.array(earliest))
+
+
+def with_all_taken_from(sessions: pa.Table) -> pa.Table:
+    """Sessions, of which those that have all messages within them have these from their start on."""
+    starts = combine(sessions.column(START))
+    if TAKEN_FROM not in sessions.column_names:
+        return sessions.append_column(TAKEN_FROM, starts)
+    at = sessions.column_names.index(TAKEN_FROM)
+    return sessions.set_column(at, TAKEN_FROM, pc.coalesce(combine(sessions.column(TAKEN_FROM)), starts))
+
+
+def with_some_taken_from(sessions: pa.Table) -> pa.Table:
+    """Sessions, of which those that have all messages within them say nothing."""
+    at, column = sessions.column_names.index(TAKEN_FROM), combine(sessions.column(TAKEN_FROM))
+    apart = pc.greater(column, combine(sessions.column(START)))
+    if not pc.any(apart).as_py():
+        return sessions.remove_column(at)
+    return sessions.set_column(at, TAKEN_FROM, pc.if_else(apart, column, None))
 
 
 def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:

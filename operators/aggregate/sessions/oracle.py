@@ -1,9 +1,9 @@
 """Session windows in the plainest possible Python: a list of sessions for each key, joined message by message.
 
 A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are one session, `[first, last + gap)`. A session
-is closed when the watermark, less the allowed lateness, is beyond its end; a closed session never opens again. What was told of
-a window stands until it is taken back: by the pane of a session that holds it. The gap may be one that each message has of its
-own; of zero, it is a microsecond.
+is closed when the watermark, less the allowed lateness, is beyond its end; a closed session never opens again, and has no part
+in what comes later: a message is late by its own window, unless an open session takes it. A pane stays until the session that
+holds it, or what this became, takes it back. The gap may be one that each message has of its own; of zero, it is a microsecond.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class SessionOracle(AggregateOracle):
         self._gaps = Arguments({"gap": Aggregation("any_value", (gap,))} if isinstance(gap, Expr) else {})
         self._asked[definition.inputs[0].name].append(self._gaps)
         self._sessions: dict[Key, list[SessionCell]] = {}
-        self._standing: dict[Key, list[Standing]] = {}
+        #: True where sessions of a key never overlap: a message that touches a closed one is too late.
+        self._apart = definition.takes_back
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -56,9 +57,9 @@ class SessionOracle(AggregateOracle):
         super().redefine(definition)
         if isinstance(definition.window, Session) and isinstance(definition.window.gap, int):
             self._next_gap_us = definition.window.gap
-        for standing in self._standing.values():
-            values = [{alias: one.values.get(alias) for alias in definition.agg} for one in standing]
-            standing[:] = [replace(one, values=v) for one, v in zip(standing, values, strict=True)]
+        for cell in self._sorted():
+            values = [{alias: one.values.get(alias) for alias in definition.agg} for one in cell.emitted]
+            cell.emitted = [replace(one, values=v) for one, v in zip(cell.emitted, values, strict=True)]
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         self._dead, self._step = [], self._step + 1
@@ -224,10 +225,15 @@ class SessionOracle(AggregateOracle):
         return not self._is_gone(message, watermark_us) and self._is_open(alone, watermark_us)
 
     def _is_gone(self, message: Taken, watermark_us: int) -> bool:
-        """True if a message is out of retention by itself: where it has a gap of its own, as long as it likes, by its time."""
-        kept = self.definition.retention.time_us
+        """True if a message is out of retention whatever session would take it: where ids, or sessions that went by their
+        number, are known for that long, and where sessions stay apart. Where it has a gap of its own, by its time.
+        """
+        retention = self.definition.retention
+        kept = retention.time_us
+        sized = retention.windows is not None or retention.messages is not None
         last_us = message.time_us if self._own_gaps else self._own(message).end_us
         gone = kept is not None and past(last_us + 1, kept, watermark_us)
+        gone = gone and (self._apart or sized or self.definition.ids is not None)
         by_size = message.time_us <= self._floor(self._key_of(message))
         return gone or by_size or message.time_us < self._floor_us
 
@@ -239,13 +245,14 @@ class SessionOracle(AggregateOracle):
             return False
         cells = self._sessions.get(key, [])
         if self._longest_us is not None:
-            late = past(message.time_us + 1, self.definition.allowed_lateness_us, watermark_us)
+            last_us = message.time_us if self._apart else min(own.end_us, message.time_us + self._longest_us)
+            late = past(last_us + 1, self.definition.allowed_lateness_us, watermark_us)
             holds = [c for c in cells if c.first_us <= message.time_us < c.end_us]
             if late and not any(not self._closed(cell, watermark_us) for cell in holds):
-                self._lose("too_late", "is in no session that is open", message)
+                self._lose_late("is in no session that is open", message, watermark_us)
                 return False
             cells = []
-        for cell in cells:
+        for cell in cells if self._apart else []:
             if self._closed(cell, watermark_us) and self._meet(cell.window, own):
                 self._lose("too_late", f"reaches {cell.window!r}, which is closed", message)
                 return False
@@ -254,6 +261,12 @@ class SessionOracle(AggregateOracle):
             self._lose("malformed", refused, message)
             self._ids.forget(key, message)
         return refused is None
+
+    def _lose_late(self, detail: str, message: Taken, watermark_us: int) -> None:
+        """Bury a message that no open session takes, and whose own window is closed."""
+        kept = self.definition.retention.time_us
+        gone = kept is not None and past(self._own(message).end_us + 1, kept, watermark_us)
+        self._lose("out_of_retention" if gone else "too_late", detail, message)
 
     def _take(self, key: Key, messages: list[Taken], watermark_us: int) -> list[SessionCell]:
         """Join messages with each other and with the open sessions of their key; returns the sessions that took some."""
@@ -276,7 +289,7 @@ class SessionOracle(AggregateOracle):
             some = [m for m in messages if any(m is one for one in some)]
             if not self._is_open(SessionCell(key, window), watermark_us):
                 for message in some:
-                    self._lose("too_late", f"{window!r} is closed", message)
+                    self._lose_late(f"{window!r} is closed", message, watermark_us)
                 continue
             for m in some:
                 m.step = self._step
@@ -306,6 +319,7 @@ class SessionOracle(AggregateOracle):
             cell.pending += part.pending
             cell.panes = max(cell.panes, part.panes)
             cell.told_in = max(cell.told_in, part.told_in)
+            cell.emitted += part.emitted
         cell.since_us = self._since(parts, bool(some))
         cell.messages, cell.pending = cell.messages + some, cell.pending + some
         if self.definition.full_state:  # they are read again, as they came
@@ -348,11 +362,7 @@ class SessionOracle(AggregateOracle):
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
         cell.pending, cell.since_us = [], None
-        standing = self._standing.get(cell.key, [])
-        inside = [
-            s for s in standing if cell.first_us <= s.window.start_us and s.window.end_us <= cell.end_us
-        ]
-        inside.sort(key=lambda s: s.window.start_us)
+        inside = sorted(cell.emitted, key=lambda s: s.window.start_us)
         alone = len(inside) == 1 and inside[0].window == cell.window
         unchanged = alone and same(inside[0].values, values)
         asked = closing and emit.closing_pane
@@ -368,8 +378,7 @@ class SessionOracle(AggregateOracle):
         ]
         panes.append(Pane(self._shown(cell.window), key, values, timing, cell.panes, is_last))
         if emit.mode != "discarding":
-            others = [s for s in standing if s not in inside]
-            self._standing[cell.key] = [*others, Standing(cell.window, values, cell.panes)]
+            cell.emitted = [Standing(cell.window, values, cell.panes)]
         cell.panes += 1
         cell.told_in = self._step
         cell.ended = is_last

@@ -1,7 +1,7 @@
 """Sessions of rows that SQL has pre-aggregated: two rows of a key in one slice of a gap are always of one session.
 
-Groups of (slice, key) come with the first and the last time in them, and are joined as messages are. Only where no row is so
-late that it may reach a closed session: what is too late depends on what else came, and then rows have to cross.
+Groups of (slice, key) come with the first and the last time in them, and are joined as messages are. Only where the own window
+of every row is open: what is too late of others depends on what else came, and then rows have to cross.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ingest_groups_of_sessions(
     first_us = last_us = np.zeros(0, dtype=np.int64)
     if len(table):
         first_us, last_us = (combine(table.column(c)).to_numpy() for c in (TIME_MIN, TIME_MAX))
-        late = first_us < operator.closed_before(watermark_us)
+        late = first_us + operator.gap_us < operator.closed_before(watermark_us)
         taken.uncounted = int(combine(table.column(ROWS)).to_numpy()[late].sum())
         taken.uncounted += rows_ahead(operator.definition, table, now_us)
         if taken.uncounted:

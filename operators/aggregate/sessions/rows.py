@@ -11,7 +11,7 @@ import pyarrow as pa
 from windrow.core import arrays
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
-from windrow.operators.aggregate.sessions.extents import Extents, holders
+from windrow.operators.aggregate.sessions.extents import Extents, first_ending, holders
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import EMIT_STEP, EMITTED, END, MESSAGES, PANES, PENDING, START
@@ -94,7 +94,8 @@ class Stored(NamedTuple):
         place = np.cumsum(~pane) - 1
         mine = ~pane[few]
         held = Extents(codes[mine], starts[mine], ends[mine])
-        owner = place[few[mine]][holders(held, codes[~mine], starts[~mine])]
+        # A closed session has no pane that ends after it, and an open one that overlaps it none that ends before that.
+        owner = place[few[mine]][first_ending(held, codes[~mine], ends[~mine])]
         right = ~left[sessions]
         stands = right[owner]
         return cls(near, sessions[right], panes[stands], (np.cumsum(right) - 1)[owner[stands]])

@@ -21,6 +21,7 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.sessions.extents import joined
 from windrow.operators.aggregate.sessions.history import told_apart
+from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
 from windrow.operators.aggregate.sessions.rows import (
     Rows,
     Step,
@@ -30,7 +31,7 @@ from windrow.operators.aggregate.sessions.rows import (
     owners,
     unfolded,
 )
-from windrow.operators.steps.columns import END, ON_TIME, START
+from windrow.operators.steps.columns import END, ON_TIME, START, TAKEN_FROM
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.step import limit
 from windrow.stores.kv import KV, Batch
@@ -120,8 +121,11 @@ def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) ->
     order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")
     component = found.component[order]
     sessions = without(rows.sessions, HOME, STANDS).take(pa.array(order))
+    noted = TAKEN_FROM in sessions.column_names
+    sessions = with_all_taken_from(sessions) if noted else sessions
     for name, bounds in ((START, found.starts), (END, found.ends)):
         sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))
     groups = Groups.numbered(component, len(found.starts))
     merged = logic.merged(sessions, groups, step.dead)
+    merged = with_some_taken_from(merged) if noted else merged
     return Rows(merged, rows.panes, owners(merged, rows.panes, by))

@@ -33,6 +33,7 @@ class Sessions(SessionOracle):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
+        self._apart = True
         self.evicted: list[SessionCell] = []
 
     def _drop(self, cell: Cell) -> None:
