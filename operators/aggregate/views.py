@@ -333,11 +333,11 @@ class SessionView(AggregateView):
         start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
         rows, sessions = (
             self._kept(kv, (start, None), (end - 1, None), info.key or None),
-            self._rows(info, kv),
+            self._row_of(info, kv),
         )
         return None if rows is None else of_sessions(rows, sessions, self.definition.by)
 
-    def _rows(self, info: WindowInfo, kv: KV) -> pa.Table | None:
+    def _row_of(self, info: WindowInfo, kv: KV) -> pa.Table | None:
         """The state row of a session."""
         start = _start(info)
         rows = self.logic.kept(kv, start, start + 1, info.key)
@@ -354,7 +354,7 @@ class SessionView(AggregateView):
     def _joined_by(self, info: WindowInfo) -> Position | None:
         """The message that made the session one of two; of several the last."""
         for kv in self.stores:
-            rows = self._rows(info, kv)
+            rows = self._row_of(info, kv)
             if rows is not None and JOINED_BY in rows.column_names:
                 for position in rows.column(JOINED_BY).drop_null().to_pylist():
                     return as_given(Position(*decode_position(position)[0]), self.prefix)

@@ -16,7 +16,7 @@ import pytest
 import windrow as wr
 from tests.deep import usually
 from windrow.core.messages import DeadLetter, Message, Position
-from windrow.core.time import END_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, to_datetime
 from windrow.operators.plain.watermark import InputsOracle
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead import to_letters
@@ -28,6 +28,7 @@ from windrow.testing.judge import Letter, difference, letters_differ
 from windrow.testing.scenario import ONLY
 
 JOBS, BLOCKS, SETS = usually(110, deep=20_000), 2, 10
+LATE = usually(25, deep=5_000)
 POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
 
@@ -72,15 +73,65 @@ def play(seed: int) -> list[str]:
     chance = Random(seed)
     draw = Sessions(chance)
     definition: Any = draw.aggregate("panes", window="session")
+    return played(seed, chance, definition, taken(chance, draw), 4 * draw.unit_us)
+
+
+def play_late(seed: int) -> list[str]:
+    """Plays a job of which about every other message comes late, over the times of sessions that are closed."""
+    chance = Random(seed)
+    lateness = chance.choice([0, 0, 1, 3])
+    gap = chance.choice(["2 seconds", "2 seconds", (wr.col("g") + 1) * 2_000_000])
+    options: Any = chance.choice(
+        [{}, {}, {"cut": wr.tumbling("9 seconds")}, {"max_length": "5 seconds"}, {"max_length": "3 seconds"}]
+    )
+    kept, sizes = chance.choice([lateness, lateness + 2, 30]), chance.choice([{}, {}, {"windows": 2}])
+    agg = {"n": wr.count(), "all": wr.collect_list("v"), "mid": wr.median("v")}
+    aliases = (
+        ("n", "all", "mid") if options.get("max_length") else chance.choice([("n",), ("n", "all", "mid")])
+    )
+    modes = ["accumulating", "retracting", *([] if options.get("max_length") else ["discarding"])]
+    triggers = [wr.every_batch, wr.every(2), wr.never, wr.every("3 seconds")]
+    emit = chance.choice([wr.Emit.append(), None, None, None])
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.session(gap, **options),
+        agg={alias: agg[alias] for alias in aliases},
+        allowed_lateness=None if emit is not None else f"{lateness} seconds",
+        retention=wr.Retain(f"{kept} seconds", **({} if options.get("max_length") else sizes)),
+        watermark=wr.bounded("1 second"),
+        emit=emit
+        or wr.Emit(
+            early=chance.choice(triggers),
+            late=chance.choice(triggers[:2]),
+            mode=chance.choice(modes),
+            closing_pane=chance.random() < 0.3,
+        ),
+        name="panes",
+    )
+    found, us = list[Message](), BASE_US
+    for number in range(chance.choice([20, 40])):
+        us += chance.choice([0, 500_000, 1_000_000, 3_000_000])
+        for _ in range(4):
+            time_us = us - chance.choice([0, 0, 500_000, *range(1_000_000, 9_000_000, 1_000_000)])
+            payload = {"k": chance.choice("abcde"), "t": to_datetime(time_us), "g": chance.randrange(3)}
+            position = Position(ONLY, chance.randrange(2), len(found))
+            found.append(Message({**payload, "i": 0, "v": number}, position))
+    return played(seed, chance, definition, found, 2_000_000, 4)
+
+
+def played(
+    seed: int, chance: Random, definition: Any, left: list[Message], pause_us: int, one: int = SETS
+) -> list[str]:
+    """What a job tells that takes these messages, some in a step. one: how many are about one step"""
     logic, oracle, marks = definition.logic(), definition.oracle(), InputsOracle(definition)
-    kv, now_us = MemoryKV(logic.cfs()), BASE_US
-    left, told = taken(chance, draw), list[str]()
+    kv, now_us, told = MemoryKV(logic.cfs()), BASE_US, list[str]()
     while True:
-        size = SETS * chance.randint(1, 8) * chance.choice([0, 1, 1, 1])  # nothing may come while time passes
+        size = one * chance.randint(1, 8) * chance.choice([0, 1, 1, 1])  # nothing may come while time passes
         some = sorted(left[:size], key=lambda m: m.position or ())
         ends = None if left else END_OF_TIME_US
         del left[:size]
-        now_us += chance.randrange(4 * draw.unit_us)
+        now_us += chance.randrange(pause_us)
         watermark_us = marks.advance(now_us, ends)
         wanted = oracle.advance(watermark_us, now_us)
         if some:
@@ -112,3 +163,7 @@ def test_any_aggregate_over_sessions_says_what_its_oracle_says(
         monkeypatch.setattr(blocks, "NARROW_FROM", 1)
     said = sum(len(play(seed)) > 3 for seed in range(block, JOBS, BLOCKS))
     assert said > JOBS / BLOCKS / 2
+
+
+def test_sessions_that_overlap_closed_ones_say_what_the_oracle_says() -> None:
+    assert sum(len(play_late(seed)) > 3 for seed in range(LATE)) > LATE / 2

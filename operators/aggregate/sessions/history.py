@@ -74,7 +74,7 @@ def _taken_from(sessions: pa.Table) -> IntArray:
     starts: IntArray = combine(sessions.column(START)).to_numpy()
     if TAKEN_FROM not in sessions.column_names:
         return starts
-    column = pc.coalesce(combine(sessions.column(TAKEN_FROM)), combine(sessions.column(START)))
+    column = pc.max_element_wise(combine(sessions.column(TAKEN_FROM)), combine(sessions.column(START)))
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 

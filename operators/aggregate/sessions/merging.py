@@ -134,7 +134,9 @@ def with_all_taken_from(sessions: pa.Table) -> pa.Table:
     if TAKEN_FROM not in sessions.column_names:
         return sessions.append_column(TAKEN_FROM, starts)
     at = sessions.column_names.index(TAKEN_FROM)
-    return sessions.set_column(at, TAKEN_FROM, pc.coalesce(combine(sessions.column(TAKEN_FROM)), starts))
+    return sessions.set_column(
+        at, TAKEN_FROM, pc.max_element_wise(combine(sessions.column(TAKEN_FROM)), starts)
+    )
 
 
 def with_some_taken_from(sessions: pa.Table) -> pa.Table:
