@@ -36,8 +36,8 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "10, 20 open at W=18: 5 is taken though lateness is 0": (
         "sessions.yaml: a message behind the watermark is taken where it touches an open session",
     ),
-    "gap 5, 0, W=6, lateness 0: 3 is too late": (
-        "sessions.yaml: a closed session never opens again, and nothing overlaps it",
+    "gap 5, 0, W=6, lateness 0: 0.9 is too late, 3 begins another session": (
+        "sessions.yaml: a closed session never opens again, and what comes beside it in time begins another one",
     ),
     "0, W=10, lateness 0: 10 is on time, and the session goes on": (
         "sessions.yaml: a message at the end of a session is on time while the watermark stands there",

@@ -80,4 +80,4 @@ def test_sessions_that_overlap_are_asked_for_and_explained_each_with_its_own_mes
     state = wr.read_state(str(tmp_path))
     for start, offsets in ((10, [0, 1]), (9.6, [6, 5, 4, 3, 2])):
         [made] = state.explain(round(start * S), key="a")
-        assert [position.offset for position in made.messages] == offsets
+        assert [position.offset for position in made.positions] == offsets

@@ -148,3 +148,85 @@ def test_each_run_with_available_now_emits_what_sparks_own_does(
         query.stop()
         assert sorted((p.window.start_us, p.key["k"], p["n"], p["s"]) for p in sink.panes) == sorted(rows)
         assert rows
+
+
+GAP_S = 3
+#: Beside the last batches of random ones: what the page says of rows that differ.
+DIFFER = [
+    [("touch", 1000), ("late", 1001.9)],
+    [("late", 1003)],
+    [("touch", 1003), ("late", 999.5)],
+    [("end", 1100)],
+    [("end", 1100)],
+]
+
+
+def session_batches(seed: int) -> list[list[dict[str, Any]]]:
+    """Rows with the watermark that they meet: whether their own windows, without a session, are closed by then."""
+    rng = random.Random(seed)
+    times = [
+        [(rng.choice("abcdef"), round(base + rng.uniform(-7, 3), 3)) for _ in range(rng.randrange(5, 16))]
+        for base in range(100, 100 + 6 * usually(4, deep=25), 6)
+    ]
+    batches, watermark = list[list[dict[str, Any]]](), 0.0
+    for batch in [*times, *DIFFER]:
+        batches.append(
+            [
+                {"t": at(time), "k": k, "v": int(batch in DIFFER or time + GAP_S > watermark)}
+                for k, time in batch
+            ]
+        )
+        watermark = max(watermark, *(time for _, time in batch))
+    return batches
+
+
+@pytest.mark.proves("Emission: rows of Spark's append mode, for sessions")
+def test_append_gives_the_rows_of_sparks_sessions_but_for_those_that_the_page_names(
+    spark: Any, feed: Any, tmp_path: Any
+) -> None:
+    """Rows that are late by themselves are kept from ours, as they would enter open sessions."""
+    definition = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.session(f"{GAP_S} seconds"),
+        agg={"n": wr.count()},
+        where=wr.col("v") > 0,
+        watermark="0 seconds",
+        retention="1 hour",
+        emit=wr.Emit.append(),
+    )
+    source, sink, theirs = feed(), wr.sinks.memory(), list[Any]()
+    function = definition.foreach_batch(str(tmp_path / "state"), sink=sink)
+    query = source.stream(spark).writeStream.foreachBatch(function)
+    query = query.option("checkpointLocation", str(tmp_path / "ours")).start()
+    sessions = (
+        source.stream(spark)
+        .withWatermark("t", "0 seconds")
+        .groupBy(F.session_window("t", f"{GAP_S} seconds").alias("w"), "k")
+        .agg(F.count("*").alias("n"))
+        .select("k", F.unix_millis("w.start"), F.unix_millis("w.end"), "n")
+        .writeStream.outputMode("append")
+        .foreachBatch(lambda df, _: theirs.extend(tuple(r) for r in df.collect()))
+        .option("checkpointLocation", str(tmp_path / "theirs"))
+        .start()
+    )
+    for batch in session_batches(3):
+        source.add(batch)
+        query.processAllAvailable()
+        sessions.processAllAvailable()
+    query.stop()
+    sessions.stop()
+    function.close()
+    first = at(0).timestamp() * 1000
+    ours = [(p.key["k"], p.window.start_us // 1000, p.window.end_us // 1000, p["n"]) for p in sink.panes]
+    mine, other = (
+        [(k, (a - first) / 1000, (b - first) / 1000, n) for k, a, b, n in r] for r in (ours, theirs)
+    )
+    assert sorted(set(mine) - set(other)) == [("late", 999.5, 1006, 3), ("touch", 1000, 1006, 2)]
+    assert sorted(set(other) - set(mine)) == [
+        ("late", 1001.9, 1006, 2),
+        ("touch", 1000, 1003, 1),
+        ("touch", 1003, 1006, 1),
+    ]
+    assert len(mine) == len(set(mine))
+    assert any(a[0] == b[0] and a[1] < b[1] < a[2] < b[2] for a in other for b in other), "some overlap"

@@ -211,7 +211,7 @@ def given_near(
     keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
     asked = [_keys(keys, np.arange(groups.size), HOT)]
     from_us = int(first_us.min())
-    buckets = logic.store.buckets(step.kv, from_us if logic.apart else max(from_us, step.closed_us))
+    buckets = logic.store.buckets(step.kv, from_us if logic.disjoint else max(from_us, step.closed_us))
     late = np.flatnonzero(first_us <= max((bucket.last_us for bucket in buckets), default=START_OF_TIME_US))
     for bucket in buckets:
         near = late[(first_us[late] <= bucket.last_us) & (ends[late] >= bucket.first_us)]

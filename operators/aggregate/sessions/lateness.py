@@ -34,7 +34,7 @@ def is_gone(logic: SessionAggregator, step: Step, rows: Slice) -> BoolArray:
     which sessions went by their number, or with which closed ones such a message would share its time.
     """
     floor_us = floor_of(logic, step.kv)
-    if logic.apart or logic.limited or logic.seen is not None:
+    if logic.disjoint or logic.limited or logic.seen is not None:
         floor_us = max(floor_us, logic.kept_from(step.progress.watermark_us))
     gone: BoolArray = moments(rows) < floor_us
     return gone | (rows.times <= logic.limits.floors(step.kv, rows.table)) if logic.limited else gone
@@ -68,9 +68,9 @@ def shut_out(logic: SessionAggregator, step: Step, rows: Slice, given: Given) ->
     if int(moments(rows).min()) >= step.closed_us:
         return lost
     if logic.longest_us is not None:
-        ends = rows.times if logic.apart else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
+        ends = rows.times if logic.disjoint else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
         return (ends < step.closed_us) & _outside_open(step, rows, given)
-    if not logic.apart:
+    if not logic.disjoint:
         return lost
     closed = given.sessions.ends < step.closed_us
     if not closed.any():

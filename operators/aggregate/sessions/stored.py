@@ -83,7 +83,7 @@ class StoredSessions(Steps):
         self.limits = SizeLimits(definition, self.aux_cf)
         self.limited = self.limits.active and not definition.numbered
         #: True where messages of sessions are found by their times alone: no two sessions of a key overlap.
-        self.apart = self.keeps or definition.takes_back
+        self.disjoint = self.keeps or definition.takes_back
         #: True if messages may wait beside the sessions that they touch: nobody asks for these sooner than when they end.
         self.lets_wait = (
             bool(definition.by)
