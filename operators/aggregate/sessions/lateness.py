@@ -68,7 +68,9 @@ def shut_out(logic: SessionAggregator, step: Step, rows: Slice, given: Given) ->
     if int(moments(rows).min()) >= step.closed_us:
         return lost
     if logic.longest_us is not None:
-        ends = rows.times if logic.disjoint else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
+        ends = (
+            rows.times if logic.disjoint else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
+        )
         return (ends < step.closed_us) & _outside_open(step, rows, given)
     if not logic.disjoint:
         return lost
