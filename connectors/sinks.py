@@ -178,11 +178,12 @@ def parquet(path: str) -> ParquetSink:
 
     path: a folder of a file system, made where it is not there
 
-    Any reader may glob `path/*.parquet` at any moment: files are added, each whole, and never changed or removed. The files
-    of a commit, one for each shard that has panes, appear one after the other; all rows of a key in a commit are in one file.
-    A glob gives every row that was emitted: earlier panes of a window, and rows whose `pane.kind` is RETRACT. The current
-    pane of each key and window is `wr.latest(...)` of them. Small files are not merged: a longer trigger makes fewer.
-    Raises `BadLocation` (WR112).
+    Any reader may glob `path/*.parquet` at any moment: files are added, each whole, and never changed or removed. pandas,
+    pyarrow and Spark may read the folder itself, too. The files of a commit, one for each shard that has panes, appear one
+    after the other; all rows of a key in a commit are in one file. A glob gives every row that was emitted: earlier panes of
+    a window, and rows whose `pane.kind` is RETRACT. The current pane of each key and window is `wr.latest(...)` of them.
+    Where the definition changes, or a column's type is widened, later files have other columns than earlier ones;
+    `wr.read_panes` unites them. Small files are not merged: a longer trigger makes fewer. Raises `BadLocation` (WR112).
 
     >>> parquet("/out/delays")
     wr.sinks.parquet('/out/delays')
