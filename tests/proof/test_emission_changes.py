@@ -96,7 +96,7 @@ def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values
         [first, *second] = driver.committed_panes()
         assert [pane.kind for pane in second] == [Kind.RETRACT, Kind.INSERT]
         assert (second[0].values, second[0].index) == (first.values, first.index)
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @given(lives=lives(), steps=st.lists(STEPS, min_size=5, max_size=5))
@@ -116,7 +116,7 @@ def test_emission_may_change_between_runs(lives: tuple[Scaled, list[wr.Emit]], s
                 job.act(kind, [scaled.drawn(row) for row in value] if kind in ("feed", "each") else value)
         job.act("clock", 10)
         job.driver.drain()
-        job.driver.check()
+        job.driver.check(dead_letters=True)
         check_retractions(job.driver.committed_panes())
         job.driver.close()
 

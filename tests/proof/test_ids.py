@@ -39,6 +39,6 @@ def test_a_source_that_begins_anew_with_every_life_counts_each_id_once(
         driver.drain()
         counted = {(p.window.start_us, p.index): p["n"] for p in driver.committed_panes()}  # type: ignore[union-attr]
         per_window = {start: n for (start, _), n in sorted(counted.items())}
-        driver.check()
+        driver.check(dead_letters=True)
         for start, n in per_window.items():
             assert n <= len({row["u"] for row in rows if start <= row["t"] < start + 10_000_000})

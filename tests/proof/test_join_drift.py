@@ -102,6 +102,6 @@ def test_a_join_of_columns_that_drift_gives_what_the_oracle_gives(seed: int, tmp
             driver.timeout()
             driver.restart()
     driver.drain()
-    driver.check()
+    driver.check(dead_letters=True)
     driver.assert_state_zero()
     driver.close()

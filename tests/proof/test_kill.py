@@ -104,7 +104,7 @@ def test_no_pane_is_lost_or_sent_twice_however_often_the_process_is_killed(tmp_p
             for file in pane_files(str(out))
             for pane in DEFINITION.values(pq.read_table(file), driver.op.job)
         ]
-        driver.check(published)
+        driver.check(published, dead_letters=True)
         assert len(driver.commits()) > KILLS
     assert wr.read_panes(str(out)).num_rows == len(published)
     ledger(published, retracting=True)

@@ -71,7 +71,7 @@ def goes_on(definition: AggregateDefinition, location: Path, upto: int = 400) ->
         assert driver.next_offsets() == {("s", 0): upto}
         driver.feed(messages(range(upto - 10, upto + 40)))
         driver.timeout()
-        driver.check()
+        driver.check(dead_letters=True)
         if definition.full_state:
             assert len(driver.messages()) > 40
 
@@ -297,7 +297,7 @@ def test_of_two_operators_on_one_directory_the_older_is_fenced(
     older.op.abandon()
     for message in messages(range(40)):
         newer.know(message)
-    newer.check()
+    newer.check(dead_letters=True)
     newer.close()
     goes_on(INCREMENTAL, job, 60)
 
@@ -363,7 +363,7 @@ def test_a_sink_that_refuses_has_every_pane_once_in_the_end(at: CommitPoint | No
         driver.timeout()
         driver.crash(at)
         driver.restart()
-    expected = driver.check()
+    expected = driver.check(dead_letters=True)
     assert all_panes_equal(list(sink.panes), expected.panes)
     driver.close()
 
@@ -405,4 +405,4 @@ def test_what_has_expired_leaves_nothing(
         driver.advance_clock("1 minute")
         driver.drain()
         driver.assert_state_zero()
-        driver.check()
+        driver.check(dead_letters=True)

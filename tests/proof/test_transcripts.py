@@ -138,7 +138,7 @@ def test_the_operator_does_what_the_transcript_says(
     check(transcript, drivers, variation)
     if not transcript.must_fail:
         for driver in drivers.made:
-            driver.check()
+            driver.check(dead_letters=True)
             asked = "windows" in driver.definition.tables and not driver.definition.by_input
             if not asked or not driver.windows():  # nothing can be asked for any more
                 driver.assert_state_zero()
