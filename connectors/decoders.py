@@ -158,7 +158,7 @@ def to_rows(
     read_one: Callable[[bytes], Any],
     read_many: Callable[[Sequence[bytes]], pa.Table | None] | None = None,
 ) -> pa.Table:
-    """One row for each value, null where it cannot be read, with columns that say why.
+    """Make one row of each value, null where it cannot be read, with columns that say why.
 
     zone: of columns without one
     read_one: gives the fields of a value, or raises. read_many: gives the rows of values at once, or None if some have to be
@@ -192,7 +192,7 @@ def to_rows(
 def _read_many(
     values: Sequence[bytes], read: Callable[[Sequence[bytes]], pa.Table | None] | None
 ) -> tuple[list[tuple[int, pa.Table]], Sequence[int]]:
-    """Rows of values from some place on, and which values have to be read alone."""
+    """Read parts of the values at once: give the rows from each first value on, and the values to be read alone."""
     if read is None:
         return [], range(len(values))
     parts: list[tuple[int, pa.Table]] = []
@@ -214,7 +214,7 @@ def _read_many(
 def _read_each(
     values: Values, wanted: Iterable[int], read: Callable[[bytes], Any]
 ) -> tuple[list[Mapping[str, Any]], list[int], dict[int, str]]:
-    """The fields of some records, of which each is; and what is wrong with the others."""
+    """Read records one by one: give the fields, the record of each, and what is wrong with the others."""
     rows: list[Mapping[str, Any]] = []
     of_row: list[int] = []
     wrong: dict[int, str] = {}
@@ -239,7 +239,7 @@ def _read_each(
 def _fitted(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, zone: str | None
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Rows as columns; and why a row is none, where a value does not fit its column."""
+    """Make columns of rows. Give, by row, the value that does not fit its column."""
     wrong: dict[int, str] = {}
     columns: dict[str, pa.Array] = {}
     # A field may be missing from the first row.
@@ -259,7 +259,7 @@ def _fitted(
 
 
 def _shaper(kind: pa.DataType, zone: str | None) -> Callable[[Any], Any] | None:
-    """Makes of a value one without the fields that its type does not name, and with times as the type holds them."""
+    """Give a function that leaves out the fields that the type does not name, and has times as the type holds them."""
     if pa.types.is_struct(kind):
         fields = [(f.name, _shaper(f.type, zone)) for f in kind]
         return lambda value: (
@@ -274,7 +274,7 @@ def _shaper(kind: pa.DataType, zone: str | None) -> Callable[[Any], Any] | None:
 
 
 def _moment(value: Any, kind: pa.TimestampType, zone: str | None) -> Any:
-    """A time of msgpack, its nanoseconds cut where the type holds none; the local time where the type has no zone."""
+    """Convert a time of msgpack, its nanoseconds cut where the type holds none, or a time to a local time."""
     try:
         if isinstance(value, python_msgpack.Timestamp):
             if kind.unit == "ns" and value.nanoseconds % 1000:
@@ -287,7 +287,7 @@ def _moment(value: Any, kind: pa.TimestampType, zone: str | None) -> Any:
 
 
 def _learnt(values: Sequence[Any]) -> Fitted:
-    """A column in the type that its values say, the first of them first."""
+    """Make a column in the type that its values say, the first of them first."""
     array = read(values)
     if array is not None:
         return Fitted(array)
@@ -335,7 +335,7 @@ Fields: TypeAlias = pa.Schema | Mapping[str, pa.DataType]
 
 
 def _schema(given: Any) -> pa.Schema:
-    """The columns of rows, in the types that their values have here."""
+    """Read the columns of rows, in the types that their values have here."""
     schema = _as_schema(given)
     return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
 
@@ -392,7 +392,7 @@ def _unpack_nanoseconds(value: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """A map of msgpack. Raises `ValueError` where a name comes twice."""
+    """Make a dict of a map of msgpack. Raises `ValueError` where a name comes twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(f"a name comes twice in {[name for name, _ in pairs]!r:.200}")

@@ -75,7 +75,7 @@ def _unreadable(kind: pa.DataType) -> str | None:
 
 
 def read_many(values: Sequence[bytes], schema: pa.Schema, zone: str | None = None) -> pa.Table | None:
-    """One row for each value; None where some value has to be read alone. zone: of columns without one."""
+    """Read one row for each value; give None where some value has to be read alone. zone: of columns without one."""
     lines = _lines(values)
     if lines is None:
         return None
@@ -98,7 +98,7 @@ def read_many(values: Sequence[bytes], schema: pa.Schema, zone: str | None = Non
 
 
 def _lines(values: Sequence[bytes]) -> bytes | None:
-    """The values line by line, if Arrow makes either an error of them or one row of each.
+    """Join the values line by line, if Arrow makes either an error of them or one row of each.
 
     Each begins an object at the top level, and ends with a brace: what is open at its end is an error on the next line.
     """
@@ -125,7 +125,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type that Arrow is to read: text, where it makes times of numbers, or drops or invents a time zone."""
+    """Choose the type that Arrow reads: text, where it makes times of numbers, or drops or invents a time zone."""
     t = pa.types
     if t.is_struct(kind):
         return pa.struct([f.with_type(_read_as(f.type)) for f in kind])
@@ -136,7 +136,7 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 
 def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
-    """A column as it was read, in its type. Raises `ArrowInvalid`, `ArrowNotImplementedError` where Arrow cannot."""
+    """Bring text that was read to its type. Raises `ArrowInvalid`, `ArrowNotImplementedError` where Arrow cannot."""
     if column.type == kind:
         return column
     if pa.types.is_time(kind):
@@ -157,7 +157,7 @@ def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> 
 
 
 def local_time(moment: datetime, zone: str) -> datetime:
-    """The local time that stands for a moment. Raises `ValueError` for the second of two with one local time."""
+    """Convert a moment to its local time. Raises `ValueError` for the second of two moments with one local time."""
     [local_us] = _local(np.array([instant_us(moment)]), zone)
     return datetime(1970, 1, 1) + timedelta(microseconds=int(local_us))
 
@@ -166,7 +166,7 @@ def _local(instants_us: IntArray, zone: str) -> IntArray:
     local = zone_of(zone).local_times(instants_us)
     if not np.array_equal(zone_of(zone).instants(local), instants_us):
         # A `ValueError`, as what Arrow cannot read is.
-        raise pa.ArrowInvalid(f"a local time of {zone} that comes twice stands for the first of both")
+        raise pa.ArrowInvalid(f"a local time of {zone} that comes twice is the first of both")
     return local
 
 
@@ -202,11 +202,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class NoRecord(ValueError):
-    """Bytes that are no record of a schema; says why."""
+    """Bytes that are no record of a schema, and why."""
 
 
 def read_one(value: bytes, schema: pa.Schema, zone: str | None = None) -> dict[str, Any]:
-    """The fields of one record, as Python values that fit the types of the schema, if they can. Raises `NoRecord`.
+    """Read one record as Python values that fit the types of the schema, if they can. Raises `NoRecord`.
 
     zone: of columns without one
     """
@@ -238,7 +238,7 @@ def _once(record: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def _shaped(value: Any, kind: pa.DataType, zone: str | None) -> Any:
-    """A value of JSON as one in Python that a column of `kind` holds; what is none stays, and does not fit."""
+    """Make of a value of JSON one that a column of `kind` holds. Another value stays as it is, and does not fit."""
     t = pa.types
     if isinstance(value, dict) and t.is_struct(kind):
         return {
@@ -280,7 +280,7 @@ def _of_text(text: str, kind: pa.DataType, zone: str | None) -> Any:
 
 
 def _moment(text: str, kind: pa.TimestampType, zone: str | None) -> Any:
-    """An instant, or a local time in a column without a zone. Text without a zone is in the column's."""
+    """Read an instant, or a local time in a column without a zone. Text without a zone is in the column's."""
     found = read_iso(text)
     if found.tzinfo is not None and kind.tz is None:
         remedy = f"read it as {pa.timestamp(kind.unit, 'UTC')}"

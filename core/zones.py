@@ -61,7 +61,7 @@ class Zone:
         return int(local_us - self._offsets[self._walls[local.fold].searchsorted(local_us, "right")])
 
     def local_times(self, instants_us: IntArray) -> IntArray:
-        """The local times of instants."""
+        """Convert instants to local times."""
         local: IntArray = instants_us + self._offsets[_slots(self.changes, instants_us)]
         return local
 

@@ -32,7 +32,7 @@ def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str
 
 
 def json_keys(table: pa.Table, columns: Sequence[str]) -> list[str]:
-    """As `json_rows`, and values have one text if they are one key: -0.0 is 0.0, and what JSON has no number for is text."""
+    """Encode as `json_rows`, with one text for the values of one key: -0.0 is 0.0, and NaN and infinities are text."""
     table = table.select(list(columns))
     for i, field in enumerate(table.schema):
         if pa.types.is_floating(field.type):
@@ -46,7 +46,7 @@ def json_keys(table: pa.Table, columns: Sequence[str]) -> list[str]:
 
 
 def _no_numbers(column: pa.ChunkedArray) -> Iterator[tuple[int, str]]:
-    """The rows with NaN, an infinity, or a part of a microsecond, and the value as text."""
+    """Find the rows with NaN, an infinity, or a part of a microsecond, and the value as text."""
     kind = column.type
     if pa.types.is_floating(kind):
         rows = np.flatnonzero(pc.fill_null(pc.invert(pc.is_finite(column)), False))
@@ -58,7 +58,7 @@ def _no_numbers(column: pa.ChunkedArray) -> Iterator[tuple[int, str]]:
 
 
 def _for_polars(kind: pa.DataType) -> pa.DataType:
-    """Decimals that polars does not hold as text, which they become anyway, and lists of a fixed size as lists."""
+    """Choose text for decimals that polars does not hold, which become text anyway, and lists for those of a fixed size."""
     if pa.types.is_decimal256(kind):
         return pa.string()
     if pa.types.is_struct(kind):

@@ -88,7 +88,7 @@ class KafkaStream:
         return pa.schema([*values, *(pa.field(name, ATTRIBUTES[what]) for name, what in self.columns)])
 
     def in_zone(self, time_zone: str | None) -> KafkaStream:
-        """The stream, of an input whose times without a zone are in this one."""
+        """Give the stream of an input whose times without a zone are in this one."""
         if time_zone is None or not isinstance(self.value, _IN_ZONES):
             return self
         return replace(self, value=replace(self.value, time_zone=time_zone))
