@@ -94,9 +94,9 @@ def _names(
         if m.payload.keys() <= names.keys():
             continue
         new = [name for name in m.payload if name not in names]
-        bad = next((name for name in new if not is_name(name)), None)
-        if bad is not None:
-            wrong[i] = f"{bad!r} is no name of a column"
+        bad = [name for name in new if not is_name(name)]
+        if bad:
+            wrong[i] = f"{bad[0]!r} is no name of a column"
             new = [name for name in new if is_name(name)]
         elif needs.whole and len(names) + len(new) > MOST_COLUMNS:
             wrong[i] = (

@@ -231,10 +231,11 @@ def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> d
 
 def _with_types(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
     """The columns that are known, and those of a table: what is made of lists and structs is made of no other type."""
-    fields = {f.name: f for f in known or () if not pa.types.is_null(f.type)}
+    fields = {f.name: f for f in known or ()}
     for field in seen:
-        if not field.name.startswith("__"):
-            fields.setdefault(field.name, pa.field(field.name, plain_type(field.type)))
+        untyped = field.name not in fields or pa.types.is_null(fields[field.name].type)
+        if untyped and not field.name.startswith("__"):
+            fields[field.name] = pa.field(field.name, plain_type(field.type))
     return pa.schema(fields.values())
 
 
