@@ -51,7 +51,7 @@ class JoinWindows(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         for table in tables.values():
-            self._check(table.schema)
+            self.message_schema({self.definition.inputs[0].name: table.schema})  # it has what is needed
         return self._told(self.windows.ingest(kv, tables, now_us))
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:

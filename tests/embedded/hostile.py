@@ -29,7 +29,24 @@ VALUES: list[Any] = [
     *({}, {"a": {}}, {"a": 1}, {"a": "x"}, {1: 2}, {"": None}, [], [{}], [1], ["x"], [None], [[1]], [1, "x"]),
     *((1, 2), {1}, object(), uuid.UUID(int=1), Ellipsis, np.array([1, 2]), 1j, range(3), lambda: None),
 ]
-NAMES: list[Any] = ["t", "k", "v", "w", "u", "x", "y", "n", "kind", "timing", "__x", "", "a b", "\ud800", 5, None]
+NAMES: list[Any] = [
+    "t",
+    "k",
+    "v",
+    "w",
+    "u",
+    "x",
+    "y",
+    "n",
+    "kind",
+    "timing",
+    "__x",
+    "",
+    "a b",
+    "\ud800",
+    5,
+    None,
+]
 
 
 def message(chance: Random) -> dict[Any, Any]:
@@ -112,7 +129,9 @@ OPERATORS: dict[str, Hostile] = {
         wr.Aggregate(agg=BASIC, **{**IN_TIME, "window": wr.session("1 second")}), (None,), _windows
     ),
     "tuples": Hostile(
-        wr.Aggregate(agg=BASIC, **{**IN_TIME, "window": wr.tuples(100), "retention": wr.forever}), (None,), _windows
+        wr.Aggregate(agg=BASIC, **{**IN_TIME, "window": wr.tuples(100), "retention": wr.forever}),
+        (None,),
+        _windows,
     ),
     "emitting": Hostile(
         wr.Aggregate(
@@ -123,12 +142,20 @@ OPERATORS: dict[str, Hostile] = {
         (None,),
         _windows,
     ),
-    "ids": Hostile(wr.Aggregate(agg=BASIC, ids="u", **IN_TIME), (None,), lambda op: _windows(op) + op.counters.get("duplicates", 0)),
+    "ids": Hostile(
+        wr.Aggregate(agg=BASIC, ids="u", **IN_TIME),
+        (None,),
+        lambda op: _windows(op) + op.counters.get("duplicates", 0),
+    ),
     "made keys": Hostile(
-        wr.Aggregate(agg={"n": wr.count()}, **{**IN_TIME, "by": {"z": wr.col("v") + wr.col("w")}}), (None,), _windows
+        wr.Aggregate(agg={"n": wr.count()}, **{**IN_TIME, "by": {"z": wr.col("v") + wr.col("w")}}),
+        (None,),
+        _windows,
     ),
     "over": Hostile(
-        wr.Over(agg={"s": wr.sum("v")}, frame=wr.rows_between(-2, 0, partial="emit"), ttl="2 days", **ONE), (None,), _rows
+        wr.Over(agg={"s": wr.sum("v")}, frame=wr.rows_between(-2, 0, partial="emit"), ttl="2 days", **ONE),
+        (None,),
+        _rows,
     ),
     "over as they come": Hostile(
         wr.Over(
@@ -158,7 +185,9 @@ OPERATORS: dict[str, Hostile] = {
     ),
     "join window": Hostile(wr.JoinWindow(join_keys="v", **IN_TIME), (None,), _kept_alone),
     "join": Hostile(
-        wr.Join(within=("-1 second", "1 second"), where=wr.col("a_v") <= wr.col("b_v"), how="full", **SIDES), ("a", "b"), _kept
+        wr.Join(within=("-1 second", "1 second"), where=wr.col("a_v") <= wr.col("b_v"), how="full", **SIDES),
+        ("a", "b"),
+        _kept,
     ),
     "join as of": Hostile(wr.Join(within=("-1 second", "0 seconds"), how="asof", **SIDES), ("a", "b"), _kept),
     "cogroup": Hostile(
