@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str]:
     """Each row as a JSON object.
 
-    Times are ISO 8601, durations whole microseconds, decimals text, bytes base64; NaN and the infinities, which
-    JSON has not, are null.
+    Times are ISO 8601, those of a zone in UTC, durations whole microseconds, decimals text, bytes base64; NaN and the
+    infinities, which JSON has not, are null.
     """
     import polars as pl
 
@@ -24,7 +24,7 @@ def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str
         table = table.select(list(columns))
     if len(table) == 0:
         return []
-    table = table.cast(pa.schema([f.with_type(_for_polars(f.type)) for f in table.schema]))
+    table = table.cast(pa.schema([f.with_type(plain_kind(f.type)) for f in table.schema]))
     frame = pl.DataFrame(pl.from_arrow(table))
     plain = [_plain(pl.col(name), kind).alias(name) for name, kind in frame.schema.items()]
     encoded = frame.select(pl.struct(plain).struct.json_encode()).to_series()
@@ -57,14 +57,18 @@ def _no_numbers(column: pa.ChunkedArray) -> Iterator[tuple[int, str]]:
         yield from ((int(i), str(Decimal(counts[i].as_py()) / 1000)) for i in rows)
 
 
-def _for_polars(kind: pa.DataType) -> pa.DataType:
-    """Choose text for decimals that polars does not hold, which become text anyway, and lists for those of a fixed size."""
+def plain_kind(kind: pa.DataType) -> pa.DataType:
+    """Choose text for decimals that polars does not hold, which become text anyway, lists for those of a fixed size, and UTC
+    for times of a zone: the text of a local time has no seconds of its offset.
+    """
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_decimal256(kind):
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(_for_polars(f.type)) for f in kind])
+        return pa.struct([f.with_type(plain_kind(f.type)) for f in kind])
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_for_polars(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(plain_kind(kind.value_type)))
     return kind
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
-from windrow.connectors.kafka.encoding import json_keys, json_rows
+from windrow.connectors.kafka.encoding import json_keys, json_rows, plain_kind
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import ConfigurationError, KafkaFailed
 from windrow.core.logs import get_logger
@@ -225,7 +225,8 @@ class KafkaSink:
         if pa.types.is_nested(column.type) or pa.types.is_duration(column.type):
             return json_keys(table, [self.key])
         is_text = not any(is_one(column.type) for is_one in _BINARIES)
-        keys: list[Any] = (column.cast(pa.string()) if is_text else column).to_pylist()
+        texts = column.cast(plain_kind(column.type)).cast(pa.string()) if is_text else column
+        keys: list[Any] = texts.to_pylist()
         return keys
 
 

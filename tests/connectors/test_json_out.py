@@ -69,6 +69,19 @@ def test_different_keys_are_different_texts(kind: pa.DataType, values: list[Any]
     assert all(list(parsed(row)) == ["k", "l"] for row in json_rows(table))
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Dublin", "UTC"])
+def test_times_of_a_zone_are_their_instants(zone: str) -> None:
+    """Offsets had seconds once, which ISO 8601 in JSON has not."""
+    times = [datetime(year, 7, 1, 12, 0, 1, tzinfo=UTC) for year in (1, 1810, 1900, 2026, 2038, 2150, 9999)]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us", zone)), "l": [[t] for t in times]})
+    table = table.set_column(1, "l", table.column("l").cast(pa.list_(pa.timestamp("us", zone))))
+    for row, moment in zip(json_rows(table), times, strict=True):
+        found = parsed(row)
+        assert datetime.fromisoformat(found["t"]) == datetime.fromisoformat(found["l"][0]) == moment
+    texts = KafkaSink("out", SimulatedKafka(), key="t")._keys(table, [])
+    assert [datetime.fromisoformat(text) for text in texts] == times
+
+
 def test_the_two_zeros_are_one_key() -> None:
     assert len(set(json_keys(pa.table({"k": [0.0, -0.0]}), ["k"]))) == 1
 
