@@ -50,13 +50,13 @@ class Zone:
         self._reached = np.r_[_BEGINNING, np.maximum.accumulate(changes + before), _END]
 
     def instants(self, local_us: IntArray) -> IntArray:
-        """The instants of local times. A time that comes twice is the first of both; one in a gap counts with the offset
-        before it. What no 64 bits of microseconds could hold stays beyond all years that there are."""
+        """Convert local times. A time that comes twice is the first of both; one in a gap counts with the offset before it.
+        What no 64 bits of microseconds could hold stays beyond all years that there are."""
         local_us = np.clip(local_us, _BEGINNING, _END)
         return local_us - self._offsets[_slots(self._walls[0], local_us)]
 
     def instant(self, local: datetime) -> int:
-        """The instant of a naive datetime, by its `fold`."""
+        """Convert a naive datetime, by its `fold`."""
         local_us = (local - _EPOCH) // _US
         return int(local_us - self._offsets[self._walls[local.fold].searchsorted(local_us, "right")])
 
@@ -66,13 +66,13 @@ class Zone:
         return local
 
     def furthest(self, instants_us: IntArray) -> IntArray:
-        """The furthest local time that clocks have shown by each instant: they go back, this does not."""
+        """Give the furthest local time that clocks have shown by each instant: they go back, this does not."""
         slots = _slots(self.changes, instants_us)
         furthest: IntArray = np.maximum(instants_us + self._offsets[slots], self._reached[slots] - 1)
         return furthest
 
     def first_instants(self, local_us: IntArray) -> IntArray:
-        """The first instant at which clocks show each local time, or one after it."""
+        """Find the first instant at which clocks show each local time, or one after it."""
         slots = self._reached[1:-1].searchsorted(local_us, "right")
         first: IntArray = np.maximum(local_us - self._offsets[slots], np.r_[_BEGINNING, self.changes][slots])
         return first
@@ -82,7 +82,7 @@ _BEGINNING, _END = -(2**62), 2**62
 
 
 def _slots(edges: IntArray, values: IntArray) -> IntArray:
-    """How many edges are at or before each value. Most columns lie between two edges, or near few."""
+    """Count the edges at or before each value. Most columns lie between two edges, or near few."""
     if not len(values):
         return np.zeros(0, dtype=np.int64)
     low, high = edges.searchsorted([values.min(), values.max()], "right")
@@ -93,7 +93,7 @@ def _slots(edges: IntArray, values: IntArray) -> IntArray:
 
 @cache
 def names() -> frozenset[str]:
-    """The names of all time zones, as the database writes them."""
+    """List the names of all time zones, as the database writes them."""
     return frozenset((files("tzdata") / "zones").read_text().split())
 
 
@@ -106,14 +106,14 @@ def check_zone(name: Any, error: type[ConfigurationError] = ConfigurationError) 
 
 
 def tzif(name: str) -> bytes:
-    """The file of a time zone. Raises `ConfigurationError` where there is none."""
+    """Read the file of a time zone. Raises `ConfigurationError` where there is none."""
     check_zone(name)
     return files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
 
 
 @cache
 def zone_of(name: str) -> Zone:
-    """The time zone of that name, or of an offset such as `+02:00`. Raises `ConfigurationError` where there is none."""
+    """Return the time zone of that name, or of an offset such as `+02:00`. Raises `ConfigurationError` where there is none."""
     if _OFFSET.fullmatch(name):
         return Zone(np.zeros(0, dtype=np.int64), np.array([_seconds(name) * SECOND_US]))
     instants, offsets, rule = _parsed(tzif(name))
@@ -127,7 +127,7 @@ def zone_of(name: str) -> Zone:
 
 
 def _parsed(content: bytes) -> tuple[IntArray, IntArray, str]:
-    """Transitions in seconds, the offset before the first and after each, and the rule for all that follows."""
+    """Read transitions in seconds, the offset before the first and after each, and the rule for all that follows."""
     # The first block has times of 32 bits; readers of the second one skip it.
     universal, standard, leaps, times, types, letters = struct.unpack_from(">6l", content, 20)
     start = 44 + times * 5 + types * 6 + letters + leaps * 8 + standard + universal
@@ -145,7 +145,7 @@ def _parsed(content: bytes) -> tuple[IntArray, IntArray, str]:
 
 
 def _expanded(rule: str, years: IntArray) -> tuple[IntArray, IntArray, int]:
-    """Transitions of a rule in these years, the offset after each, and the standard offset; all in seconds."""
+    """Compute transitions of a rule in these years, the offset after each, and the standard offset; all in seconds."""
     found = _RULE.fullmatch(rule)
     if found is None:
         raise ConfigurationError(f"the time zone database {DATABASE} has a rule that is none: {rule!r}")
@@ -161,7 +161,7 @@ def _expanded(rule: str, years: IntArray) -> tuple[IntArray, IntArray, int]:
 
 
 def _moments(rule: str, years: IntArray) -> IntArray:
-    """The local times, in seconds, of a date of a rule in each year: `M3.2.0/2`, `J60`, `59`."""
+    """Compute the local times, in seconds, of a date of a rule in each year: `M3.2.0/2`, `J60`, `59`."""
     date, _, time = rule.partition("/")
     if date.startswith("M"):
         month, week, weekday = map(int, date[1:].split("."))
@@ -176,7 +176,7 @@ def _moments(rule: str, years: IntArray) -> IntArray:
 
 
 def _month(years: IntArray, month: int) -> IntArray:
-    """The day on which a month of each year begins."""
+    """Find the day on which a month of each year begins."""
     months = ((years - 1970) * 12 + month - 1).astype("datetime64[M]")
     return months.astype("datetime64[D]").astype(np.int64)
 
@@ -186,7 +186,7 @@ def _years(instants_s: IntArray) -> IntArray:
 
 
 def _seconds(text: str) -> int:
-    """Seconds of `2`, `-1`, `5:30`, `00:19:32`."""
+    """Read `2`, `-1`, `5:30`, `00:19:32` as seconds."""
     sign = -1 if text.startswith("-") else 1
     parts = [int(part) for part in text.lstrip("+-").split(":")]
     return sign * sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))

@@ -104,7 +104,7 @@ class CalendarAssigner:
         self._phase = self._DAY_OFFSET[spec.week_start] if spec.unit == "week" else 0
 
     def _units(self, times_us: IntArray) -> IntArray:
-        """The number of the unit that holds each instant."""
+        """Number the unit that holds each instant."""
         local = (self._zone.furthest(times_us) - self._offset).astype("datetime64[us]")
         if self._months:
             return local.astype("datetime64[M]").astype(np.int64) // self._months

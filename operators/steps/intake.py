@@ -226,7 +226,7 @@ def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
 
 
 def _localised(local: pa.Array, kind: pa.DataType, name: str, time_zone: str | None) -> pa.Array:
-    """Instants of local times in microseconds. kind: as they came."""
+    """Convert local times in microseconds to instants. kind: as they came."""
     if time_zone is None:
         raise TypeClash(
             f"event time {name!r} has no time zone (type {kind}): declare it with time_zone='Europe/Berlin', or 'UTC'"

@@ -56,7 +56,7 @@ WINDOWS: list[dict[str, Any]] = [
 
 
 def transitions(name: str) -> list[int]:
-    """The instants at which a zone's offset changes, from 1900 to 2100."""
+    """Find the instants at which a zone's offset changes, from 1900 to 2100."""
     changes = zone_of(name).changes
     return [int(t) for t in changes[(changes >= FIRST_US) & (changes < LAST_US)]]
 
@@ -74,7 +74,7 @@ def near(time_us: int) -> Iterator[int]:
 
 
 def local_times(name: str) -> list[int]:
-    """Readings of clocks around each transition, by the offset before and after it, and some of all years."""
+    """Read clocks around each transition, by the offset before and after it, and some of all years."""
     zone, found = zone_info(name), set[int]()
     for instant in transitions(name):
         for offset in {offset_us(zone, instant - 1), offset_us(zone, instant)}:
@@ -85,7 +85,7 @@ def local_times(name: str) -> list[int]:
 
 
 def by_zoneinfo(local_us: int, name: str, fold: int = 0) -> int:
-    """The instant by Python's `zoneinfo`.
+    """Convert by Python's `zoneinfo`.
 
     It contradicts itself in one hour of the database, of America/Nuuk in 2023, where the last transition that the file lists
     and the rule for all years after it meet: the instant that it gives reads as another time there. The time is no gap, so
@@ -188,7 +188,7 @@ def test_a_zone_has_no_other_transitions_than_zoneinfo(zones: list[str]) -> None
 
 
 def after(changes: list[int], instants: IntArray) -> IntArray:
-    """Instants less than 25 hours after a change."""
+    """Pick instants less than 25 hours after a change."""
     if not changes:
         return instants[:0]
     last = np.array(changes)[np.maximum(np.searchsorted(changes, instants, "right") - 1, 0)]
