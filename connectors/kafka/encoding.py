@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,29 +31,44 @@ def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str
 
 
 def json_keys(table: pa.Table, columns: Sequence[str]) -> list[str]:
-    """Encode as `json_rows`, with one text for the values of one key: -0.0 is 0.0, and NaN and infinities are text."""
-    table = table.select(list(columns))
-    for i, field in enumerate(table.schema):
-        if pa.types.is_floating(field.type):
-            table = table.set_column(i, field, pc.add(table.column(i), pa.scalar(0, field.type)))
-    keys = json_rows(table)
+    """Encode as `json_rows`, with one text for the values of one key, also after integers have widened to floats.
+
+    Whole floats are written as integers are; NaN, the infinities and durations with parts of a microsecond are text.
+    """
+    kinds = [table.schema.field(name).type for name in columns]
+    if not any(pa.types.is_floating(kind) or kind == pa.duration("ns") for kind in kinds):
+        return json_rows(table, columns)
+    parts: list[Any] = []
     for name in columns:
-        for row, text in _no_numbers(table.column(name)):
-            fields = {**json.loads(keys[row]), name: text}
-            keys[row] = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        parts += [
+            "," if parts else "{",
+            json.dumps(name, ensure_ascii=False) + ":",
+            _key_texts(table.column(name)),
+        ]
+    keys: list[str] = pc.binary_join_element_wise(*parts, "}", "").to_pylist()
     return keys
 
 
-def _no_numbers(column: pa.ChunkedArray) -> Iterator[tuple[int, str]]:
-    """Find the rows with NaN, an infinity, or a part of a microsecond, and the value as text."""
+def _key_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_floating(kind):
-        rows = np.flatnonzero(pc.fill_null(pc.invert(pc.is_finite(column)), False))
-        yield from ((int(i), json.dumps(column[i].as_py())) for i in rows)
-    elif kind == pa.duration("ns"):
-        counts = column.cast(pa.int64())
-        rows = np.flatnonzero(counts.fill_null(0).to_numpy() % 1000)
-        yield from ((int(i), str(Decimal(counts[i].as_py()) / 1000)) for i in rows)
+        return _of_floats(column.cast(pa.float64()))
+    texts = [row[5:-1] for row in json_rows(pa.table({"v": column}))]  # of {"v":...}
+    if kind == pa.duration("ns"):
+        for i, count in enumerate(column.cast(pa.int64()).to_pylist()):
+            if count is not None and count % 1000:
+                texts[i] = f'"{Decimal(count) / 1000}"'
+    return pa.chunked_array([texts], pa.string())
+
+
+def _of_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**53))
+    integers = pc.if_else(whole, column, None).cast(pa.int64()).cast(pa.string())
+    texts = pc.if_else(pc.is_finite(column), column, None).cast(pa.string())
+    named = pc.if_else(
+        pc.is_nan(column), '"NaN"', pc.if_else(pc.greater(column, 0.0), '"Infinity"', '"-Infinity"')
+    )
+    return pc.coalesce(integers, texts, named, pa.scalar("null"))
 
 
 def plain_kind(kind: pa.DataType) -> pa.DataType:
