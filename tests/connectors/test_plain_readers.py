@@ -19,7 +19,7 @@ import windrow as wr
 from tests.deep import usually
 from windrow.testing import ManualClock
 
-COMMITS = usually(60, deep=2000)
+COMMITS = usually(40, deep=2000)
 #: What every reader is asked for: the commit of each row. A pane of this job is one row of one commit.
 Reader = Callable[[str], list[int]]
 

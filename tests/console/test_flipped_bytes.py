@@ -136,7 +136,7 @@ def test_a_damaged_pane_file_is_not_published(made: Path, tmp_path: Path) -> Non
     folder = Path(shutil.copytree(made, tmp_path / "damaged"))
     path = max((folder / "job" / "panes").iterdir())
     whole, values = path.read_bytes(), 0
-    for at in range(4, len(whole), usually(150, deep=7)):
+    for at in range(4, len(whole), len(whole) // usually(8, deep=250)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         try:
             pq.read_table(path)

@@ -41,7 +41,7 @@ FILES = {
     "snapshots/manifests/*": Kind.SNAPSHOT_MANIFEST,
     "out/_manifests/*/*.wrl": Kind.SINK_MANIFEST,
 }
-MOST = usually(6, deep=100_000)
+MOST = usually(2, deep=100_000)
 #: Names of fields, which no reader takes for anything else.
 FIELDS = {name for fields in records._FIELDS.values() for name in fields}
 Path_ = tuple[Any, ...]
