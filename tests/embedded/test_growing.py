@@ -68,7 +68,7 @@ def test_what_has_come_may_raise_on_messages_that_are_kept_from_before(tmp_path:
         driver.restart(sums("middle", "high", "share", "shares"))
         driver.feed([row(3, 2, w=0), row(4, 3, w=3), row(11, 4, w=2), row(12, 5, w=6)])
         driver.advance_event_time(20 * S)
-        last = {p.window.start_us: p.values for p in driver.check().panes}
+        last = {p.window.start_us: p.values for p in driver.check(dead_letters=True).panes}
         assert last == {
             0: {"middle": 2, "high": 6, "share": None, "shares": None},
             10 * S: {"middle": 11.5, "high": 12, "share": 7, "shares": 1},
@@ -182,7 +182,7 @@ def test_what_raises_on_a_message_of_before_is_null_of_it(tmp_path: Path) -> Non
         driver.restart(sums("middle", "high", "share", "shares").recomputing())
         driver.feed([row(3, 3, w=0), row(4, 4, w=4)])
         assert driver.panes()[-1].values == {"middle": 3.0, "high": 8, "share": 5, "shares": 0}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_without_kept_messages_there_is_nothing_to_compute_from(tmp_path: Path) -> None:
