@@ -49,7 +49,7 @@ def run(spark: Any, source: Any, place: Path, definition: wr.Aggregate, log: Kaf
     )
     query = (writer if log is None else writer.log(log)).start()
     try:
-        query.awaitTermination()
+        query.query.awaitTermination()  # Spark's own: the end of a run is left to the next one
     finally:
         query.stop()
 
