@@ -425,7 +425,7 @@ MUTANTS: list[tuple[Mutate, int]] = [
     (token_read_before_the_fence, 10),
     (token_read_once, 4),
     (owner_not_asked, 49),
-    (owner_asked_before_the_fence, 142),
+    (owner_asked_before_the_fence, 594),
     (session_kept_after_a_failure, 12),
     (unknown_outcome_of_a_transaction_taken_for_success, 4),
     (token_outside_of_the_transaction, 2),
