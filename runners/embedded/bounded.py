@@ -39,7 +39,7 @@ COMMIT = 1
 
 
 class _Memory:
-    """What an intake asks of a job, and no job: state in memory, and one step."""
+    """A job in memory, as far as an intake needs one: state, and one step."""
 
     def __init__(self, definition: Definition, clock: Clock | None) -> None:
         self.definition, self.logic = definition, definition.logic()

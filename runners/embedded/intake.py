@@ -28,7 +28,7 @@ Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
 class Engine(Protocol):
-    """What takes in the messages of a step: an open job, or one of bounded frames."""
+    """The runner that takes in the messages of a step: an open job, or one of bounded frames."""
 
     definition: Definition
     logic: Logic

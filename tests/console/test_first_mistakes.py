@@ -1,4 +1,4 @@
-"""What people meet in their first hour: errors that say what to write instead, and changes that are logged."""
+"""Mistakes of the first hour: errors that say what to write instead, and changes that are logged."""
 
 from __future__ import annotations
 

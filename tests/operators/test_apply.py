@@ -31,7 +31,7 @@ TABLE = pa.Table.from_pylist(ROWS)
 
 
 def opened(case: Any, frames: dict[str, Any], store: str = "memory") -> tuple[list[Any], list[Any]]:
-    """Rows and dead letters of an open operator whose watermark moves once, past all."""
+    """Give rows and dead letters of an open operator whose watermark moves once, past all."""
     definition = case.definition
     still = definition.with_watermarks({one.name: wr.explicit() for one in definition.inputs})
     with (
