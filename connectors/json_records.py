@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from windrow.core.arrays import IntArray
-from windrow.core.border import faults
 from windrow.core.errors import ConfigurationError
+from windrow.core.faults import faults
 from windrow.core.time import instant_us, read_iso
 from windrow.core.types import is_text
 from windrow.core.zones import zone_of

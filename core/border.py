@@ -1,31 +1,31 @@
 """The border: values of outside become values of a column exactly, or it is said which do not, and why.
 
 `fit` is for Python values of a known type, such as results of a user's function. `read` is for Python values that say their
-type themselves, such as those of messages. `faults` is for columns of Arrow. `pa.array` is no check: it cuts fractions, and
-drops times of day and zones.
+type themselves, such as those of messages. For columns of Arrow there are `core/faults.py` and `core/column_types.py`.
+`pa.array` is no check: it cuts fractions, and drops times of day and zones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windrow.core.types import HOLDERS, holds_too_deep, is_listlike, is_text
+from windrow.core.faults import faults, is_sound
+from windrow.core.types import (
+    HOLDERS,
+    holds_too_deep,
+    is_listlike,
+    is_text,
+)
 
-#: The years 1 to 9999: what a timestamp of Spark and of Python can hold.
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-#: Durations are less than 2**63 microseconds, which Python and Spark hold as well.
-_LONGEST_US = 2**63 - 1
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_DAY_MS = 86_400_000
 _NONE = type(None)
 #: Values that Arrow refuses where they do not fit the type, by what it is: no other look at them is needed.
 _SURE: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
@@ -40,7 +40,6 @@ _SURE: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
 _TOGETHER = (frozenset({int, float}), frozenset({int, Decimal}))
 #: Classes that Arrow reads as they are.
 _ORDINARY = frozenset({_NONE, int, float, bool, str, bytes, Decimal, date, datetime, time, timedelta})
-_TEMPORAL = (date, time, timedelta)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Fitted:
     """A column, null where a value does not fit; why, by row."""
 
     array: pa.Array
-    misfits: Mapping[int, str] = field(default_factory=dict)
+    misfits: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
 def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
@@ -66,7 +65,7 @@ def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
             raise ValueError("too deep")  # Arrow follows them until the process is gone
         if _in_sure(values, kind):
             array = pa.array(values, kind, from_pandas=False)
-            if not _is_sound(array):
+            if not is_sound(array):
                 raise ValueError("a moment outside the years 1 to 9999")
             return Fitted(array)
         plains = [plain(v) for v in values]
@@ -139,7 +138,7 @@ def _in_sure(values: Sequence[Any], kind: pa.DataType) -> bool:
 def plain(value: Any) -> Any:
     """The value without numpy and pandas: numbers and times are Python's own where these hold them, NaT and NA are None."""
     kind = type(value)
-    if kind in _ORDINARY:
+    if kind in _ORDINARY or kind is pa.MonthDayNano:
         return value
     if kind.__name__ in ("NaTType", "NAType"):
         return None
@@ -157,9 +156,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(v) for v in value]
     if isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
-        return value if getattr(value, "nanosecond", 0) else value.to_pydatetime()
+        return value if _has_nanoseconds(value) else value.to_pydatetime()
     if isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
-        return value if getattr(value, "nanoseconds", 0) else value.to_pytimedelta()
+        return value if _has_nanoseconds(value) else value.to_pytimedelta()
     return value
 
 
@@ -239,7 +238,7 @@ def _is_same_struct(given: Any, held: Any, kind: pa.StructType) -> bool:
 def read(values: Sequence[Any]) -> pa.Array | None:
     """Make a column of Python values in the type that they say; None where they do not go together as they are."""
     classes = set(map(type, values)) - {_NONE}
-    if any(issubclass(c, HOLDERS) or c is np.ndarray for c in classes):
+    if any((issubclass(c, HOLDERS) and c is not pa.MonthDayNano) or c is np.ndarray for c in classes):
         return _read_nested(values)
     if len(classes) > 1 and classes not in _TOGETHER:
         return None
@@ -248,7 +247,7 @@ def read(values: Sequence[Any]) -> pa.Array | None:
         return pa.nulls(len(values))
     if issubclass(kind, (datetime, time)) and not _of_one_clock(values, kind):
         return None
-    if any(getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in values):
+    if issubclass(kind, (datetime, timedelta)) and any(map(_has_nanoseconds, values)):
         return _nanoseconds(values, kind)
     if kind in (np.longdouble, np.clongdouble):
         values = [plain(v) for v in values]
@@ -261,6 +260,11 @@ def _of_one_clock(values: Sequence[Any], kind: type) -> bool:
     """True if all times have a zone, or none has. Arrow drops the zone of a time of day."""
     zoned = {v.tzinfo is not None for v in values if v is not None}
     return len(zoned) < 2 and (issubclass(kind, datetime) or zoned == {False})
+
+
+def _has_nanoseconds(value: Any) -> bool:
+    """True of a time of pandas that Python's do not hold."""
+    return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def _nanoseconds(values: Sequence[Any], kind: type) -> pa.Array | None:
@@ -322,128 +326,3 @@ def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array |
         raise
     except Exception:  # also out of code of the value's
         return None
-
-
-# -- columns of Arrow ---------------------------------------------------------------------------------------------------
-
-
-def without_place(kind: pa.DataType) -> str | None:
-    """Name the type in `kind` that no column has here: unions and run-end encoded; None where there is none."""
-    t = pa.types
-    if t.is_union(kind) or t.is_run_end_encoded(kind):
-        return str(kind)
-    if isinstance(kind, pa.BaseExtensionType):
-        return without_place(kind.storage_type)
-    if t.is_dictionary(kind):
-        return without_place(kind.value_type)
-    if t.is_nested(kind):
-        found = (without_place(kind.field(i).type) for i in range(kind.num_fields))
-        return next(filter(None, found), None)
-    return None
-
-
-def faults(column: pa.ChunkedArray | pa.Array) -> dict[int, str]:
-    """Find the rows whose values cannot be counted: text that is not UTF-8, times outside the years 1 to 9999."""
-    found: dict[int, str] = {}
-    if not may_have_faults(column.type):
-        return found
-    first = 0
-    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-        if not _is_sound(chunk):
-            found.update((first + i, why) for i, why in _faults_in(chunk))
-        first += len(chunk)
-    return found
-
-
-def may_have_faults(kind: pa.DataType) -> bool:
-    """True if a value of that type may be one that cannot be counted."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return may_have_faults(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return may_have_faults(kind.value_type)
-    if pa.types.is_nested(kind):
-        return any(may_have_faults(kind.field(i).type) for i in range(kind.num_fields))
-    return is_text(kind) or kind == pa.string_view() or bool(pa.types.is_temporal(kind))
-
-
-def _faults_in(chunk: pa.Array) -> Iterator[tuple[int, str]]:
-    """Rows with a fault, by halves."""
-    parts = [(0, len(chunk))]
-    while parts:
-        start, end = parts.pop()
-        part = chunk.slice(start, end - start)
-        if _is_sound(part):
-            continue
-        if end - start > 1:
-            middle = (start + end) // 2
-            parts += [(middle, end), (start, middle)]
-        else:
-            yield start, _shown(part)
-
-
-def _is_sound(values: pa.Array) -> bool:
-    kind = values.type
-    if isinstance(values, pa.ExtensionArray):
-        return _is_sound(values.storage)
-    if pa.types.is_dictionary(kind):
-        if _is_sound(values.dictionary):
-            return True
-        return _is_sound(values.dictionary.take(values.indices))
-    if pa.types.is_struct(kind):
-        return all(map(_is_sound, values.flatten()))
-    if pa.types.is_map(kind):
-        # `flatten` of a slice, and without what lies below nulls.
-        return not may_have_faults(kind) or _is_sound(values.cast(pa.list_(kind.field(0))).flatten())
-    if pa.types.is_nested(kind):
-        return not may_have_faults(kind) or _is_sound(values.flatten())
-    if is_text(kind) or kind == pa.string_view():
-        return _is_utf8(values)
-    if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
-        return True
-    return _is_in_range(values)
-
-
-def _is_utf8(values: pa.Array) -> bool:
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_in_range(values: pa.Array) -> bool:
-    low, high = _range(values.type)
-    width = pa.int32() if values.type.bit_width == 32 else pa.int64()
-    ends = pc.min_max(values.view(width)).as_py()
-    return ends["min"] is None or (low <= ends["min"] and ends["max"] <= high)
-
-
-def _range(kind: pa.DataType) -> tuple[int, int]:
-    """The least and the greatest value of a type of times, as it counts."""
-    t = pa.types
-    if t.is_date32(kind):
-        return FIRST_US // 86_400_000_000, LAST_US // 86_400_000_000
-    if t.is_date64(kind):
-        return FIRST_US // 1000, LAST_US // 1000
-    each = _PER_SECOND[kind.unit]
-    if t.is_time(kind):
-        return 0, 86_400 * each - 1
-    if kind.unit == "ns":
-        return -(2**63), 2**63 - 1
-    if t.is_duration(kind):
-        most = _LONGEST_US * each // 1_000_000
-        return -most, most
-    return FIRST_US * each // 1_000_000, LAST_US * each // 1_000_000
-
-
-def _shown(value: pa.Array) -> str:
-    """What is wrong with the one value of a column."""
-    kind = value.type
-    if is_text(kind) or kind == pa.string_view():
-        return f"{value.cast(pa.string()).view(pa.binary())[0].as_py()!r:.100} is no text: it is not UTF-8"
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        number = value.view(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()
-        return f"{number} as {kind} is outside the years 1 to 9999"
-    if pa.types.is_temporal(kind):
-        return f"{value.view(pa.int32() if kind.bit_width == 32 else pa.int64())[0].as_py()} is out of range of {kind}"
-    return f"a value of {kind} has text that is not UTF-8, or a time outside the years 1 to 9999"

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation, Column, UserFunction, argument
-from windrow.core.border import without_place
 from windrow.core.errors import BadAggregate
+from windrow.core.faults import without_place
 
 
 def aggregate_function(

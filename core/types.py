@@ -6,10 +6,11 @@ and views are what they stand for. Everything that was written in a narrower typ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 #: Values in Python that hold others.
 HOLDERS = (Mapping, list, tuple, set, frozenset)
@@ -19,13 +20,21 @@ NESTED_MOST = 32
 _DIGITS, _MOST_DIGITS = 38, 76
 #: Types that most columns have, which stand for nothing else.
 _PLAIN = {kind.id for kind in (pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.binary())}
+#: Digits of a decimal that a float gives back.
+FLOAT_DIGITS = 15
+#: Bits of integers that floats hold.
+_MANTISSA = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
+_FLOATS = (*_MANTISSA,)
+_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNITS = ("s", "ms", "us", "ns")
 #: Digits of an integer by its width in bits.
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values of a column of type `kind` have here: no dictionaries, views or extensions, and of structs without
-    fields, which no Parquet file holds, nulls.
+    """Choose the type that values of type `kind` have here: no dictionary, view, extension or narrow decimal.
+
+    Structs without fields, which no Parquet file holds, are null.
     """
     if kind.id in _PLAIN:
         return kind
@@ -37,17 +46,32 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         if kind.num_fields == 0:
             return pa.null()
         return pa.struct([f.with_type(plain_type(f.type)) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if is_listlike(kind):
+        values = kind.value_field.with_type(plain_type(kind.value_type))
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(values, kind.list_size)
+        return pa.large_list(values) if pa.types.is_large_list(kind) else pa.list_(values)
     if pa.types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if pa.types.is_decimal(kind):
+        # Arrow does not group by narrower ones, and Parquet holds no scale below 0.
+        digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
+        if pa.types.is_decimal256(kind) or digits > _DIGITS:
+            return pa.decimal256(min(digits, _MOST_DIGITS), scale)
+        return pa.decimal128(digits, scale)
     if kind == pa.string_view():
         return pa.string()
+    if kind == pa.binary(0):  # which no Parquet file holds
+        return pa.binary()
     return pa.binary() if kind == pa.binary_view() else kind
 
 
 def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The narrowest type for the values of both; None where there is none. Next to floats, numbers become the nearest float."""
+    """Choose the narrowest type that holds all values of both exactly; None where there is none.
+
+    Two exceptions are decided by value, at the border: next to floats, integers of 64 bits are floats up to 2**53, and
+    decimals of up to 15 digits are the float that prints as they do.
+    """
     a, b = plain_type(a), plain_type(b)
     if a == b or pa.types.is_null(b):
         return a
@@ -55,23 +79,35 @@ def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return None
     if pa.types.is_null(a):
         return b
-    if pa.types.is_decimal(a) or pa.types.is_decimal(b):
-        return _with_decimal(a, b)
-    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and None not in (a.tz, b.tz):
-        units = ("s", "ms", "us", "ns")
-        return pa.timestamp(max(a.unit, b.unit, key=units.index), a.tz if a.tz == b.tz else "UTC")
-    if pa.types.is_struct(a) and pa.types.is_struct(b):
-        return _merged(a, b)
-    if pa.types.is_list(a) and pa.types.is_list(b):
-        values = widened(a.value_type, b.value_type)
-        return None if values is None else pa.list_(values)
-    if is_text(a) != is_text(b):
-        return None  # Arrow would make bytes of text
-    try:
-        schemas = [pa.schema([("x", a)]), pa.schema([("x", b)])]
-        return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
-    except (pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
+    for is_kind, common in _FAMILIES:
+        if is_kind(a) and is_kind(b):
+            return common(a, b)
+    return None
+
+
+def rounds(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if `target`, to which `source` widens, has floats for integers of 64 bits."""
+    if pa.types.is_floating(target):
+        return bool(pa.types.is_integer(source) and source.bit_width == 64)
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        return any(rounds(f.type, target.field(f.name).type) for f in source)
+    if pa.types.is_nested(source) and pa.types.is_nested(target):
+        both = zip(_inner(source), _inner(target), strict=False)
+        return any(rounds(one, other) for one, other in both)
+    return False
+
+
+def has_wide_integers(kind: pa.DataType) -> bool:
+    """True if integers of 64 bits are in it."""
+    if pa.types.is_nested(kind):
+        return any(map(has_wide_integers, _inner(kind)))
+    return bool(pa.types.is_integer(kind) and kind.bit_width == 64)
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.field(i).type for i in range(kind.num_fields)]
 
 
 def is_too_deep(kind: pa.DataType) -> bool:
@@ -116,34 +152,112 @@ def is_key(kind: pa.DataType) -> bool:
 
 def is_listlike(kind: pa.DataType) -> bool:
     t = pa.types
-    kinds = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
-    return any(is_kind(kind) for is_kind in kinds)
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _number(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    floats = [kind for kind in (a, b) if pa.types.is_floating(kind)]
+    if len(floats) == 2:
+        return max(a, b, key=lambda kind: kind.bit_width)
+    if floats:
+        other = b if floats == [a] else a
+        if pa.types.is_decimal(other):
+            return pa.float64() if other.precision <= FLOAT_DIGITS else None
+        bits = min(_value_bits(other), 53)
+        return next(f for f in _FLOATS if f.bit_width >= floats[0].bit_width and _MANTISSA[f] >= bits)
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        signed = [pa.types.is_signed_integer(kind) for kind in (a, b)]
+        if signed[0] == signed[1]:
+            return max(a, b, key=lambda kind: kind.bit_width)
+        bits = max(map(_value_bits, (a, b)))
+        fitting = next((kind for kind in _SIGNED if _value_bits(kind) >= bits), None)
+        return pa.decimal128(20, 0) if fitting is None else fitting
+    return _with_decimal(a, b)
+
+
+def _value_bits(kind: pa.DataType) -> int:
+    """Bits of an integer without its sign."""
+    return int(kind.bit_width) - bool(pa.types.is_signed_integer(kind))
+
+
 def _with_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_floating(a) or pa.types.is_floating(b):
-        return pa.float64()
-    places = [_places(kind) for kind in (a, b)]
-    if places[0] is None or places[1] is None:
-        return None
-    whole, scale = (max(one, other) for one, other in zip(places[0], places[1], strict=True))
+    (whole_a, scale_a), (whole_b, scale_b) = _places(a), _places(b)
+    whole, scale = max(whole_a, whole_b), max(scale_a, scale_b)
     if whole + scale > _MOST_DIGITS:
         return None
     wide = whole + scale > _DIGITS
     return pa.decimal256(whole + scale, scale) if wide else pa.decimal128(whole + scale, scale)
 
 
-def _places(kind: pa.DataType) -> tuple[int, int] | None:
-    """Digits before and after the point; None of what is no exact number."""
+def _places(kind: pa.DataType) -> tuple[int, int]:
+    """Digits before and after the point."""
     if pa.types.is_decimal(kind):
         return kind.precision - kind.scale, kind.scale
-    if pa.types.is_integer(kind):
-        return _INTEGER_DIGITS[kind.bit_width] + (kind == pa.uint64()), 0
-    return None
+    return _INTEGER_DIGITS[kind.bit_width] + (kind == pa.uint64()), 0
+
+
+def _timestamp(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    unit = _unit(a, b)
+    if unit is None or (a.tz is None) != (b.tz is None):
+        return None
+    return pa.timestamp(unit, a.tz if a.tz == b.tz else "UTC")
+
+
+def _duration(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    unit = _unit(a, b)
+    return None if unit is None else pa.duration(unit)
+
+
+def _unit(a: pa.DataType, b: pa.DataType) -> str | None:
+    """The finer unit; None of nanoseconds beside others, whose years they do not hold."""
+    if a.unit != b.unit and "ns" in (a.unit, b.unit):
+        return None
+    return str(max(a.unit, b.unit, key=_UNITS.index))
+
+
+def _time(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    return max(a, b, key=lambda kind: _UNITS.index(kind.unit))
+
+
+def _date(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    return pa.date64()
+
+
+def _text(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    return pa.large_string()
+
+
+def _binary(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    return pa.large_binary() if pa.large_binary() in (a, b) else pa.binary()
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind))
+
+
+def _list(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    values = widened(a.value_type, b.value_type)
+    if values is None:
+        return None
+    if pa.types.is_fixed_size_list(a) and pa.types.is_fixed_size_list(b) and a.list_size == b.list_size:
+        return pa.list_(values, a.list_size)
+    return (
+        pa.large_list(values) if pa.types.is_large_list(a) or pa.types.is_large_list(b) else pa.list_(values)
+    )
+
+
+def _map(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    keys, items = widened(a.key_type, b.key_type), widened(a.item_type, b.item_type)
+    return None if keys is None or items is None else pa.map_(keys, items)
 
 
 def _merged(a: pa.StructType, b: pa.StructType) -> pa.DataType | None:
@@ -163,36 +277,87 @@ def _merged(a: pa.StructType, b: pa.StructType) -> pa.DataType | None:
     return pa.struct(fields)
 
 
+#: Types with something in common, and what two of them widen to.
+_FAMILIES: tuple[
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], pa.DataType | None]], ...
+] = (
+    (_is_number, _number),
+    (is_text, _text),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_struct, _merged),
+    (is_listlike, _list),
+    (pa.types.is_map, _map),
+    (_is_binary, _binary),
+    (pa.types.is_date, _date),
+    (pa.types.is_time, _time),
+    (pa.types.is_duration, _duration),
+)
+
+
 def as_type(values: Any, kind: pa.DataType) -> Any:
     """`values` in a type that theirs widens to; numbers become the nearest floats, also inside lists and structs."""
     if values.type == kind:
         return values
-    if pa.types.is_dictionary(values.type) or isinstance(values.type, pa.BaseExtensionType):
+    if isinstance(values.type, pa.BaseExtensionType):
+        return as_type(_stored(values), kind)  # Arrow casts views of an extension to other bytes
+    if pa.types.is_dictionary(values.type):
         values = values.cast(plain_type(values.type))
-    if _has_empty(values.type):
+    if pa.types.is_decimal(values.type) and kind == pa.float64():
+        if isinstance(values, pa.ChunkedArray):
+            return pa.chunked_array([_floats_of(chunk) for chunk in values.chunks], kind)
+        return _floats_of(values)
+    if pa.types.is_nested(values.type) and _is_made_in_python(values.type, kind):
         filled = pa.array([_filled(v, kind) for v in values.to_pylist()], kind)
         return pa.chunked_array([filled]) if isinstance(values, pa.ChunkedArray) else filled
     return values.cast(kind, safe=not _gets_float(values.type, kind))
 
 
-def _has_empty(kind: pa.DataType) -> bool:
-    """True if a struct without fields is in it."""
-    if pa.types.is_struct(kind) and kind.num_fields == 0:
-        return True
-    return pa.types.is_nested(kind) and any(_has_empty(kind.field(i).type) for i in range(kind.num_fields))
+def _stored(values: Any) -> Any:
+    """Values of an extension type as they are stored."""
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    return values.storage
+
+
+def _floats_of(values: pa.Array) -> pa.Array:
+    """Decimals as floats: of few digits as the floats that print as they do, which Arrow's cast misses by a bit."""
+    kind = values.type
+    digits = kind.precision - min(kind.scale, 0)
+    if digits > FLOAT_DIGITS or kind.scale > 22:
+        return values.cast(pa.float64())
+    values = values.cast(pa.decimal128(digits, max(kind.scale, 0)))
+    whole = pa.Array.from_buffers(
+        pa.decimal128(digits, 0), len(values), values.buffers(), offset=values.offset
+    )
+    return pc.divide(whole.cast(pa.int64()).cast(pa.float64()), 10.0 ** max(kind.scale, 0))
+
+
+def _is_made_in_python(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if structs without fields are in it, or decimals that become floats."""
+    if pa.types.is_decimal(source):
+        return bool(pa.types.is_floating(target))
+    if pa.types.is_struct(source):
+        of_target = {f.name: f.type for f in target} if pa.types.is_struct(target) else {}
+        fields = [_is_made_in_python(f.type, of_target.get(f.name, pa.null())) for f in source]
+        return not fields or any(fields)
+    if pa.types.is_nested(source) and pa.types.is_nested(target):
+        return any(map(_is_made_in_python, _inner(source), _inner(target)))
+    return False
 
 
 def _filled(value: Any, kind: pa.DataType) -> Any:
-    """A value of a type with structs without fields, in that of the column: null where that has none either."""
+    """A value in the type of the column: structs without fields are null, decimals floats."""
     if value is None or pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind):
         return {f.name: _filled(value.get(f.name), f.type) for f in kind}
-    if pa.types.is_list(kind):
+    if isinstance(value, Mapping):  # without fields, beside values of another type
+        return None
+    if is_listlike(kind):
         return [_filled(v, kind.value_type) for v in value]
     if pa.types.is_map(kind):
         return [(k, _filled(v, kind.item_type)) for k, v in value]
-    return value
+    return float(value) if pa.types.is_floating(kind) else value
 
 
 def _gets_float(source: pa.DataType, target: pa.DataType) -> bool:

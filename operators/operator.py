@@ -24,6 +24,7 @@ from windrow.operators.refiling import FileAgain as FileAgain
 from windrow.operators.refiling import Refiling as Refiling
 from windrow.operators.refiling import RunAgain as RunAgain
 from windrow.operators.refiling import numbers_of as numbers_of
+from windrow.operators.steps.admission import admitted
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.learning import Needs
 from windrow.operators.steps.progress import Progress
@@ -308,6 +309,11 @@ class Logic(ABC):
     @abstractmethod
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, with position columns; tell what they let it tell."""
+
+    def admit(self, kv: KV, given: Input, table: pa.Table) -> pa.Table:
+        """Check what comes to an input from outside: the rows that can be counted, in the types that are known."""
+        time = None if given.time_made else given.event_time
+        return admitted(table, self.schema_of(kv, given.name), self.needs_of(kv, given.name, {}), time)
 
     def apart(self, before: KV) -> Logic:
         """The same for steps of which none has a key that another one has: the pieces of what is too much for one. before: the

@@ -28,6 +28,8 @@ class Answer:
     #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as letters: the commit is
     #: redone with letters.
     uncounted_rows: int = 0
+    #: Rows that came in groups and have to be looked at one by one: the commit is redone with rows.
+    faulty_rows: int = 0
     #: Why the shard cannot go on before its messages are replayed.
     lost: str | None = None
 

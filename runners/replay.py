@@ -140,7 +140,8 @@ def bring_back(
 
     ones_together: steps of one message each were taken in as one slice.
     """
-    again = definition.logic().refiling()
+    logic = definition.logic()
+    again = logic.refiling()
     if again is None or not again.begun(kv):
         return
     kept_from_us = None if again.every_step else again.kept_from(kv)
@@ -161,7 +162,9 @@ def bring_back(
     for first, last in _at_once(redo, ones_together, again.steps_at_once):
         chosen = taken.chosen(first, last)
         tables = {
-            name: table.append_column(STEP, pa.array(taken.owner[chosen[mine]]))
+            name: logic.admit(kv, definition.input(name), table).append_column(
+                STEP, pa.array(taken.owner[chosen[mine]])
+            )
             for name, (table, mine) in given.by_input(chosen).items()
         }
         if tables:
@@ -245,7 +248,10 @@ def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, given: GivenByInput, ta
                 logic.advance(scratch, step.watermark_us, step.now_us)
             else:
                 found = given.by_input(taken.chosen(k, k + 1))
-                tables = {name: table for name, (table, _) in found.items()}
+                tables = {
+                    name: logic.admit(scratch, logic.definition.input(name), table)
+                    for name, (table, _) in found.items()
+                }
                 for piece in _pieces(logic, scratch, tables) if step.divided else (tables,):
                     sifted_into(partial(_ingested, logic, step.now_us), scratch, piece)
         _take_over(again, scratch, kv, spec)

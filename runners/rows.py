@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.border import fit, read
+from windrow.core.column_types import brought
+from windrow.core.faults import without_place
 from windrow.core.messages import Message, Position
 from windrow.core.show import json_text
 from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, read_iso
-from windrow.core.types import HOLDERS, as_type, holds_too_deep, is_text, plain_type, widened
+from windrow.core.types import as_type, is_text, plain_type
 from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
@@ -75,7 +78,8 @@ def table_of(
         columns[RAW] = pa.array(raw, pa.string())
     if counts is not None and made.nulled:
         counts["nulled"] = counts.get("nulled", 0) + made.nulled
-    return pa.table(columns)
+    fields = [made.field(name, column.type) for name, column in columns.items()]
+    return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
 def _names(
@@ -202,59 +206,81 @@ class _Columns:
     def __init__(
         self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, wrong: list[str | None]
     ) -> None:
-        self._types: dict[str, pa.DataType] = dict.fromkeys(names, pa.null())
-        self._types.update({f.name: plain_type(f.type) for f in schema or ()})
-        self._needs, self._named = needs, needs.named(self._types)
+        self._fields = {name: pa.field(name, pa.null()) for name in names}
+        self._fields.update({f.name: f.with_type(plain_type(f.type)) for f in schema or ()})
+        self._needs, self._named = needs, needs.named(self._fields)
         #: Of each message what is wrong with it; how many values are left out of messages that count.
         self.wrong = wrong
         self.nulled = 0
 
     def read(self, name: str, values: list[Any]) -> pa.Array:
-        named, known = name in self._named, self._types.get(name, pa.null())
-        array = _tried(values)
-        if not named and not self._needs.whole:
+        known = self._fields.setdefault(name, pa.field(name, pa.null()))
+        array = read(values)
+        if name not in self._named and not self._needs.whole:
             # It is looked at no more, but in a dead letter.
             return array if array is not None else pa.array([_text(v) for v in values], pa.string())
-        if array is not None and pa.types.is_decimal(known) and pa.types.is_integer(array.type):
-            array = _tried(values, known) or array
-        if array is not None:
-            kind = widened(known, array.type)
-            if kind is not None and (not named or self._refusal(name, kind) is None):
-                self._types[name] = kind
-                return as_type(array, kind)
-        return self._one_by_one(name, values, known, named)
+        if array is None or pa.types.is_integer(array.type):
+            array = _whole_numbers(values, known.type) or array
+        placed = array is not None and without_place(array.type) is None
+        found = brought(array, known) if placed else None
+        if found is not None and not found.misfits and self._refusal(found.field) is None:
+            self._fields[name] = found.field
+            return found.values
+        return self._one_by_one(name, values)
 
-    def _refusal(self, name: str, kind: pa.DataType) -> str | None:
-        known = self._types.get(name)
-        return None if kind == known else self._needs.refusal(name, kind, self._types)
+    def field(self, name: str, kind: pa.DataType) -> pa.Field:
+        """A column of the slice, with what is noted of it."""
+        known = self._fields.get(name)
+        return known if known is not None and known.type == kind else pa.field(name, kind)
 
-    def _one_by_one(self, name: str, values: list[Any], kind: pa.DataType, named: bool) -> pa.Array:
+    def _refusal(self, field: pa.Field) -> str | None:
+        """Why a column that is named cannot become like this."""
+        if field.name not in self._named or self._fields[field.name].type == field.type:
+            return None
+        types = {name: known.type for name, known in self._fields.items()}
+        return self._needs.refusal(field.name, field.type, types)
+
+    def _one_by_one(self, name: str, values: list[Any]) -> pa.Array:
         """The values that go together, in order. Of one that does not, the message does not count where the definition names
         the column; else it is left out, or kept as text in a column of text."""
         good: list[pa.Array | None] = []
         for i, value in enumerate(values):
-            one = None if value is None else _tried([value])
-            if one is not None and is_text(kind) and isinstance(value, bytes):
-                one = _tried([value], kind)
-            wide = None if one is None else widened(kind, one.type)
-            refusal = None if wide is None or not named else self._refusal(name, wide)
-            if value is None:
-                good.append(None)
-            elif wide is not None and refusal is None:
-                self._types[name] = kind = wide
-                good.append(one)
-            elif named:
-                good.append(None)
-                kinds = "cannot be read" if pa.types.is_null(kind) else f"is no {kind}"
-                self.spoil(
-                    i, f"column {name!r} is {_said(value)}, which {kinds}" if refusal is None else refusal
-                )
-            elif is_text(kind):
-                good.append(pa.array([_text(value)], pa.string()))
-            else:
-                good.append(None)
-                self.nulled += 1
+            one = None if value is None else self._one(name, value)
+            if isinstance(one, str):
+                one = self._left_out(i, name, value, one)
+            good.append(one)
+        kind = self._fields[name].type
         return pa.concat_arrays([pa.nulls(1, kind) if g is None else as_type(g, kind) for g in good])
+
+    def _one(self, name: str, value: Any) -> pa.Array | str:
+        """A value in the type for it and those before it, which is the column's from now on; or why it is none."""
+        known = self._fields[name]
+        of_text = is_text(known.type) and isinstance(value, bytes)
+        array = fit([value], known.type).array if of_text else read([value])
+        if array is None or pa.types.is_integer(array.type):
+            array = _whole_numbers([value], known.type) or array
+        if array is None or without_place(array.type) or (of_text and array.null_count):
+            return f"which {'cannot be read' if pa.types.is_null(known.type) else f'is no {known.type}'}"
+        found = brought(array, known)
+        if found is None:
+            return f"which is no {known.type}"
+        if found.misfits:
+            return f"which is no {found.field.type} without loss"
+        refusal = self._refusal(found.field)
+        if refusal is not None:
+            return refusal
+        self._fields[name] = found.field
+        return found.values
+
+    def _left_out(self, row: int, name: str, value: Any, why: str) -> pa.Array | None:
+        """What stands for a value that does not go with its column."""
+        if name in self._named:
+            self.spoil(row, f"column {name!r} is {_said(value)}, {why}" if why.startswith("which ") else why)
+        elif is_text(self._fields[name].type):
+            return pa.array([_text(value)], pa.string())
+        else:
+            self.nulled += 1
+        return None
 
     def spoil(self, row: int, why: str) -> None:
         """A message does not count; the first reason is told."""
@@ -262,21 +288,12 @@ class _Columns:
             self.wrong[row] = why
 
 
-def _tried(values: list[Any], kind: pa.DataType | None = None) -> pa.Array | None:
-    """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
-    if any(issubclass(t, HOLDERS) for t in set(map(type, values))) and any(map(holds_too_deep, values)):
-        return None  # Arrow follows them until the process is gone
-    try:
-        array = pa.array(values, kind, from_pandas=False)
-    except (MemoryError, OSError):
-        raise
-    except Exception:  # also out of code of the value's
+def _whole_numbers(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """Whole numbers in the type of a column that holds more of them than Arrow reads; None where one is none of it."""
+    if not (pa.types.is_decimal(kind) or kind == pa.uint64()):
         return None
-    if pa.types.is_temporal(array.type) and len(values) > 1:
-        # Of dates beside times Arrow makes dates, of times with a zone beside those without times without.
-        met = {(type(v), getattr(v, "tzinfo", None) is None) for v in values if v is not None}
-        return array if len(met) <= 1 else None
-    return array
+    fitted = fit(values, kind)
+    return None if fitted.misfits else fitted.array
 
 
 def _text(value: Any) -> str | None:

@@ -355,6 +355,7 @@ class Work:
         grouped = grouping.ingest_groups(self.overlay, groups, schema, watermark_us, self.plan.now_us)
         self.answer.rows += grouped.rows
         self.answer.uncounted_rows += grouped.uncounted
+        self.answer.faulty_rows += grouped.faulty
         for partition, (lowest, highest) in grouped.extent.items():
             self.answer.seen(partition, lowest, highest)
         return grouped.step
@@ -407,6 +408,8 @@ def ingest_rows(logic: Logic, overlay: Overlay, rows: pa.Table, now_us: int) -> 
     if not logic.takes_columns and not any(len(t) for t in tables.values()):
         return StepResult()
     attempt = Overlay(overlay)
+    definition = logic.definition
+    tables = {name: logic.admit(overlay, definition.input(name), table) for name, table in tables.items()}
 
     def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
         return logic.ingest(kv, tables, now_us)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.border import FIRST_US
 from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.faults import FIRST_US
 from windrow.core.time import SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition

@@ -11,7 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.column_types import is_by_value, joined, noted
+from windrow.core.faults import faults, may_have_faults
 from windrow.core.message_keys import position_keys
+from windrow.core.sql import quoted
+from windrow.core.types import is_text
 from windrow.core.windows import Global, Hopping, Tumbling
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import Windows
@@ -19,6 +23,7 @@ from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
+    FAULTS,
     FIRST,
     LAST,
     LETTER,
@@ -41,6 +46,7 @@ from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:
+    from windrow.operators.aggregate.base import Steps
     from windrow.operators.aggregate.logic import WindowAggregator
 
 
@@ -70,6 +76,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
     if parts is None:
         return None
     return Pushdown(
+        faults=faults_of(definition, schema),
         given=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
@@ -90,6 +97,8 @@ def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[
         plain = all(isinstance(a, str) for a in aggregation.args)
         if kernel is None or aggregation.condition is not None or not plain:
             return None
+        if any(_is_hidden(calculation.given.field(str(a)).type) for a in aggregation.args):
+            return None
         parts = kernel.spark_partials([str(a) for a in aggregation.args])
         if parts is None:
             return None
@@ -97,12 +106,30 @@ def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[
     return columns
 
 
+def _is_hidden(kind: pa.DataType) -> bool:
+    """True if it takes Python to see whether a value can be counted."""
+    return bool(pa.types.is_nested(kind)) and may_have_faults(kind)
+
+
+def faults_of(definition: AggregateDefinition, schema: pa.Schema) -> str | None:
+    """Make SQL that is true of a row with a value that cannot be counted and hides in its group; None where none can be."""
+    names = {column for aggregation in definition.agg.values() for column in aggregation.columns}
+    cases = []
+    for name in sorted(names - {*definition.by, definition.event_time}):
+        kind = schema.field(name).type
+        if is_text(kind):
+            cases.append(f"not is_valid_utf8({quoted(name)})")
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            cases.append(f"year({quoted(name)}) not between 1 and 9999")
+    return " or ".join(cases) or None
+
+
 def ingest_groups(
     operator: WindowAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
 ) -> Grouped:
     """Groups of (slice, key) to state rows of windows, and on to the operator."""
     definition, windows = operator.definition, None
-    taken, table = counted_groups(definition, table)
+    taken, table, schema = counted_groups(operator, kv, table, schema)
     if len(table):
         taken.uncounted = _late_rows(definition, table, watermark_us) + rows_ahead(definition, table, now_us)
         if taken.uncounted:
@@ -114,9 +141,11 @@ def ingest_groups(
     return taken
 
 
-def counted_groups(definition: AggregateDefinition, table: pa.Table) -> tuple[Grouped, pa.Table]:
-    """What groups say of what came, and those of them that count unless they are too late."""
-    taken = Grouped(StepResult())
+def counted_groups(
+    operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema
+) -> tuple[Grouped, pa.Table, pa.Schema]:
+    """What groups say of what came, and those of them that count unless they are too late; the columns of their rows."""
+    taken, definition = Grouped(StepResult()), operator.definition
     if len(table):
         taken.extent = dict(_extent(table))
         old = combine(pc.equal(pc.fill_null(table.column(LETTER), ""), REPLAYED))
@@ -124,6 +153,9 @@ def counted_groups(definition: AggregateDefinition, table: pa.Table) -> tuple[Gr
             taken.step.counts[REPLAYED] = int(pc.sum(table.filter(old).column(ROWS)).as_py())
             table = table.filter(pc.invert(old))
         taken.rows = int(pc.sum(table.column(ROWS)).as_py() or 0)
+        taken.faulty = _faulty(operator, kv, table, schema)
+        if taken.faulty:
+            return taken, table.slice(0, 0), schema
         lost = combine(table.column(LETTER)).is_valid().to_numpy(zero_copy_only=False)
         if lost.any():
             _bury(definition, table.filter(pa.array(lost)), taken.step)
@@ -131,7 +163,39 @@ def counted_groups(definition: AggregateDefinition, table: pa.Table) -> tuple[Gr
     if len(table):
         prefix = definition.prefix(definition.inputs[0])
         taken.step.marks = {(source or prefix, n): us for (source, n), us in _marks(table)}
-    return taken, table
+        schema = _noted(definition, table, schema)
+    return taken, table, schema
+
+
+def _faulty(operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema) -> int:
+    """How many rows are in groups with a value that cannot be counted, or of which only each value says whether it can be."""
+    if FAULTS in table.column_names and (found := pc.sum(table.column(FAULTS)).as_py()):
+        return int(found)
+    rows = combine(table.column(ROWS)).to_numpy()
+    bad = {row for name in operator.definition.by for row in faults(table.column(name))}
+    if bad:
+        return int(rows[sorted(bad)].sum())
+    known = operator.progress(kv).schema
+    for field in () if known is None else known:
+        if field.name in schema.names and field.name != operator.definition.event_time:
+            seen = schema.field(field.name)
+            both = joined(field, seen)
+            if both is not None and is_by_value(both, seen.type):
+                return int(rows.sum())
+    return 0
+
+
+def _noted(definition: AggregateDefinition, table: pa.Table, schema: pa.Schema) -> pa.Schema:
+    """The columns of rows with what groups show of their values."""
+    for alias, aggregation in definition.agg.items():
+        parts = [table.column(n) for n in table.column_names if n.startswith(f"{ACCUMULATOR}{alias}.")]
+        for name in aggregation.columns:
+            i = schema.get_field_index(name)
+            schema = schema.set(i, noted(schema.field(i), parts))
+    for name in definition.by:
+        i = schema.get_field_index(name)
+        schema = schema.set(i, noted(schema.field(i), [table.column(name)]))
+    return schema
 
 
 def _extent(table: pa.Table) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:

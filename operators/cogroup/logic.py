@@ -86,7 +86,7 @@ class CoGroupOperator(Behind):
         if known is None:
             self.united.needs[name].check(None, seen.names)
         schema = learn(known, seen, InputNeeds(self.united, given, {}), given.event_time)
-        if known is None or not schema.equals(known):
+        if known is None or not schema.equals(known, check_metadata=True):
             schemas[name] = schema
             batch = Batch()
             batch.put(self.aux_cf, COLUMNS + name.encode(), schema.serialize().to_pybytes())

@@ -93,7 +93,7 @@ class InputColumns:
 
     def learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
         schema = learn(known, seen, event_time=self.intakes[side].event_time)
-        if not schema.equals(known):
+        if not schema.equals(known, check_metadata=True):
             batch = Batch()
             batch.put(self.aux_cf, SCHEMAS[side], schema.serialize().to_pybytes())
             kv.write(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.border import FIRST_US, LAST_US
+from windrow.core.faults import FIRST_US, LAST_US
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Session, Sliding, Tumbling

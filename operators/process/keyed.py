@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgpack
 
-from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.byte_order import encode_i64, encode_u32, prefix_end
+from windrow.core.faults import FIRST_US, LAST_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
 from windrow.stores.kv import Overlay
 

@@ -58,5 +58,7 @@ STEP = "__step"
 # of groups of rows: what SQL made of a slice of time and a key, before rows cross
 SLICE, ROWS, TIME_MIN, TIME_MAX = "__slice", "__rows", "__time_min", "__time_max"
 OFFSET_MIN, OFFSET_MAX = "__offset_min", "__offset_max"
+#: How many rows have a value that cannot be counted.
+FAULTS = "__faults"
 #: Why a row was set apart, as JSON: one that cannot be counted, or `REPLAYED`.
 LETTER, REPLAYED = "__letter", "replayed"

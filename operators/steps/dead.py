@@ -16,6 +16,7 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.messages import DeadLetter, Position
 from windrow.core.show import json_text
+from windrow.core.types import is_text
 from windrow.operators.steps.columns import ARRIVED, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
 PAYLOAD_LIMIT = 4096
@@ -160,10 +161,31 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _value(one: pa.Scalar) -> Any:
+    """A value that Python may not hold: text with its bytes escaped, times as numbers."""
     try:
         return one.as_py()
     except (OverflowError, ValueError):
+        pass
+    if pa.types.is_dictionary(one.type):
+        return _value(one.dictionary[one.index.as_py()])
+    if is_text(one.type):
+        return (
+            pa.array([one])
+            .cast(pa.large_string())
+            .view(pa.large_binary())[0]
+            .as_py()
+            .decode(errors="backslashreplace")
+        )
+    if pa.types.is_temporal(one.type):
         return one.value
+    return f"a value of {one.type} that cannot be shown"
+
+
+def payloads(table: pa.Table) -> list[str]:
+    """The rows of a table as they are shown."""
+    user = [name for name in table.column_names if not name.startswith("__")]
+    values = [_values(table.column(name)) for name in user]
+    return [show_payload(dict(zip(user, (v[i] for v in values), strict=True))) for i in range(len(table))]
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray, is_one
-from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.faults import FIRST_US, LAST_US
 from windrow.core.message_keys import position_keys
 from windrow.core.positions import Ids
 from windrow.core.time import (

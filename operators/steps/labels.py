@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import ConfigurationError
+from windrow.core.faults import FIRST_US, LAST_US
 
 STAMP = pa.timestamp("us", "UTC")
 PANE_TYPE = pa.struct(

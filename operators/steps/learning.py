@@ -9,6 +9,7 @@ from typing import Protocol
 import msgpack
 import pyarrow as pa
 
+from windrow.core.column_types import joined
 from windrow.core.deliver import MARK
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr, names_no_column
@@ -27,30 +28,30 @@ def learn(
     needs: of the operator: columns that it does not need are none either. event_time: a column that is read whatever its type
     is, and written in the known one (`in_known_times`)
     """
-    types = {} if known is None else {f.name: f.type for f in known}
-    only = None if needs is None or needs.whole else needs.named({*types, *seen.names})
+    fields = {} if known is None else {f.name: f for f in known}
+    only = None if needs is None or needs.whole else needs.named({*fields, *seen.names})
     if only is not None:
-        types = {name: kind for name, kind in types.items() if name in only}
+        fields = {name: field for name, field in fields.items() if name in only}
     for field in seen:
         name = field.name
         if name.startswith("__") or (only is not None and name not in only):
             continue
-        former = types.get(name, pa.null())
+        before = fields.get(name, pa.field(name, pa.null()))
         if name == event_time:
-            types[name] = _type_of_times(former, field.type)
+            fields[name] = pa.field(name, _type_of_times(before.type, field.type))
             continue
-        kind = widened(former, field.type)
-        if kind is None and is_too_deep(field.type):
+        after = joined(before, field)
+        if after is None and is_too_deep(field.type):
             raise TypeClash(
                 f"column {name!r} of the input has more than {NESTED_MOST} lists and structs inside each other: give it as text"
             )
-        if kind is None:
+        if after is None:
             raise TypeClash(
-                f"column {name!r} of the input was {types[name]} and is now {field.type}, which do not go together: cast it "
+                f"column {name!r} of the input was {before.type} and is now {field.type}, which do not go together: cast it "
                 "to its former type before it reaches the operator"
             )
-        types[name] = kind
-    return pa.schema([pa.field(name, kind) for name, kind in types.items()])
+        fields[name] = after
+    return pa.schema(list(fields.values()))
 
 
 def _type_of_times(known: pa.DataType, seen: pa.DataType) -> pa.DataType:

@@ -17,6 +17,7 @@ class Pushdown:
     the newest window of a time, None where no window ends.
     retention_us, lateness_us: how long after its end a window is kept, and takes rows. first_times: the first time of each
     group is needed, too. late_rows: what is late can be told from its time; else all rows of a batch with such have to cross.
+    faults: SQL that is true of a row with a value that cannot be counted.
     """
 
     given: Input
@@ -30,15 +31,18 @@ class Pushdown:
     lateness_us: int
     first_times: bool = False
     late_rows: bool = True
+    faults: str | None = None
 
 
 @dataclass
 class Grouped:
     """What became of groups. step: of those that counted; rows: that came; uncounted: rows that are too late, or too far ahead
-    of now, so that the groups that hold them do not count. extent: [first, last] offset of each partition.
+    of now, so that the groups that hold them do not count. faulty: rows that have to be looked at one by one. extent: [first,
+    last] offset of each partition.
     """
 
     step: StepResult
     rows: int = 0
     uncounted: int = 0
+    faulty: int = 0
     extent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)

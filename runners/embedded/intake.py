@@ -14,6 +14,7 @@ from windrow.core.inputs import Input, which
 from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
+from windrow.operators.steps.admission import admitted, check_places
 from windrow.operators.steps.columns import SOURCE
 from windrow.operators.steps.learning import Needs, check_keys, learn
 from windrow.runners.embedded.given import Many, many_of
@@ -93,9 +94,12 @@ class Intake:
     ) -> tuple[pa.Table, Passed]:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
+            check_places(messages.schema, self._needs(given, beside))
             if len(messages):
                 self.check(given, messages, beside)
-            return self._placed_table(given, messages)
+            table, passed = self._placed_table(given, messages)
+            time = None if given.time_made else given.event_time
+            return admitted(table, self.known(given), self._needs(given, beside), time), passed
         if messages:
             self.check(given, messages, beside)
         placed = self.place(given, messages, in_position_order=True)

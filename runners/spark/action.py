@@ -62,6 +62,8 @@ class Given:
     positioned: bool
     rows: DataFrame | None
     letters: bool
+    #: Rows have to cross, for their values to be looked at.
+    cross: bool = False
 
 
 class Action:
@@ -100,6 +102,10 @@ class Action:
         """The answers of one attempt that counts."""
         given = Given(spark, df, plan, positioned, rows, letters=plan.commit <= self._letters_until)
         answers = self._act(given)
+        if any(a.faulty_rows for a in answers):
+            # Nothing of the attempt counts; the next one finds the values that are none.
+            given = replace(given, cross=True)
+            answers = self._act(given)
         uncounted = any(a.uncounted_rows for a in answers)
         if uncounted:
             # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
@@ -121,7 +127,7 @@ class Action:
         """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
         job, streams = self._job, of_stream(given.spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
-        what = None if keyed else self._groups(given, streams)
+        what = None if keyed or given.cross else self._groups(given, streams)
         alike = self._alike(given, what) if streams else None
         before = self._as_before(given, what, alike)
         task, told = before or self._anew(given, what, alike, streams)

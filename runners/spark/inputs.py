@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 
 from windrow.core.errors import (
     ConfigurationError,
@@ -171,7 +171,7 @@ class NamedFrames:
         return df
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
-        return {name: to_arrow_schema(_struct(df, i), timezone="UTC") for name, i in self._inputs.items()}
+        return {name: routes.schema_of(_struct(df, i)) for name, i in self._inputs.items()}
 
     def alone(self, df: DataFrame) -> DataFrame:
         [name] = self._inputs

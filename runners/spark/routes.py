@@ -8,18 +8,19 @@ everything else (full-state aggregations, filters, calendar and tuple windows, i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from windrow.checkpoint.job import Job
-from windrow.core.border import FIRST_US, LAST_US
 from windrow.core.errors import BadWatermark, DuplicateColumn, ReservedColumn, TypeClash, UnknownColumn
+from windrow.core.faults import FIRST_US, LAST_US
 from windrow.core.inputs import Input
 from windrow.core.location import local_path
 from windrow.core.policy import Watermark
@@ -29,6 +30,7 @@ from windrow.core.sql import plain, quoted, text
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import (
+    FAULTS,
     LETTER,
     MALFORMED_ROW,
     OFFSET,
@@ -63,9 +65,20 @@ ANSWER = T.StructType([T.StructField("shard", T.IntegerType()), T.StructField("p
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
     """The input's columns as the operators will see them."""
-    fields = [f for f in df.schema.fields if not f.name.startswith("__")]
-    schema: pa.Schema = to_arrow_schema(T.StructType(fields), timezone="UTC")
-    return schema
+    return schema_of(f for f in df.schema.fields if not f.name.startswith("__"))
+
+
+def schema_of(fields: Iterable[T.StructField]) -> pa.Schema:
+    """The columns as Arrow has them. Raises `TypeClash` on a type that it has not."""
+    found = []
+    for f in fields:
+        try:
+            found += to_arrow_schema(T.StructType([f]), timezone="UTC")
+        except PySparkTypeError:
+            raise TypeClash(
+                f"column {f.name!r} is of type {f.dataType.simpleString()}, which no column has here: drop or cast it"
+            ) from None
+    return pa.schema(found)
 
 
 def sharding_of(job: Job) -> Sharding:
@@ -108,6 +121,8 @@ def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]
     if grouping is None:
         return None
     [given] = definitions[0].inputs
+    if any("time64" in str(kind) for kind in schemas[given.name].types):
+        return None  # Spark groups no frame that has a time of day, not even in a struct
     found = grouping.pushdown(schemas[given.name])
     return None if found is None or naive_time(schemas[given.name], given) else found
 
@@ -128,7 +143,7 @@ def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
         if not given.time_made:
             check_event_time(df, given)
         keys = [name for name in definition.columns_of(given) if name != given.event_time]
-        check_keys(keys, pa.schema([(k, to_arrow_type(df.schema[k].dataType, timezone="UTC")) for k in keys]))
+        check_keys(keys, schema_of(df.schema[k] for k in keys))
 
 
 def check_unique(df: DataFrame) -> None:
@@ -147,7 +162,7 @@ def check_unique(df: DataFrame) -> None:
 
 def check_event_time(df: DataFrame, given: Any) -> None:
     """Refuse an event time of a type that is never one: all of its rows would be dead letters. `given`: whose it is."""
-    kind = to_arrow_type(df.schema[given.event_time].dataType, timezone="UTC")
+    [kind] = schema_of([df.schema[given.event_time]]).types
     if pa.types.is_floating(kind):
         raise TypeClash(
             f"event time {given.event_time!r} of {given.name!r} is of type {kind}, which is no time: cast it to a timestamp "
@@ -348,7 +363,8 @@ def prepare_partials(
     parts = {f"{PART}{i}": sql for i, sql in enumerate(what.parts.values())}
     extents = {OFFSET_MIN: f"min({OFFSET})", OFFSET_MAX: f"max({OFFSET})"} if positions else {}
     times = {TIME_MIN: f"min({t})"} if what.first_times else {}
-    aggregates = {ROWS: "count(1)", TIME_MAX: f"max({t})", **times, **extents, **parts}
+    faulty = {} if what.faults is None else {FAULTS: f"count_if({what.faults})"}
+    aggregates = {ROWS: "count(1)", TIME_MAX: f"max({t})", **faulty, **times, **extents, **parts}
     by = {b: quoted(b) for b in what.by}
     if streams:
         each = calls.each_partition(df, None if positions else FEW_TIMES * sharding.shards)
@@ -411,6 +427,4 @@ def on_shards(frame: DataFrame, shards: int, control: DataFrame | None, function
 
 def travelling_schema(frame: DataFrame) -> pa.Schema:
     """The columns in which rows come to their shard, for one to which none come."""
-    fields = [f for f in frame.schema.fields if f.name != SHARD]
-    schema: pa.Schema = to_arrow_schema(T.StructType(fields), timezone="UTC")
-    return schema
+    return schema_of(f for f in frame.schema.fields if f.name != SHARD)

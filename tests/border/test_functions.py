@@ -36,7 +36,9 @@ def panes(
     definition = wr.Aggregate(
         agg={"s": aggregation}, by=(), event_time="ts", window=wr.tumbling("1 minute"), retention=wr.forever
     )
-    with definition.open(str(tmp_path), dead_letters=lambda some, token: letters.extend(some)) as operator:
+    with definition.open(
+        str(tmp_path), store="memory", dead_letters=lambda some, token: letters.extend(some)
+    ) as operator:
         operator.add_messages([{"ts": 0, **m} for m in messages])
         operator.flush()
         operator.drain()

@@ -15,7 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from windrow.core.border import faults, fit, read, without_place
+from windrow.core.border import fit, read
+from windrow.core.faults import faults, without_place
 from windrow.core.time import instant_us
 
 MOMENT = datetime(2020, 1, 2, 3, 4, 5, 678901)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from windrow.core.windows import Session
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.partials import counted_groups, parts_of, rows_ahead, slices_of
+from windrow.operators.aggregate.partials import counted_groups, faults_of, parts_of, rows_ahead, slices_of
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import ROWS, TIME_MAX, TIME_MIN
 from windrow.operators.steps.groups import combine
@@ -39,6 +39,7 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
     if parts is None:
         return None
     return Pushdown(
+        faults=faults_of(definition, schema),
         given=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
@@ -57,7 +58,7 @@ def ingest_groups_of_sessions(
     operator: SessionAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
 ) -> Grouped:
     """Groups of (slice, key) to sessions."""
-    taken, table = counted_groups(operator.definition, table)
+    taken, table, schema = counted_groups(operator, kv, table, schema)
     first_us = last_us = np.zeros(0, dtype=np.int64)
     if len(table):
         first_us, last_us = (combine(table.column(c)).to_numpy() for c in (TIME_MIN, TIME_MAX))

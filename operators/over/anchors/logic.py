@@ -314,7 +314,7 @@ class AnchoredOvers(OneInputLogic):
                 _comparable(name, schema.field(name).type, other.field(name).type)
         if side == 0:
             progress.schema = schema
-        elif known is None or not schema.equals(known):
+        elif known is None or not schema.equals(known, check_metadata=True):
             batch = Batch()
             batch.put(self.aux_cf, _SCHEMA, schema.serialize().to_pybytes())
             kv.write(batch)

@@ -1,0 +1,126 @@
+"""Types of columns by value: columns of outside are brought to the type that the stream has, exactly, or it is said which
+values are none of it, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.border import said
+from windrow.core.types import as_type, has_wide_integers, plain_type, rounds, widened
+
+#: Integers up to it are floats.
+_MOST_EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Values in the type of their column, null where one does not fit; the column as it is then; why, by row."""
+
+    values: Any
+    field: pa.Field
+    misfits: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+
+#: Notes of a column that it holds integers beyond 2**53: it never becomes one of floats.
+_BEYOND = {b"beyond_floats": b"1"}
+
+
+def joined(known: pa.Field, seen: pa.Field) -> pa.Field | None:
+    """Give a column the type for what it held and what it gets; None where these do not go together.
+
+    It stays as it is where one type holds not all of the other: integers beyond 2**53 beside floats, nanoseconds beside other
+    units. What fits it counts then, and the rest does not.
+    """
+    kind = widened(known.type, seen.type)
+    beyond = _is_beyond(known) or _is_beyond(seen)
+    if kind is None or (beyond and (rounds(known.type, kind) or rounds(plain_type(seen.type), kind))):
+        kind = known.type if _is_near(known.type, seen.type) else None
+    return None if kind is None else pa.field(known.name, kind, metadata=_BEYOND if beyond else None)
+
+
+def brought(values: pa.Array | pa.ChunkedArray, known: pa.Field) -> Brought | None:
+    """Bring values to the type for them and what is known; None where these do not go together."""
+    seen = plain_type(values.type)
+    field = joined(known, pa.field(known.name, seen))
+    if field is None:
+        return None
+    if is_by_value(field, seen):
+        return _by_value(values, field)
+    return Brought(as_type(values, field.type), noted(field, [values]))
+
+
+def is_by_value(column: pa.Field, kind: pa.DataType) -> bool:
+    """True if values of a type may be none of a column."""
+    return rounds(plain_type(kind), column.type) or widened(column.type, kind) != column.type
+
+
+def noted(column: pa.Field, values: Iterable[Any]) -> pa.Field:
+    """The column, with a note where one of these columns of values holds integers beyond 2**53."""
+    if _is_beyond(column) or not has_wide_integers(column.type) or not any(map(_holds_beyond, values)):
+        return column
+    return column.with_metadata(_BEYOND)
+
+
+def _is_beyond(field: pa.Field) -> bool:
+    return field.metadata is not None and b"beyond_floats" in field.metadata
+
+
+def _is_near(a: pa.DataType, b: pa.DataType) -> bool:
+    """True if values of `b` may be values of `a`, though there is no type for all of both."""
+    t = pa.types
+    if t.is_timestamp(a) and t.is_timestamp(b):
+        return (a.tz is None) == (b.tz is None)
+    return bool(
+        (t.is_duration(a) and t.is_duration(b))
+        or (t.is_integer(a) and t.is_floating(b))
+        or (t.is_floating(a) and t.is_integer(b))
+    )
+
+
+def _holds_beyond(values: Any) -> bool:
+    """True if an integer in it is none of the floats up to 2**53."""
+    if isinstance(values, pa.ChunkedArray):
+        return any(map(_holds_beyond, values.chunks))
+    if isinstance(values, pa.ExtensionArray):
+        return _holds_beyond(values.storage)
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _holds_beyond(values.dictionary)
+    if not has_wide_integers(kind):
+        return False
+    if pa.types.is_struct(kind):
+        return any(map(_holds_beyond, values.flatten()))
+    if pa.types.is_map(kind):
+        return _holds_beyond(values.keys) or _holds_beyond(values.items)
+    if pa.types.is_nested(kind):
+        return _holds_beyond(values.flatten())
+    ends = pc.min_max(values).as_py()
+    return ends["min"] is not None and not -_MOST_EXACT <= ends["min"] <= ends["max"] <= _MOST_EXACT
+
+
+def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
+    """Values in the type of the column, null where one is none of it."""
+    kind = field.type
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    values = as_type(values, plain_type(values.type))
+    parts, misfits, left = [], {}, [(0, len(values))]
+    while left:
+        start, end = left.pop()
+        part = values.slice(start, end - start)
+        try:
+            parts.append(part.cast(kind))
+        except pa.ArrowInvalid:
+            if end - start > 1:
+                middle = (start + end) // 2
+                left += [(middle, end), (start, middle)]
+                continue
+            misfits[start] = f"{said(part[0].as_py())} is no {kind} without loss"
+            parts.append(pa.nulls(1, kind))
+    return Brought(pa.concat_arrays(parts) if parts else pa.nulls(0, kind), field, misfits)

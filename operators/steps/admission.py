@@ -1,0 +1,85 @@
+"""Admission of a slice: the one way by which columns of outside reach an operator, from whatever route.
+
+Rows whose values cannot be counted are marked malformed, and name column and value; the others are in the types of the stream.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from windrow.core.column_types import brought
+from windrow.core.errors import TypeClash
+from windrow.core.faults import faults, without_place
+from windrow.core.types import is_text
+from windrow.operators.steps.columns import RAW
+from windrow.operators.steps.dead import payloads
+from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.sifting import marked
+
+#: Units of times that are read as they are: others may be beyond what these hold.
+_READ_UNITS = ("us", "ns")
+
+
+def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None) -> pa.Table:
+    """Check the columns that an operator needs, and bring them to the types that are known.
+
+    event_time: it keeps its type, which says how it is read; None where it is made of other columns.
+    """
+    wrong: dict[int, str] = {}
+    made = table
+    names = [n for n in table.column_names if not n.startswith("__")]
+    needed = set(names) if needs.whole else needs.named(names)
+    for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        name = field.name
+        if (refused := without_place(field.type)) is not None:
+            raise TypeClash(
+                f"column {name!r} is of type {refused}, which no column has here: drop or cast it"
+            )
+        if name not in needed or (name == event_time and not _is_checked(field.type)):
+            continue
+        found = faults(column)
+        whole = column = _without(column, found)
+        if name != event_time:
+            before = (
+                pa.field(name, pa.null()) if known is None or name not in known.names else known.field(name)
+            )
+            fitted = brought(column, before)
+            if fitted is not None:  # else it is refused where it is learnt
+                column, field, found = fitted.values, fitted.field, {**fitted.misfits, **found}
+        if found or column is not whole or field is not table.schema.field(i):
+            made = made.set_column(i, field, column)
+        for row, why in found.items():
+            wrong.setdefault(row, f"{'event time' if name == event_time else 'column'} {name!r}: {why}")
+    return _marked(made, table, wrong) if wrong else made
+
+
+def check_places(schema: pa.Schema, needs: Needs) -> None:
+    """Raise `TypeClash` on a type that no column has."""
+    needed = set(schema.names) if needs.whole else needs.named(schema.names)
+    for field in schema:
+        if (refused := without_place(field.type, unnamed=field.name not in needed)) is not None:
+            raise TypeClash(
+                f"column {field.name!r} is of type {refused}, which no column has here: drop it, or cast it, an interval to "
+                "text or a duration, a union to one of its types, before it reaches windrow"
+            )
+
+
+def _is_checked(kind: pa.DataType) -> bool:
+    """True if event times of that type may be none that can be read."""
+    return is_text(kind) or (pa.types.is_temporal(kind) and getattr(kind, "unit", "s") not in _READ_UNITS)
+
+
+def _without(column: pa.ChunkedArray, rows: dict[int, str]) -> pa.ChunkedArray:
+    """The column with nulls in these rows."""
+    if not rows:
+        return column
+    return column.take(pa.array([None if i in rows else i for i in range(len(column))], pa.int64()))
+
+
+def _marked(made: pa.Table, given: pa.Table, wrong: dict[int, str]) -> pa.Table:
+    """The table with these rows malformed, each with its payload as it came."""
+    made = marked({"": made}, {("", row): why for row, why in wrong.items()})[""]
+    raw: list[str | None] = made.column(RAW).to_pylist()
+    for row, payload in zip(wrong, payloads(given.take(pa.array([*wrong]))), strict=True):
+        raw[row] = payload if raw[row] is None else raw[row]
+    return made.set_column(made.column_names.index(RAW), RAW, pa.array(raw, pa.string()))

@@ -1,0 +1,163 @@
+"""Every type, its values, every route and every role: counted exactly, or a dead letter that names the column, or refused.
+
+Never an exception later than at intake, never a changed value, and routes agree. Spark's routes: tests/border/test_spark.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import windrow as wr
+from tests.border.kinds import KINDS, WITHOUT_PLACE, faulty, held
+from tests.border.test_widening import is_same, shown
+from tests.deep import usually
+from windrow.core.errors import TypeClash, WindrowError
+
+INPUT: dict[str, Any] = {"event_time": "ts", "max_ahead": wr.forever}
+WINDOW: dict[str, Any] = {"window": wr.tumbling("1 hour"), "retention": "1 day"}
+TIMED: dict[str, Any] = {**WINDOW, "event_time": "v", "time_zone": "UTC", "max_ahead": wr.forever}
+ROLES: dict[str, Callable[[], Any]] = {
+    "key": lambda: wr.Aggregate(agg={"n": wr.count()}, by="v", **INPUT, **WINDOW),
+    "id": lambda: wr.Deduplicate(by="v", within="1 hour", **INPUT),
+    "event time": lambda: wr.Aggregate(agg={"n": wr.count()}, by=(), **TIMED),
+    "aggregated": lambda: wr.Aggregate(agg={"v": wr.collect_list("v")}, by=(), **INPUT, **WINDOW),
+    "compared": lambda: wr.Aggregate(agg={"v": wr.max("v")}, by=(), **INPUT, **WINDOW),
+    "kept": lambda: wr.Deduplicate(by="n", within="1 hour", **INPUT),
+}
+FRAMES = ("pandas", "polars")
+Cell = tuple[pa.DataType, bool, str, str]
+
+
+def to_pandas(table: pa.Table) -> Any:
+    return pd.DataFrame(
+        {n: pd.array(c, pd.ArrowDtype(c.type)) for n, c in zip(table.column_names, table, strict=True)}
+    )
+
+
+ROUTES: dict[str, Callable[[pa.Table], Any]] = {
+    "messages": lambda table: table.to_pylist(),
+    "list": lambda table: [table.to_pylist()],
+    "table": lambda table: [table],
+    "batches": lambda table: [table.slice(i, 1).to_batches()[0] for i in range(len(table))],
+    "pandas": lambda table: [to_pandas(table)],
+    "polars": lambda table: [pl.from_arrow(table)],
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell came to: what was emitted, letters, or why the input was refused."""
+
+    rows: tuple[Any, ...] = ()
+    letters: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def table_of(values: pa.Array) -> pa.Table:
+    n = len(values)
+    return pa.table({"ts": pa.array([0] * n, pa.int64()), "n": pa.array(range(n)), "v": values})
+
+
+def outcome(role: str, route: str, steps: Any, folder: Path) -> Outcome:
+    with ROLES[role]().open(str(folder), store="memory") as operator:
+        try:
+            for step in steps:
+                (operator.add_message if route == "messages" else operator.add_messages)(step)
+                operator.timeout()
+        except WindrowError as error:
+            operator.timeout()  # what was refused stops nobody
+            return Outcome(refused=str(error))
+        operator.drain()
+        rows = operator.get_result()
+        assert str(rows) and len(rows.to_arrow()) == len(rows) and operator.next_offsets() is not None
+        letters = operator.dead_letters()
+        found = [row.key["v"] if role == "key" else row.values.get("v") for row in rows]
+    assert all(json.loads(letter.payload) for letter in letters)
+    return Outcome(tuple(map(shown, found)), tuple(f"{x.reason}: {x.detail}" for x in letters))
+
+
+def cells() -> Iterator[Cell]:
+    for kind in KINDS:
+        bad = faulty(kind) is not None
+        for role in ROLES:
+            for route in ROUTES:
+                yield kind, True, role, route
+                if bad and route in ("table", "batches", "pandas"):
+                    yield kind, False, role, route
+
+
+def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) -> str:
+    """What the cell came to: "counted", "malformed", "refused"."""
+    values = held(kind, random.Random(1)) if good else faulty(kind)
+    assert values is not None
+    try:
+        steps = ROUTES[route](table_of(values))
+    except BaseException:  # of polars also a panic
+        if route not in FRAMES:
+            raise
+        return "no frame holds it"
+    came = outcome(role, route, steps, folder)
+    if came.refused:
+        assert "'v'" in came.refused or "WR111" in came.refused, came
+        return "refused"
+    reasons = ("malformed: ", "out_of_retention: ", "too_late: ")[: 3 if role == "event time" else 1]
+    assert all(x.startswith(reasons) and "v" in x for x in came.letters), came
+    if role == "event time":
+        return "malformed" if came.letters else "counted"
+    emitted: list[Any] = list(came.rows)
+    if role == "aggregated":
+        emitted = list(came.rows[-1]) if came.rows else []
+    if not good:
+        assert emitted in ([], [None]) and len(came.letters) == len(values), came
+        return "malformed"
+    of_frame = steps[0].to_arrow()["v"] if route == "polars" else values  # which has its own types
+    given = list(map(shown, of_frame.to_pylist()))
+    changed = [v for v in emitted if v is not None and not any(is_same(g, v) for g in given)]
+    assert not changed, (changed, given)
+    if role in ("aggregated", "kept"):
+        nulls = sum(v is None or v == {} for v in given) if role == "aggregated" else 0
+        assert len(emitted) + len(came.letters) >= len(given) - nulls, (came, given)
+    return "malformed" if came.letters else "counted"
+
+
+def test_every_type_value_route_and_role(tmp_path: Path) -> None:
+    every = list(cells())
+    some = usually(random.Random(2).sample(every, 60), deep=every)
+    came: dict[str, int] = {}
+    wrong: list[str] = []
+    for i, cell in enumerate(some):
+        try:
+            what = check(*cell, tmp_path / str(i))
+        except Exception as error:
+            wrong.append(f"{' '.join(map(str, cell))}: {type(error).__name__}: {str(error)[:300]}")
+            continue
+        came[what] = came.get(what, 0) + 1
+    print(f"{len(some)} of {len(every)} cells: {came}")
+    assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_PLACE, ids=str)
+def test_types_without_a_place_are_refused_in_every_role(tmp_path: Path, kind: pa.DataType) -> None:
+    table = table_of(union(kind) if pa.types.is_union(kind) else pa.nulls(1, kind))
+    for role, made in ROLES.items():
+        operator = made().open(str(tmp_path / role), store="memory")
+        with operator, pytest.raises(TypeClash, match="column 'v' is of type"):
+            operator.add_messages(table)
+
+
+def union(kind: pa.DataType) -> pa.Array:
+    """A column of a union."""
+    ids, children = pa.array([0], pa.int8()), [pa.array([1])]
+    if kind.mode == "sparse":
+        return pa.UnionArray.from_sparse(ids, children, ["a"])
+    return pa.UnionArray.from_dense(ids, pa.array([0], pa.int32()), children, ["a"])

@@ -1,0 +1,88 @@
+"""A type that two others widen to holds all values of both, for every pair of types."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from tests.border.kinds import KINDS, held
+from tests.deep import usually
+from windrow.core.types import as_type, plain_type, rounds, widened
+
+
+def shown(value: Any) -> Any:
+    """A value such that equal ones are equal, whatever type holds them."""
+    if isinstance(value, dict):
+        return {n: shown(v) for n, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [shown(v) for v in value]
+    return value.bytes if isinstance(value, UUID) else "nan" if value != value else value
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """As `==`; a decimal is the float that prints as it does."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(v, other[n]) for n, v in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if type(one).__name__ == "Decimal" and isinstance(other, float):
+        return bool(type(one)(repr(other)) == one)
+    return bool(one == other)
+
+
+def small(values: pa.Array) -> pa.Array:
+    """Without integers beyond what floats hold, which are judged by value."""
+    kept = [v for v in values.to_pylist() if "9007199254740993" not in str(v) and not _is_beyond(v)]
+    return pa.array(kept, values.type)
+
+
+def _is_beyond(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_beyond, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_beyond, value))
+    return isinstance(value, int) and abs(value) > 2**53
+
+
+def test_what_types_widen_to_holds_all_values_of_both() -> None:
+    draw, widening = random.Random(0), 0
+    every = list(itertools.product(KINDS, KINDS))
+    pairs = usually(draw.sample(every, len(every) // 4), deep=every * 20)
+    for a, b in pairs:
+        wide = widened(a, b)
+        back = widened(b, a)
+        assert (wide is None) == (back is None), (a, b)
+        if wide is None:
+            continue
+        widening += 1
+        values = held(a, draw)
+        if rounds(plain_type(a), wide):
+            values = small(values)
+        made = as_type(values, wide)
+        assert made.type == wide
+        given, found = (list(map(shown, column.to_pylist())) for column in (values, made))
+        if wide == pa.null() or pa.struct([]) in (a, b):
+            continue
+        assert all(map(is_same, given, found)), (a, b, wide, given, found)
+    print(f"{len(pairs)} pairs of types, of which {widening} widen")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "wide"),
+    [
+        (pa.timestamp("us"), pa.timestamp("ns"), None),
+        (pa.int64(), pa.uint64(), pa.decimal128(20, 0)),
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.decimal128(15, 2), pa.float64(), pa.float64()),
+        (pa.decimal128(16, 2), pa.float64(), None),
+        (pa.bool_(), pa.int64(), None),
+        (pa.string(), pa.binary(), None),
+    ],
+)
+def test_pairs_that_are_decided(a: pa.DataType, b: pa.DataType, wide: pa.DataType | None) -> None:
+    assert widened(a, b) == widened(b, a) == wide
