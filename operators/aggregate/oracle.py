@@ -333,23 +333,18 @@ class AggregateOracle(PlainIntake):
     def _moment(
         self, cell: Cell, now_us: int, ticked_us: int | None, moved: tuple[int, int] = (0, 0)
     ) -> Moment:
-        """A window before a trigger; ticked_us: `now` of the advance before, None in an ingest; moved: the watermark before it,
-        and in it.
-        """
+        """A window before a trigger. ticked_us: `now` of the advance before, None in an ingest; moved: watermarks around it"""
 
         def shown() -> dict[str, Any]:
             return {**self._key(cell), **{a: self._value_or_none(a, cell) for a in self.definition.agg}}
 
         def ends(leaf: Trigger) -> bool:
-            if ticked_us is None or not isinstance(leaf, EveryPeriod):
-                return False
-            if leaf.event_time:
-                return moved[0] > START_OF_TIME_US and ticks(leaf, *moved)
-            return ticks(leaf, ticked_us, now_us)
+            if isinstance(leaf, EveryPeriod) and leaf.event_time:
+                return ticked_us is not None and moved[0] > START_OF_TIME_US and ticks(leaf, *moved)
+            return ticked_us is not None and ticks(leaf, ticked_us, now_us)
 
-        over = not self._is_early(cell, moved[1])
+        over, told = not self._is_early(cell, moved[1]), cell.told_in == self._step
         passed = over and self._is_early(cell, moved[0])
-        told = cell.told_in == self._step
         return Moment(cell, now_us, ticked_us is not None, ends, shown, told, over, passed)
 
     def _value_or_none(self, alias: str, cell: Cell) -> Any:
