@@ -15,6 +15,8 @@ import pandas as pd
 import pyarrow as pa
 
 import windrow as wr
+from windrow.core.errors import WindrowError
+from windrow.testing.clock import ManualClock
 
 S = 1_000_000
 NOON = 1_577_880_000 * S
@@ -202,3 +204,47 @@ OPERATORS: dict[str, Hostile] = {
         _windows,
     ),
 }
+
+
+def play(
+    name: str, seed: int, location: str, *, messages: int, store: str = "memory"
+) -> tuple[int, int, int]:
+    """Give a job messages in any way, a commit after each, opened anew at times. Returns how many it was given, how many it
+    counted, and how many dead letters it has."""
+    definition, inputs, counted = OPERATORS[name]
+    chance, clock = Random(f"{name} {seed}"), ManualClock(NOON + 10 * S)
+    op, sent = definition.open(location, clock=clock, store=store), len(inputs)
+    for input in inputs:  # of all columns
+        op.add_messages(
+            [{"t": NOON, "k": "a", "v": 1, "w": 1, "u": 1000, "x": None, "y": None}], *filter(None, [input])
+        )
+    for _ in range(messages):
+        rows, to = (
+            [message(chance) for _ in range(chance.choice([1, 1, 2]))],
+            filter(None, [chance.choice(inputs)]),
+        )
+        how, taken = chance.choice(["one", "many", "table"]), True
+        if how == "table":
+            try:
+                table = pa.table({n: [value] for n, value in rows[0].items() if isinstance(n, str)})
+            except Exception:
+                how = "many"  # Arrow has no such table
+        if how == "table":
+            rows = rows[: len(table)]
+            try:
+                op.add_messages(table, *to)
+            except WindrowError:  # the table as a whole is refused, by name
+                taken = False
+        elif how == "many":
+            op.add_messages(rows, *to)
+        else:
+            rows = rows[:1]
+            op.add_message(rows[0], *to)
+        sent += len(rows) * taken
+        op.next_offsets()  # a commit
+        if chance.random() < 0.1:
+            op.close()
+            op = definition.open(location, clock=clock, store=store)
+    with op:
+        alone = counted(op)  # it may drain the job
+        return sent, alone, len(op.dead_letters())

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.deep import usually
+from tests.embedded.hostile import OPERATORS, play
 from windrow.runners.rows import MOST_COLUMNS
 from windrow.testing.clock import ManualClock
 
@@ -305,3 +307,13 @@ def test_the_cost_of_a_commit_is_linear_in_columns(tmp_path: Path, name: str) ->
                 each.append(time.process_time() - began)
             seconds.append(min(each))
     assert seconds[1] < 8 * seconds[0]  # four times as many columns: sixteen where it was quadratic
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_any_message_is_counted_or_is_one_dead_letter_and_every_commit_succeeds(
+    tmp_path: Path, name: str
+) -> None:
+    for seed in usually(range(4, 5), deep=range(300)):
+        store = "rocksdb" if seed % 5 == 0 else "memory"
+        sent, counted, letters = play(name, seed, f"{tmp_path}/{seed}", messages=8, store=store)
+        assert counted + letters == sent, seed
