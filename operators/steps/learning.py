@@ -128,7 +128,9 @@ def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
         remedy = f"wr.skipped() counts what deliver=wr.deliver.latest().marked() of a wr.Aggregate skips; else {remedy}"
     return UnknownColumn(
         f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} tell the columns that are to come by "
-        "open(schema=)"
+        "open(schema=)",
+        column,
+        of,
     )
 
 

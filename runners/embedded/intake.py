@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.errors import InputError
+from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.inputs import Input, which
 from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.admission import admitted, check_places
-from windrow.operators.steps.columns import SOURCE
+from windrow.operators.steps.columns import MALFORMED_ROW, SOURCE
 from windrow.operators.steps.learning import Needs, check_keys, learn
 from windrow.runners.embedded.given import Many, many_of
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
@@ -95,7 +95,9 @@ class Intake:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
             check_places(messages.schema, self._needs(given, beside))
-            if len(messages):
+            if _is_unreadable(messages):
+                messages = self._with_needed(given, messages, beside)
+            elif len(messages):
                 self.check(given, messages, beside)
             table, passed = self._placed_table(given, messages)
             time = None if given.time_made else given.event_time
@@ -105,6 +107,19 @@ class Intake:
         placed = self.place(given, messages, in_position_order=True)
         counts = {"replayed": len(messages) - len(placed.messages)}
         return self.table_of(given, placed, counts, beside=beside), Passed(counts, placed.ordinals)
+
+    def _with_needed(self, given: Input, messages: pa.Table, beside: Mapping[str, pa.Table]) -> pa.Table:
+        """Give records of which none could be read the columns that the input needs: decoders without a schema learn columns
+        from records."""
+        while True:
+            try:
+                self._needs(given, beside).check(None, messages.column_names)
+            except UnknownColumn as error:
+                if error.column is None or error.column in messages.column_names:
+                    raise
+                messages = messages.append_column(error.column, pa.nulls(len(messages)))
+            else:
+                return messages
 
     def _placed_table(self, given: Input, messages: pa.Table) -> tuple[pa.Table, Passed]:
         prefix = self.definition.prefix(given)
@@ -255,3 +270,8 @@ def _nested(messages: Sequence[Message]) -> pa.Schema:
         with suppress(pa.ArrowException, OverflowError):  # of which the message is told when it is read
             types[name] = pa.array(held).type
     return pa.schema(types.items())
+
+
+def _is_unreadable(messages: pa.Table) -> bool:
+    """True if no record of a table could be read."""
+    return MALFORMED_ROW in messages.column_names and messages.column(MALFORMED_ROW).null_count == 0

@@ -17,6 +17,7 @@ from tests.connectors.test_decoders import protobuf_class, registry, rows, told
 from tests.deep import usually
 from windrow.connectors.decoders import Decoder
 from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.testing import ManualClock
 
 __all__ = ["registry"]
 
@@ -278,3 +279,34 @@ def test_columns_of_any_type_have_rows_that_cannot_be_read() -> None:
         table = wr.decoders.msgpack({"v": kind}).decode([packed({"v": None}), b""], "topic")
         assert table.column(MALFORMED_ROW).null_count == 1
     assert told(wr.decoders.json({"v": pa.string_view()}), b'{"v": "a"}', b"null")[0] is None
+
+
+@pytest.mark.parametrize("operator", ["aggregate", "made", "session", "over"])
+def test_records_that_cannot_be_read_before_any_other_stop_no_job(
+    registry: Any, operator: str, tmp_path: Any
+) -> None:
+    """Without a schema the columns are those of the records, and there are none yet."""
+    schema = """{"type": "record", "name": "r", "fields": [{"name": "k", "type": "string"}, {"name": "v", "type": "long"},
+        {"name": "t", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}"""
+    good = avro(registry, schema, {"k": "a", "v": 3, "t": STAMP})
+    window = wr.session("10 seconds") if operator == "session" else wr.tumbling("10 seconds")
+    definition: Any = wr.Over(
+        by="k",
+        event_time="t",
+        agg={"n": wr.count().over("10 seconds"), "most": wr.max("v").over("10 seconds")},
+    )
+    if operator != "over":
+        by: Any = {"key": wr.col("k")} if operator == "made" else "k"
+        agg = {"n": wr.count(), "v": wr.sum(wr.col("v") * 2)}
+        definition = wr.Aggregate(by=by, event_time="t", window=window, agg=agg, retention="1 hour")
+    decoder = wr.decoders.avro("mock://test")
+    with definition.open(str(tmp_path), clock=ManualClock(int(STAMP.timestamp() * 1_000_000))) as op:
+        first = 0
+        for values in ([b"x", b"null"], [None], [b"\xff", good], [good], [b"x"]):
+            table = decoder.decode(values, "topic")
+            for name, value in (("__source", "topic"), ("__partition", 0)):
+                table = table.append_column(name, pa.array([value] * len(values)))
+            op.add_messages(table.append_column("__offset", pa.array(range(first, first + len(values)))))
+            op.flush()
+            first += len(values)
+        assert [one.reason for one in op.dead_letters()] == ["malformed"] * 5
