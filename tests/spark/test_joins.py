@@ -141,7 +141,7 @@ def test_a_bounded_join_without_rows_has_its_columns(spark: Any) -> None:
         "orders": spark.createDataFrame(ORDERS.empty_table()),
         "shipments": spark.createDataFrame(SHIPMENTS.empty_table()),
     }
-    frame = define().apply(**empty)
+    frame = define().apply(empty)
     assert frame.columns == ["id", "orders_time", "value", "shipments_time", "cost", "pane", "commit"]
     assert frame.count() == 0
 
