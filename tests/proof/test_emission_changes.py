@@ -40,7 +40,7 @@ def emissions(draw: st.DrawFn, definition: wr.Aggregate) -> wr.Emit:
         late=trigger(late),
         on_time=draw(st.sampled_from([True, True, False])),
         mode="discarding" if discarding else draw(st.sampled_from(["accumulating", "retracting"])),
-        only_if_changed="always 6" not in (early, late) and draw(st.booleans()),
+        only_if_changed=not {"always 6", "event_always 6"} & {early, late} and draw(st.booleans()),
         closing_pane=draw(st.booleans()),
     )
 

@@ -28,7 +28,7 @@ from windrow.testing.judge import Letter, difference, letters_differ
 from windrow.testing.scenario import ONLY
 
 JOBS, BLOCKS, SETS = usually(110, deep=20_000), 2, 10
-LATE = usually(25, deep=5_000)
+LATE = usually(12, deep=5_000)
 POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
 
