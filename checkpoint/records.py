@@ -309,7 +309,7 @@ def _load_name(value: Any) -> str | None:
 
 
 def _load_operators(value: Any) -> dict[str, str]:
-    """By operator. Their names stand in names of files, of column families and of topics."""
+    """Load texts by operator, whose name is part of names of files, column families and topics."""
     return {operator_name(name, "operator"): item for name, item in _load_map_of(_load_str)(value).items()}
 
 

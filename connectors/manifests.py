@@ -51,7 +51,7 @@ class DataFile(NamedTuple):
 
 
 class Manifest:
-    """What a sink's directory has of one operator of one job. `load` reads it; a driver that adds to it opens it once."""
+    """The published commits of one operator of one job. `load` reads the newest; a driver that publishes opens it once."""
 
     def __init__(self, path: str, job: str, operator: str) -> None:
         self.path, self.job, self.operator = path, job, operator
@@ -144,7 +144,7 @@ class Manifest:
 
 
 def manifests(path: str) -> list[Manifest]:
-    """What there is in the directory of a Parquet sink, by operator and job."""
+    """The manifests in the directory of a Parquet sink, by operator and job."""
     folder = os.path.join(path, FOLDER)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     found = sorted((operator, job) for job, tilde, operator in (n.partition("~") for n in names) if tilde)

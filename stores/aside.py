@@ -29,6 +29,8 @@ def move_aside(path: str, inode: tuple[int, int], target: str) -> bool:
         if inode in OPEN.values():
             return False
         try:
+            if os.path.islink(os.path.join(path, "LOCK")):
+                os.unlink(os.path.join(path, "LOCK"))  # RocksDB makes none
             lock = private(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

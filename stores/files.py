@@ -94,6 +94,16 @@ def inside(folder: str, name: Any) -> str:
     return path
 
 
+def refuse_links(folder: str) -> None:
+    """Raise `CorruptState` where a folder, in which another library opens files, has links in it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise CorruptState(
+                    f"{entry.path} is a link, and windrow follows none: put the file itself there"
+                )
+
+
 def inode_of(path: str) -> tuple[int, int]:
     """Which folder it is, whatever its name."""
     found = os.stat(path)

@@ -21,7 +21,7 @@ def sweep_flush_dir(path: str) -> None:
 
 
 def is_written(db: Any, maps: Mapping[str, Any]) -> bool:
-    """True if nothing is in memory alone: then a store is whole, whatever fails now. To tell that takes no room."""
+    """True if nothing is in memory alone: then a store is whole, whatever fails now. The check itself takes no room."""
     try:
         return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
     except Exception:
@@ -29,7 +29,7 @@ def is_written(db: Any, maps: Mapping[str, Any]) -> bool:
 
 
 class Forked(Protocol):
-    """What holds objects that start threads."""
+    """A holder of objects that start threads."""
 
     def leave_to_parent(self) -> list[Any]:
         """In a child process: give up what is held, and return it."""

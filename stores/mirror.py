@@ -12,6 +12,7 @@ import os
 import shutil
 
 from windrow.core.errors import CorruptState
+from windrow.stores.files import inside
 
 #: Only these are copied; logs are empty (RocksDB's own log is off), LOCK is the owner's.
 _COPIED = ("OPTIONS-", "IDENTITY", "rocksdict-config.json")
@@ -26,11 +27,11 @@ def mirror(path: str, target: str) -> None:
     try:
         with open(os.path.join(path, "CURRENT"), "rb") as file:
             current = file.read()
-        manifest = current.decode().strip()
+        manifest = current.decode(errors="replace").strip()
         if not manifest.startswith("MANIFEST-"):
             raise CorruptState(f"the store {path} is damaged: its CURRENT says {manifest!r}")
         # The manifest before the folder: it may name a file that goes, never one that we do not see.
-        shutil.copyfile(os.path.join(path, manifest), os.path.join(target, manifest))
+        shutil.copyfile(inside(path, manifest), inside(target, manifest))
         for name in os.listdir(path):
             source = os.path.join(path, name)
             if name.endswith(".sst"):

@@ -37,7 +37,7 @@ import rocksdict
 
 from windrow.core.errors import CorruptState, StateError
 from windrow.stores.aside import OPEN, TURN
-from windrow.stores.files import beheaded, inode_of, make_folder
+from windrow.stores.files import beheaded, inode_of, make_folder, refuse_links
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.leaving import FLUSH_DIR, FORKED, is_written, sweep_flush_dir
 from windrow.stores.rocks_errors import Waiting, is_passing, translate
@@ -98,6 +98,7 @@ class RocksKV:
         else:
             access = rocksdict.AccessType.read_write()
             make_folder(self.path)
+            refuse_links(self.path)
         self._db: rocksdict.Rdict | None = self._open(access, lock_wait_s)
         there = set(self._cfs) & self._found if self.read_only else set(self._cfs)
         self._maps = {cf: self._db.get_column_family(cf) for cf in self._cfs if cf in there}

@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """Where texts are in a value: those of lists and maps, and the keys of these, which `(..., key, None)` stands for."""
+    """Paths to the texts in a value, in lists and maps; `(..., key, None)` is the key itself."""
     if isinstance(value, str):
         yield path
     elif isinstance(value, list):
@@ -86,7 +86,7 @@ def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 
 def with_text(value: Any, path: Path_, text: str) -> Any:
-    """The value with another text there. A key keeps what stands before its last dot: `panes_file.n`."""
+    """The value with another text there. A key keeps the part before its last dot: `panes_file.n`."""
     changed = at = copy.deepcopy(value)
     *way, last = path
     if last is None:
@@ -119,7 +119,7 @@ def newest(job: Path, pattern: str) -> list[tuple[Path, Any]]:
 
 
 def attacks(made: Path) -> list[tuple[str, str, Path_]]:
-    """(pattern, file, where a text is) of all names in files; of the items of a list the last stands for all."""
+    """(pattern, file, where a text is) of all names in files; of the items of a list only the last."""
     found = {
         (path, tuple(step for step in leaf[:-1] if not isinstance(step, int)), leaf[-1]): (pattern, leaf)
         for pattern in FILES
@@ -248,6 +248,20 @@ def test_no_link_is_followed(made: Path, tmp_path: Path, pattern: str) -> None:
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert any(f"{path} is a link" in why for _, why in verify(str(job)).wrong)
+
+
+@pytest.mark.parametrize("name", ["LOCK", "LOG", "CURRENT", "IDENTITY"])
+def test_no_link_in_a_store_is_followed(made: Path, tmp_path: Path, name: str) -> None:
+    """RocksDB opens files in the folder of a store: a link for one of them makes it anew."""
+    job = Path(shutil.copytree(made, tmp_path / "job"))
+    [store] = (job / "local").glob("shard-0000")
+    (store / name).unlink(missing_ok=True)
+    (store / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        everything(job, tmp_path / "beside", patch)
+    assert not (tmp_path / "elsewhere").exists()
+    go_on(job)
+    assert not (job / "local" / "shard-0000" / name).is_symlink()
 
 
 def test_a_name_is_resolved_inside_of_its_folder_or_refused(tmp_path: Path) -> None:
