@@ -46,7 +46,7 @@ class JsonDecoder:
 
     schema: pa.Schema
     #: Of columns without one: the input's, where a job reads.
-    time_zone: str | None = None
+    time_zone: str = "UTC"
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         return to_rows(
@@ -64,7 +64,7 @@ class FunctionDecoder:
 
     function: Callable[[bytes], Mapping[str, Any]]
     schema: pa.Schema
-    time_zone: str | None = None
+    time_zone: str = "UTC"
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         return to_rows(values, self.schema, self.time_zone, self.function)
@@ -86,7 +86,7 @@ class AvroDecoder:
 
     registry: tuple[tuple[str, Any], ...]
     schema: pa.Schema | None = None
-    time_zone: str | None = None
+    time_zone: str = "UTC"
 
     def __repr__(self) -> str:
         schema = "" if self.schema is None else f", schema={self.schema!r}"
@@ -135,7 +135,7 @@ class ProtobufDecoder:
     message: Any
     framed: bool = True
     schema: pa.Schema | None = None
-    time_zone: str | None = None
+    time_zone: str = "UTC"
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         return to_rows(values, self.schema, self.time_zone, self._read(topic))
@@ -154,7 +154,7 @@ class ProtobufDecoder:
 def to_rows(
     values: Values,
     schema: pa.Schema | None,
-    zone: str | None,
+    zone: str,
     read_one: Callable[[bytes], Any],
     read_many: Callable[[Sequence[bytes]], pa.Table | None] | None = None,
 ) -> pa.Table:
@@ -237,7 +237,7 @@ def _read_each(
 
 
 def _fitted(
-    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, zone: str | None
+    rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None, zone: str
 ) -> tuple[pa.Table, dict[int, str]]:
     """Make columns of rows. Give, by row, the value that does not fit its column."""
     wrong: dict[int, str] = {}
@@ -258,7 +258,7 @@ def _fitted(
     return pa.table(columns, schema=schema), wrong
 
 
-def _shaper(kind: pa.DataType, zone: str | None) -> Callable[[Any], Any] | None:
+def _shaper(kind: pa.DataType, zone: str) -> Callable[[Any], Any] | None:
     """Give a function that leaves out the fields that the type does not name, and has times as the type holds them."""
     if pa.types.is_struct(kind):
         fields = [(f.name, _shaper(f.type, zone)) for f in kind]
@@ -273,7 +273,7 @@ def _shaper(kind: pa.DataType, zone: str | None) -> Callable[[Any], Any] | None:
     return partial(_moment, kind=kind, zone=zone) if pa.types.is_timestamp(kind) else None
 
 
-def _moment(value: Any, kind: pa.TimestampType, zone: str | None) -> Any:
+def _moment(value: Any, kind: pa.TimestampType, zone: str) -> Any:
     """Convert a time of msgpack, its nanoseconds cut where the type holds none, or a time to a local time."""
     try:
         if isinstance(value, python_msgpack.Timestamp):
@@ -281,7 +281,7 @@ def _moment(value: Any, kind: pa.TimestampType, zone: str | None) -> Any:
                 return pa.scalar(value.to_unix_nano(), pa.timestamp("ns", "UTC"))
             value = value.to_datetime()
         is_local = kind.tz is not None or not isinstance(value, datetime) or value.tzinfo is None
-        return value if is_local or zone is None else json_records.local_time(value, zone)
+        return value if is_local else json_records.local_time(value, zone)
     except (OverflowError, ValueError):
         return value  # outside of what the type holds
 
@@ -359,7 +359,8 @@ def json(schema: Fields) -> JsonDecoder:
 
     A number counts if the column holds it exactly, in a float column as the nearest float. Decimals are numbers or text; a
     binary column holds the UTF-8 of text. Times are ISO 8601 text, digits beyond microseconds are cut, except under `ns`. Text
-    without a zone is in the column's. Text with one, under a column without one, is the local time of the input's `time_zone=`.
+    without a zone is in the column's. Text with one, under a column without one, is the local time of the input's `time_zone=`,
+    or of UTC.
     A record that is no such object is a dead letter.
 
     Raises `ConfigurationError` (WR100) where the schema is none, or has a type that cannot be read from JSON.

@@ -74,7 +74,7 @@ def _unreadable(kind: pa.DataType) -> str | None:
 # -- many at once -----------------------------------------------------------------------------------------------------------
 
 
-def read_many(values: Sequence[bytes], schema: pa.Schema, zone: str | None = None) -> pa.Table | None:
+def read_many(values: Sequence[bytes], schema: pa.Schema, zone: str = "UTC") -> pa.Table | None:
     """Read one row for each value; give None where some value has to be read alone. zone: of columns without one."""
     lines = _lines(values)
     if lines is None:
@@ -135,7 +135,7 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return pa.string() if is_text else kind
 
 
-def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
+def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.ChunkedArray:
     """Bring text that was read to its type. Raises `ArrowInvalid`, `ArrowNotImplementedError` where Arrow cannot."""
     if column.type == kind:
         return column
@@ -145,7 +145,7 @@ def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> 
     try:
         return column.cast(kind)
     except pa.ArrowInvalid:
-        if not pa.types.is_timestamp(kind) or kind.unit == "ns" or (kind.tz is None and zone is None):
+        if not pa.types.is_timestamp(kind) or kind.unit == "ns":
             raise
     # All are in the other form: without the zone that the column has, or with one that it has not.
     name, utc = str(kind.tz or zone), pa.timestamp("us", "UTC")
@@ -205,7 +205,7 @@ class NoRecord(ValueError):
     """Bytes that are no record of a schema, and why."""
 
 
-def read_one(value: bytes, schema: pa.Schema, zone: str | None = None) -> dict[str, Any]:
+def read_one(value: bytes, schema: pa.Schema, zone: str = "UTC") -> dict[str, Any]:
     """Read one record as Python values that fit the types of the schema, if they can. Raises `NoRecord`.
 
     zone: of columns without one
@@ -237,7 +237,7 @@ def _once(record: dict[str, Any], names: list[str]) -> list[str]:
     return names
 
 
-def _shaped(value: Any, kind: pa.DataType, zone: str | None) -> Any:
+def _shaped(value: Any, kind: pa.DataType, zone: str) -> Any:
     """Make of a value of JSON one that a column of `kind` holds. Another value stays as it is, and does not fit."""
     t = pa.types
     if isinstance(value, dict) and t.is_struct(kind):
@@ -265,7 +265,7 @@ def _of_number(number: Decimal, kind: pa.DataType) -> int | float | Decimal:
     raise ValueError(f"{number!s:.100} is no {kind}")
 
 
-def _of_text(text: str, kind: pa.DataType, zone: str | None) -> Any:
+def _of_text(text: str, kind: pa.DataType, zone: str) -> Any:
     t = pa.types
     if t.is_timestamp(kind):
         return _moment(text, kind, zone)
@@ -279,13 +279,11 @@ def _of_text(text: str, kind: pa.DataType, zone: str | None) -> Any:
     return text.encode() if is_bytes else text
 
 
-def _moment(text: str, kind: pa.TimestampType, zone: str | None) -> Any:
+def _moment(text: str, kind: pa.TimestampType, zone: str) -> Any:
     """Read an instant, or a local time in a column without a zone. Text without a zone is in the column's."""
     found = read_iso(text)
     if found.tzinfo is not None and kind.tz is None:
         remedy = f"read it as {pa.timestamp(kind.unit, 'UTC')}"
-        if zone is None:
-            raise ValueError(f"{text!r:.100} has a time zone, which {kind} does not hold: {remedy}")
         try:
             found = local_time(found, zone)
         except ValueError as error:
