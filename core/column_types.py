@@ -6,13 +6,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.border import said
-from windrow.core.types import as_type, has_wide_integers, plain_type, rounds, widened
+from windrow.core.types import FLOAT_DIGITS, as_type, is_wide, plain_type, rounds, widened
 
 #: Integers up to it are floats.
 _MOST_EXACT = 2**53
@@ -27,14 +28,14 @@ class Brought:
     misfits: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
-#: Notes of a column that it holds integers beyond 2**53: it never becomes one of floats.
+#: Notes of a column that it holds numbers of more digits than floats: it never becomes one of floats.
 _BEYOND = {b"beyond_floats": b"1"}
 
 
 def joined(known: pa.Field, seen: pa.Field) -> pa.Field | None:
     """Give a column the type for what it held and what it gets; None where these do not go together.
 
-    It stays as it is where one type holds not all of the other: integers beyond 2**53 beside floats, nanoseconds beside other
+    It stays as it is where one type holds not all of the other: numbers of more digits beside floats, nanoseconds beside other
     units. What fits it counts then, and the rest does not.
     """
     kind = widened(known.type, seen.type)
@@ -61,8 +62,8 @@ def is_by_value(column: pa.Field, kind: pa.DataType) -> bool:
 
 
 def noted(column: pa.Field, values: Iterable[Any]) -> pa.Field:
-    """The column, with a note where one of these columns of values holds integers beyond 2**53."""
-    if _is_beyond(column) or not has_wide_integers(column.type) or not any(map(_holds_beyond, values)):
+    """The column, with a note where one of these columns of values holds more digits than floats."""
+    if _is_beyond(column) or not is_wide(column.type) or not any(map(_holds_beyond, values)):
         return column
     return column.with_metadata(_BEYOND)
 
@@ -84,7 +85,7 @@ def _is_near(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _holds_beyond(values: Any) -> bool:
-    """True if an integer in it is none of the floats up to 2**53."""
+    """True if a number in it has more digits than floats hold."""
     if isinstance(values, pa.ChunkedArray):
         return any(map(_holds_beyond, values.chunks))
     if isinstance(values, pa.ExtensionArray):
@@ -92,7 +93,7 @@ def _holds_beyond(values: Any) -> bool:
     kind = values.type
     if pa.types.is_dictionary(kind):
         return _holds_beyond(values.dictionary)
-    if not has_wide_integers(kind):
+    if not is_wide(kind):
         return False
     if pa.types.is_struct(kind):
         return any(map(_holds_beyond, values.flatten()))
@@ -100,8 +101,9 @@ def _holds_beyond(values: Any) -> bool:
         return _holds_beyond(values.keys) or _holds_beyond(values.items)
     if pa.types.is_nested(kind):
         return _holds_beyond(values.flatten())
+    most = Decimal(10) ** (FLOAT_DIGITS - kind.scale) if pa.types.is_decimal(kind) else _MOST_EXACT
     ends = pc.min_max(values).as_py()
-    return ends["min"] is not None and not -_MOST_EXACT <= ends["min"] <= ends["max"] <= _MOST_EXACT
+    return ends["min"] is not None and not -most <= ends["min"] <= ends["max"] <= most
 
 
 def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
@@ -115,7 +117,12 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
         start, end = left.pop()
         part = values.slice(start, end - start)
         try:
-            parts.append(part.cast(kind))
+            if rounds(part.type, kind):
+                if _holds_beyond(part):
+                    raise pa.ArrowInvalid("more digits than floats hold")
+                parts.append(as_type(part, kind))
+            else:
+                parts.append(part.cast(kind))
         except pa.ArrowInvalid:
             if end - start > 1:
                 middle = (start + end) // 2

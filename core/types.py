@@ -69,8 +69,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     """Choose the narrowest type that holds all values of both exactly; None where there is none.
 
-    Two exceptions are decided by value, at the border: next to floats, integers of 64 bits are floats up to 2**53, and
-    decimals of up to 15 digits are the float that prints as they do.
+    Two exceptions are decided by value, at the border (`rounds`): next to floats, integers of 64 bits are floats up to 2**53,
+    and decimals of up to 15 digits are the float that prints as they do.
     """
     a, b = plain_type(a), plain_type(b)
     if a == b or pa.types.is_null(b):
@@ -86,9 +86,9 @@ def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def rounds(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if `target`, to which `source` widens, has floats for integers of 64 bits."""
+    """True if `target`, to which `source` widens, has floats for numbers that have more digits."""
     if pa.types.is_floating(target):
-        return bool(pa.types.is_integer(source) and source.bit_width == 64)
+        return is_wide(source)
     if pa.types.is_struct(source) and pa.types.is_struct(target):
         return any(rounds(f.type, target.field(f.name).type) for f in source)
     if pa.types.is_nested(source) and pa.types.is_nested(target):
@@ -97,10 +97,12 @@ def rounds(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def has_wide_integers(kind: pa.DataType) -> bool:
-    """True if integers of 64 bits are in it."""
+def is_wide(kind: pa.DataType) -> bool:
+    """True if numbers are in it that floats may not hold: integers of 64 bits, decimals of more than 15 digits."""
     if pa.types.is_nested(kind):
-        return any(map(has_wide_integers, _inner(kind)))
+        return any(map(is_wide, _inner(kind)))
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision > FLOAT_DIGITS)
     return bool(pa.types.is_integer(kind) and kind.bit_width == 64)
 
 
@@ -170,7 +172,7 @@ def _number(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     if floats:
         other = b if floats == [a] else a
         if pa.types.is_decimal(other):
-            return pa.float64() if other.precision <= FLOAT_DIGITS else None
+            return pa.float64()
         bits = min(_value_bits(other), 53)
         return next(f for f in _FLOATS if f.bit_width >= floats[0].bit_width and _MANTISSA[f] >= bits)
     if pa.types.is_integer(a) and pa.types.is_integer(b):
@@ -320,16 +322,17 @@ def _stored(values: Any) -> Any:
 
 
 def _floats_of(values: pa.Array) -> pa.Array:
-    """Decimals as floats: of few digits as the floats that print as they do, which Arrow's cast misses by a bit."""
-    kind = values.type
-    digits = kind.precision - min(kind.scale, 0)
-    if digits > FLOAT_DIGITS or kind.scale > 22:
+    """Decimals as floats: of up to 15 digits as the floats that print as they do, which Arrow's cast misses by a bit."""
+    values = values.cast(plain_type(values.type))
+    digits, scale = values.type.precision, values.type.scale
+    kind = pa.decimal256(digits, 0) if pa.types.is_decimal256(values.type) else pa.decimal128(digits, 0)
+    try:
+        whole = pa.Array.from_buffers(kind, len(values), values.buffers(), offset=values.offset).cast(
+            pa.int64()
+        )
+    except pa.ArrowInvalid:  # more digits than floats hold
         return values.cast(pa.float64())
-    values = values.cast(pa.decimal128(digits, max(kind.scale, 0)))
-    whole = pa.Array.from_buffers(
-        pa.decimal128(digits, 0), len(values), values.buffers(), offset=values.offset
-    )
-    return pc.divide(whole.cast(pa.int64()).cast(pa.float64()), 10.0 ** max(kind.scale, 0))
+    return pc.divide(pc.cast(whole, pa.float64(), safe=False), 10.0**scale)
 
 
 def _is_made_in_python(source: pa.DataType, target: pa.DataType) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ def table(values: pa.Array) -> pa.Table:
         ([2.5, 2**53 + 1], 2.5, ["column 'v' is 9007199254740993, which is no double without loss"]),
         ([1, 2.5, 2**53 + 1], 2.5, ["column 'v' is 9007199254740993, which is no double without loss"]),
         ([1, {}, 2], 2, []),
+        ([1, Decimal("2.50"), 3.5], 3.5, []),
+        ([Decimal("0.30"), 2.5], 2.5, []),
+        ([2.5, Decimal("12345678901234567")], 2.5, None),
         (
             [3, np.datetime64(5, "us")],
             3,
@@ -93,6 +97,8 @@ def test_messages_are_counted_exactly_or_not_at_all(
         (pa.array([2**53 + 1]), pa.array([0.5, 2.0]), 2, 1),
         (pa.array([0.5]), pa.array([2**53 + 1, 2]), 2, 1),
         (pa.array([1]), pa.array([0.5]), 2, 0),
+        (pa.array([Decimal("0.3")], pa.decimal128(21, 2)), pa.array([0.5]), 2, 0),
+        (pa.array([0.5]), pa.array([Decimal("0.3"), Decimal(10**17)], pa.decimal128(21, 2)), 2, 1),
         (pa.array([2**62], pa.duration("s")), pa.array([5], pa.duration("s")), 1, 1),
     ],
 )
