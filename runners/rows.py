@@ -20,6 +20,7 @@ from windrow.core.types import as_type, is_text, plain_type
 from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
+from windrow.operators.steps.intake import NO_FLOAT
 from windrow.operators.steps.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -170,10 +171,10 @@ def event_time_us(
     """(microseconds, None) of what is a time, (None, what is wrong) of what is none."""
     if value is None:
         return None, "is null"
-    if isinstance(value, bool) or (isinstance(value, float) and not isinstance(value, np.integer)):
-        return None, "is NaN" if isinstance(value, float) and math.isnan(
-            value
-        ) else f"is {_said(value)}, no time"
+    if isinstance(value, (float, np.floating)):
+        return None, "is NaN" if math.isnan(value) else f"is {_said(value)}, {NO_FLOAT}"
+    if isinstance(value, bool):
+        return None, f"is {_said(value)}, no time"
     if isinstance(value, (int, np.integer)):
         many, each_us = TIME_UNITS[unit or "us"]
         time_us = int(value) // many * each_us

@@ -45,6 +45,9 @@ from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.sifting import marked
 
+#: What is said of event times that are floats.
+NO_FLOAT = "no time: cast it to a whole number, of microseconds or what event_time_unit= says"
+
 
 class Reading(Protocol):
     """How an input is read: what a definition says of it."""
@@ -326,9 +329,7 @@ def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> li
             return f"event time {name!r} is null"
         said = f"event time {name!r} is {value!r:.100}"
         if isinstance(value, float):
-            return (
-                f"{said}, no time: cast it to a whole number, of microseconds or what event_time_unit= says"
-            )
+            return f"{said}, {NO_FLOAT}"
         if isinstance(value, str) and definition.time_zone is None and _is_moment(value):
             return f"{said}, without a time zone: declare time_zone='UTC', or another"
         return f"{said}, no time"

@@ -201,7 +201,17 @@ class Embedded:
         self._ready()
         self.engine.commit()
         told = [(one, self.engine.unflushed.of(one.name)) for one in self._told_by(operator)]
+        if len(told) == 1 and not told[0][1]:
+            told = [(told[0][0], self._no_rows(told[0][0]))]
         return Results(told, self.engine.job.job)
+
+    def _no_rows(self, definition: Definition) -> tuple[pa.Table, ...]:
+        """Give an empty table with the columns that rows would have; nothing before these are known."""
+        known = {i.name: self._intake.known(i) or pa.schema([]) for i in definition.inputs}
+        try:
+            return (definition.logic().schema(known).empty_table(),)
+        except ConfigurationError:
+            return ()
 
     @one_at_a_time
     def result_table(self, operator: str | None = None) -> pa.Table:

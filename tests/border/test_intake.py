@@ -16,6 +16,7 @@ import pytest
 
 import windrow as wr
 
+PANE = ["pane_timing", "pane_index", "pane_is_last", "pane_kind", "commit"]
 LATE = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
@@ -222,3 +223,19 @@ def test_an_object_without_fields_harms_no_commit(tmp_path: Path, alone: bool) -
                 operator.flush()
             operator.timeout()
             assert operator.next_offsets()
+
+
+def test_an_event_time_that_is_a_float_is_told_the_same_remedy_on_each_route(tmp_path: Path) -> None:
+    for number, given in enumerate(([{"ts": 1.5}], pa.table({"ts": [1.5]}))):
+        _, [letter] = counted(aggregate(n=wr.count()), tmp_path / str(number), [given])
+        assert letter.startswith("malformed: event time 'ts' is 1.5, no time: cast it to a whole number")
+
+
+def test_a_frame_of_no_panes_has_the_columns_of_panes(tmp_path: Path) -> None:
+    with aggregate(v=wr.max("v")).open(str(tmp_path), store="memory") as operator:
+        operator.add_messages(rows([1]))
+        operator.flush()
+        assert list(operator.get_result().to_pandas().columns) == ["window_start", "window_end", "v", *PANE]
+        operator.add_messages(rows([2]))
+        operator.drain()
+        assert list(operator.get_result().to_pandas().columns) == ["window_start", "window_end", "v", *PANE]
