@@ -101,6 +101,8 @@ def _holds_beyond(values: Any) -> bool:
         return _holds_beyond(values.keys) or _holds_beyond(values.items)
     if pa.types.is_nested(kind):
         return _holds_beyond(values.flatten())
+    if pa.types.is_decimal(kind):
+        values = values.cast(plain_type(kind))
     most = Decimal(10) ** (FLOAT_DIGITS - kind.scale) if pa.types.is_decimal(kind) else _MOST_EXACT
     ends = pc.min_max(values).as_py()
     return ends["min"] is not None and not -most <= ends["min"] <= ends["max"] <= most

@@ -98,6 +98,7 @@ def test_messages_are_counted_exactly_or_not_at_all(
         (pa.array([2**53 + 1]), pa.array([0.5, 2.0]), 2, 1),
         (pa.array([0.5]), pa.array([2**53 + 1, 2]), 2, 1),
         (pa.array([1]), pa.array([0.5]), 2, 0),
+        (pa.array([Decimal("0.3")], pa.decimal64(18, 4)), pa.array([0.5]), 2, 0),
         (pa.array([Decimal("0.3")], pa.decimal128(21, 2)), pa.array([0.5]), 2, 0),
         (pa.array([0.5]), pa.array([Decimal("0.3"), Decimal(10**17)], pa.decimal128(21, 2)), 2, 1),
         (pa.array([2**62], pa.duration("s")), pa.array([5], pa.duration("s")), 1, 1),

@@ -132,7 +132,7 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
 
 def test_every_type_value_route_and_role(tmp_path: Path) -> None:
     every = list(cells())
-    some = usually(random.Random(2).sample(every, 60), deep=every)
+    some = random.Random(2).sample(every, min(len(every), usually(60, deep=10_000)))
     came: dict[str, int] = {}
     wrong: list[str] = []
     for i, cell in enumerate(some):
