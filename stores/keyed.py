@@ -145,7 +145,9 @@ class KeyedEvents:
             order = np.argsort(hashes, kind="stable")
             rows, hashes = rows.take(pa.array(order)), hashes[order]
         rows = rows.replace_schema_metadata(None).combine_chunks()
-        n, nbytes = len(rows), max(rows.nbytes, 1)
+        [whole] = rows.to_batches()
+        # As written: in memory a column without nulls may or may not have a bitmap of them.
+        n, nbytes = len(rows), pa.ipc.get_record_batch_size(whole)
         size = max(16, n * BLOCK_BYTES // nbytes)
         starts = range(0, n, size)
         times = rows.column(TIME).to_numpy()
@@ -153,7 +155,6 @@ class KeyedEvents:
         head = _HEAD.pack(FORMAT, n, min(nbytes, (1 << 32) - 1), first_us, last_us, len(starts))
         fences, schema = hashes[::size].astype(">u4").tobytes(), rows.schema.serialize().to_pybytes()
         digest = xxhash.xxh3_128(schema)
-        [whole] = rows.to_batches()
         for block, start in enumerate(starts):
             value: bytes = whole.slice(start, size).serialize().to_pybytes()
             digest.update(value)
