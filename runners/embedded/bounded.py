@@ -56,9 +56,11 @@ class _Memory:
     def leave(self, passed: Passed) -> None: ...
 
     def end(self) -> StepResult:
-        """Let event time end."""
-        last = self.logic.advance(self.staged.overlay, END_OF_TIME_US, self.now_us)
-        return self.result.then(last)
+        """End the step of the messages, as each step ends, and then event time."""
+        result = self.result
+        for watermark_us in (START_OF_TIME_US, END_OF_TIME_US):
+            result = result.then(self.logic.advance(self.staged.overlay, watermark_us, self.now_us))
+        return result
 
 
 def apply(
@@ -117,7 +119,7 @@ def _no_rows(memory: _Memory, intake: Intake, many: Mapping[str, pa.Table | list
         return memory.logic.schema(
             {name: known or pa.schema([]) for name, known in schemas.items()}
         ).empty_table()
-    except UnknownColumn:
+    except (UnknownColumn, KeyError):
         if all(isinstance(frame, pa.Table) for frame in many.values()):
             raise
     return pa.table({})  # messages say their columns, and there are none
