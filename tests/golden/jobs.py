@@ -1,7 +1,4 @@
-"""Small jobs of every kind, the same by whichever version they are run.
-
-Used by `make.py`, also with the code of former versions: only what all of them have.
-"""
+"""Small jobs of every kind; the archive has some of them."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +15,11 @@ import pyarrow as pa
 import windrow as wr
 from windrow.testing import ManualClock
 
-#: The time of the clock as the archives' jobs begin.
+#: The time of the clock as the archive's jobs begin.
 BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 S = 1_000_000
-#: The first half is what a former version wrote, the second what goes on with it.
+#: The first half is in the archive, the second goes on with it.
 FIRST, SECOND = range(0, 48), range(48, 80)
 #: Messages of a commit.
 TOGETHER = 8
@@ -269,7 +267,6 @@ KINDS: dict[str, Kind] = {
     "chain": Kind(lambda: wr.chain(seconds(), tens())),
     "chain, join first": Kind(lambda: wr.chain(shipped(), of_pairs()), TWO),
     "chain, two joins": Kind(lambda: wr.chain(shipped(), refunded()), (*TWO, "refunds")),
-    # What came later.
     "graph": Kind(lambda: wr.chain(of_input("orders"), of_input("payments"), both()), TWO),
     "deduplicate": Kind(deduplicate),
     "process": Kind(process),
@@ -457,6 +454,17 @@ KINDS: dict[str, Kind] = {
         TWO,
     ),
 }
+#: The jobs of the archive: of each operator.
+ARCHIVE = Path(__file__).parent / "jobs.tar.xz"
+ARCHIVED = (
+    "full state, large",
+    "join, waiting",
+    "chain, any",
+    "over, anchors",
+    "join window",
+    "cogroup, sessions",
+    "throttled",
+)
 
 
 def row(i: int) -> dict[str, Any]:
@@ -526,15 +534,12 @@ def state_of(op: Any, kind: Kind, location: str) -> dict[str, Any]:
     """What an open operator answers, and a reader beside it."""
     found: dict[str, Any] = {"commit": op.last_commit, "watermark": op.watermark}
     definition = kind.make()
-    for part in getattr(definition, "parts", None) or [definition]:
-        name = part.name
-        tables = tables_of(part)
+    for part in definition.parts:
+        name, tables = part.name, tables_of(part)
+        named = {"operator": name} if len(definition.parts) > 1 else {}
         if "windows" in tables:
-            found[f"{name}.windows"] = (
-                plain(op.get_windows(operator=name)) if _chained(definition) else plain(op.get_windows())
-            )
+            found[f"{name}.windows"] = plain(op.get_windows(**named))
         if "messages" in tables:
-            named = {"operator": name} if _chained(definition) else {}
             inputs = [{"input": i} for i in _inputs_of(part)] or [{}]
             found[f"{name}.messages"] = [plain(op.get_messages(**named, **i)) for i in inputs]
         if "state" in tables:
@@ -545,15 +550,11 @@ def state_of(op: Any, kind: Kind, location: str) -> dict[str, Any]:
 
 
 def tables_of(part: Any) -> Sequence[str]:
-    """What may be asked of an operator, by its kind as text: versions tell it in ways of their own."""
+    """The tables of an operator that may be asked for."""
     kind = str(part.describe().get("operator", "aggregate"))
     if kind == "aggregate":
         return ("windows", "messages") if part.full_state else ("windows",)
     return {"join": ("messages",), "over": ("messages",), "process": ("state", "timers")}.get(kind, ())
-
-
-def _chained(definition: Any) -> bool:
-    return len(getattr(definition, "parts", None) or ()) > 1
 
 
 def _inputs_of(part: Any) -> list[str]:
