@@ -12,12 +12,13 @@ from windrow.checkpoint.records import Commit
 from windrow.core.errors import NewerFormat
 from windrow.stores.kv import KV
 
+FORMAT = 1
 #: The commit that a store holds, and one of which it holds a part: it was being applied when its process died.
 MARKER_CF, MARKER, BEGUN = "marker", b"applied", b"begun"
 
 
 class Marker(NamedTuple):
-    """Whose a store is, the commit that it holds, and what identifies that commit: None of stores that did not note it."""
+    """Whose a store is, the commit that it holds, and what identifies that commit: None where its record is not known."""
 
     job: str
     shard: int
@@ -29,19 +30,17 @@ class Marker(NamedTuple):
         return cls(job, shard, commit, None if record is None else identity_of(record))
 
     def pack(self) -> bytes:
-        version = 1 if self.identity is None else 2
-        packed: bytes = msgpack.packb([version, *self[: 2 + version]])
+        packed: bytes = msgpack.packb([FORMAT, *self])
         return packed
 
     @classmethod
     def unpack(cls, value: bytes) -> Marker:
         version, *fields = msgpack.unpackb(value)
-        if version > 2:
+        if version != FORMAT:
             raise NewerFormat(
-                f"the store's marker has version {version}, this release knows 2: upgrade windrow"
+                f"the store's marker has version {version}, this release knows {FORMAT}: upgrade windrow"
             )
-        job, shard, commit, identity = [*fields, None][:4]
-        return cls(str(job), int(shard), int(commit), identity)
+        return cls(*fields)
 
     def is_of(self, known: Mapping[int, Commit]) -> bool:
         """False if the log has another commit of that number, or none any more: then nothing tells."""

@@ -8,7 +8,7 @@ Bytes: the envelope of `windrow.core.envelope` with kind `LOG_RECORD`, around on
 name to value, with `"record"` naming the type. docs/explanation/commit-protocol.md lists the fields. Maps keyed by
 partition are lists of `[source, partition, ...]`, sorted, so that equal records have equal bytes. A field
 that is missing, unknown or of the wrong type is corruption: a release that adds one writes a higher
-version. Version 2 has `kept` in the shards of a commit.
+version.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from windrow.core.errors import CorruptState
 from windrow.core.positions import Partition
 from windrow.stores.files import plain_name
 
-VERSION = 2  # of records that name kept files
-PLAIN = 1  # of all others: what read them before still does
+VERSION = 1
 UNNUMBERED = -1  # `seq` of a record that no log has taken yet
 
 Plain = Mapping[
@@ -163,11 +162,7 @@ def encode(record: Record) -> bytes:
     name = type(record).__name__.lower()
     body = {"record": name, **_dump_fields(record)}
     payload: bytes = msgpack.packb(body, strict_types=True)
-    return seal(Kind.LOG_RECORD, payload, VERSION if any(r.kept for r in _shards(record)) else PLAIN)
-
-
-def _shards(record: Record) -> tuple[ShardResult, ...]:
-    return record.shards if isinstance(record, Commit) else ()
+    return seal(Kind.LOG_RECORD, payload, VERSION)
 
 
 def decode(data: bytes) -> Record:

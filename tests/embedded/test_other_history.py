@@ -10,10 +10,7 @@ import pytest
 import windrow as wr
 from tests.state.jobs import aggregate, answers, begun
 from windrow.checkpoint.backup import backup
-from windrow.checkpoint.lifecycle import look
-from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
-from windrow.stores.kv import Batch
-from windrow.stores.rocks import RocksKV
+from windrow.checkpoint.marker import Marker
 
 
 def held(location: Path) -> dict[str, Any]:
@@ -42,20 +39,6 @@ def test_a_store_that_went_on_by_itself_is_set_aside(tmp_path: Path, ahead: int)
     assert [p.name for p in (two / "local").iterdir() if ".aside-" in p.name] != []
 
 
-def test_a_store_that_does_not_say_of_which_history_it_is_opens_as_before(tmp_path: Path) -> None:
-    begun(aggregate(), tmp_path / "job", range(30))
-    before, job = held(tmp_path / "job"), look(str(tmp_path / "job")).epoch.job
-    kv = RocksKV(tmp_path / "job" / "local" / "shard-0000", (MARKER_CF, "aggregate.windows", "aggregate.aux"))
-    said = Marker.unpack(kv.get(MARKER_CF, MARKER) or b"")
-    assert (said.job, said.shard, said.commit) == (job, 0, 3) and said.identity is not None
-    batch = Batch()
-    batch.put(MARKER_CF, MARKER, msgpack.packb([1, job, 0, 3]))
-    kv.write(batch)
-    kv.close()
-    assert held(tmp_path / "job") == before
-    assert [p.name for p in (tmp_path / "job" / "local").iterdir()] == ["shard-0000"]
-
-
 def test_a_marker_of_a_later_release_is_refused() -> None:
-    with pytest.raises(wr.WindrowError, match="version 3, this release knows 2"):
-        Marker.unpack(msgpack.packb([3, "job", 0, 3, "x", "y"]))
+    with pytest.raises(wr.WindrowError, match="version 2, this release knows 1"):
+        Marker.unpack(msgpack.packb([2, "job", 0, 3, "x", "y"]))

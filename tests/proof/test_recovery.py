@@ -227,8 +227,7 @@ def test_a_damaged_segment_in_the_middle_is_refused_by_name(
 
 def test_a_log_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(records, "PLAIN", records.VERSION + 1)
-        newer.setattr("windrow.checkpoint.log.VERSION", records.VERSION + 1)
+        newer.setattr(records, "VERSION", records.VERSION + 1)
         fed(INCREMENTAL, job, 40).close()
     with pytest.raises(e.NewerFormat, match="upgrade windrow"):
         TestDriver(INCREMENTAL, job)
