@@ -77,8 +77,10 @@ class JobFolders:
         for folder in ("segments", "changelog", os.path.join("snapshots", "manifests"), "panes", "dead"):
             path = os.path.join(self.location, folder)
             for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
-                if not name.endswith(".tmp"):
-                    return os.path.join(path, name)
+                file = os.path.join(path, name)
+                # A user's folder of Parquet sinks may have these names, too.
+                if os.path.isfile(file) and not name.endswith(".tmp") and not name.startswith("part-"):
+                    return file
         return None
 
 

@@ -193,19 +193,21 @@ def _checked(path: str, file: DataFile) -> str:
     return where
 
 
-def verify(path: str) -> tuple[int, list[tuple[str, str]]]:
-    """Read the directory of a Parquet sink to the last byte: (data files, [(what is wrong, why)])."""
+def verify(path: str) -> tuple[int, int, list[tuple[str, str]]]:
+    """Read the directory of a Parquet sink to the last byte: (last published commit, data files, [(what is wrong, why)])."""
     wrong: list[tuple[str, str]] = []
+    last = 0
     try:
+        last = max((m.commit or 0 for m in manifests(path)), default=0)
         files = published_files(path)
     except CorruptState as error:
-        return 0, [(path, error.message)]
+        return last, 0, [(path, error.message)]
     for file in files:
         try:
             _checked(path, file)
         except CorruptState as error:
             wrong.append((file.name, error.message))
-    return len(files), wrong
+    return last, len(files), wrong
 
 
 def read_file(path: str) -> pa.Table:

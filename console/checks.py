@@ -35,8 +35,8 @@ SLOW_FSYNC_S = 0.1
 def verify(options: argparse.Namespace, out: TextIO) -> int:
     """Check a job, or the directory of a Parquet sink; 1 where something is wrong."""
     if os.path.isdir(os.path.join(options.location, FOLDER)):
-        files, wrong = verified_sink(options.location)
-        report = Report(options.location, checked={"data files": files}, wrong=wrong)
+        commit, files, wrong = verified_sink(options.location)
+        report = Report(options.location, commit=commit, checked={"data files": files}, wrong=wrong)
     else:
         report = verified(options.location)
     if options.json:

@@ -175,6 +175,21 @@ def test_a_store_that_is_damaged_is_found_though_the_job_would_come_back(windrow
     assert windrow("verify", job).code == 0
 
 
+def test_of_a_sink_the_last_published_commit_is_shown(windrow: Run, tmp_path: Path) -> None:
+    with aggregate().open(
+        str(tmp_path / "job"), clock=ManualClock(), sink=wr.sinks.parquet(str(tmp_path / "out" / "panes"))
+    ) as op:
+        feed(op, range(30))
+    sink = tmp_path / "out" / "panes"
+    [report] = windrow("verify", sink, "--json").lines
+    assert report["commit"] == wr.read_panes(str(sink))["commit"].to_pylist()[-1] > 0
+    part = next(sink.glob("part-*"))
+    (tmp_path / "out" / "dead").mkdir()
+    shutil.copy(part, tmp_path / "out" / "dead")
+    code, _, err = windrow("verify", tmp_path / "out")
+    assert code == 1 and "is no windrow location" in err and "delete" not in err
+
+
 # -- doctor ---------------------------------------------------------------------------------------------------------
 
 
