@@ -4,7 +4,7 @@ values are none of it, and why."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -45,8 +45,36 @@ def joined(known: pa.Field, seen: pa.Field) -> pa.Field | None:
     return None if kind is None else pa.field(known.name, kind, metadata=_BEYOND if beyond else None)
 
 
-def brought(values: pa.Array | pa.ChunkedArray, known: pa.Field) -> Brought | None:
-    """Bring values to the type for them and what is known; None where these do not go together."""
+def compared(one: pa.Field, other: pa.Field) -> pa.Field | None:
+    """Choose the column in which values of two inputs are compared; None where they cannot be.
+
+    Next to floats, numbers with more digits than floats keep their type: no value of a float changes then that equals one.
+    """
+    kind = widened(one.type, other.type)
+    for field in (one, other):
+        if kind is not None and _is_beyond(field) and rounds(field.type, kind):
+            kind = None if pa.types.is_nested(kind) else field.type
+    beyond = _is_beyond(one) or _is_beyond(other)
+    return None if kind is None else pa.field(one.name, kind, metadata=_BEYOND if beyond else None)
+
+
+def brought(
+    values: pa.Array | pa.ChunkedArray, known: pa.Field, others: Sequence[pa.Field] = ()
+) -> Brought | None:
+    """Bring values to the type for them and what is known; None where these do not go together.
+
+    others: columns of other inputs with which the values are compared. A value that this would change is a misfit.
+    """
+    misfits: dict[int, str] = {}
+    for other in others:
+        common = compared(known, other)
+        judged = None if common is None else brought(values, common)
+        if judged is not None and judged.misfits:
+            misfits.update(judged.misfits)
+            values = without(values, judged.misfits)
+    if misfits:
+        rest = brought(values, known)
+        return None if rest is None else Brought(rest.values, rest.field, {**misfits, **rest.misfits})
     seen = plain_type(values.type)
     field = joined(known, pa.field(known.name, seen))
     if field is None:
@@ -54,6 +82,13 @@ def brought(values: pa.Array | pa.ChunkedArray, known: pa.Field) -> Brought | No
     if is_by_value(field, seen):
         return _by_value(values, field)
     return Brought(as_type(values, field.type), noted(field, [values]))
+
+
+def without(column: pa.Array | pa.ChunkedArray, rows: Mapping[int, str]) -> pa.Array | pa.ChunkedArray:
+    """The column with nulls in these rows."""
+    if not rows:
+        return column
+    return column.take(pa.array([None if i in rows else i for i in range(len(column))], pa.int64()))
 
 
 def is_by_value(column: pa.Field, kind: pa.DataType) -> bool:
@@ -123,6 +158,8 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
                 if _holds_beyond(part):
                     raise pa.ArrowInvalid("more digits than floats hold")
                 parts.append(as_type(part, kind))
+            elif pa.types.is_floating(part.type) and pa.types.is_decimal(kind):  # whose cast rounds
+                parts.append(part.cast(pa.int64()).cast(pa.decimal128(19)).cast(kind))
             else:
                 parts.append(part.cast(kind))
         except pa.ArrowInvalid:

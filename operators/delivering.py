@@ -324,7 +324,7 @@ class Delivering(Logic):
         return self._logic.view(stores, watermark_us, prefix)
 
 
-class _Marked:
+class _Marked(Needs):
     """What an operator needs of the columns of an input, which it gets with a mark."""
 
     def __init__(self, needs: Needs, mark: str) -> None:
@@ -344,6 +344,9 @@ class _Marked:
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return self._needs.refusal(name, kind, {**known, self._mark: self._field.type})
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return self._needs.compared_with(name)
 
 
 def _name(chosen: Chosen, table: pa.Table) -> str:

@@ -235,7 +235,7 @@ class OneInput(Definition):
         )
 
 
-class WholeMessages:
+class WholeMessages(Needs):
     """What an operator needs that keeps, or hands on, messages with all of their columns."""
 
     whole = True

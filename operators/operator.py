@@ -310,10 +310,17 @@ class Logic(ABC):
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, with position columns; tell what they let it tell."""
 
-    def admit(self, kv: KV, given: Input, table: pa.Table) -> pa.Table:
-        """Check what comes to an input from outside: the rows that can be counted, in the types that are known."""
+    def admit(
+        self, kv: KV, given: Input, table: pa.Table, beside: Mapping[str, pa.Table] | None = None
+    ) -> pa.Table:
+        """Check what comes to an input from outside: the rows that can be counted, in the types that are known.
+
+        beside: tables of other inputs in the same step
+        """
         time = None if given.time_made else given.event_time
-        return admitted(table, self.schema_of(kv, given.name), self.needs_of(kv, given.name, {}), time)
+        return admitted(
+            table, self.schema_of(kv, given.name), self.needs_of(kv, given.name, beside or {}), time
+        )
 
     def apart(self, before: KV) -> Logic:
         """The same for steps of which none has a key that another one has: the pieces of what is too much for one. before: the

@@ -223,11 +223,14 @@ class _Columns:
         if array is None or pa.types.is_integer(array.type):
             array = _whole_numbers(values, known.type) or array
         placed = array is not None and without_place(array.type) is None
-        found = brought(array, known) if placed else None
+        found = brought(array, known, self._others(name)) if placed else None
         if found is not None and not found.misfits and self._refusal(found.field) is None:
             self._fields[name] = found.field
             return found.values
         return self._one_by_one(name, values)
+
+    def _others(self, name: str) -> Sequence[pa.Field]:
+        return self._needs.compared_with(name) if name in self._named else ()
 
     def field(self, name: str, kind: pa.DataType) -> pa.Field:
         """A column of the slice, with what is noted of it."""
@@ -262,11 +265,11 @@ class _Columns:
             array = _whole_numbers([value], known.type) or array
         if array is None or without_place(array.type) or (of_text and array.null_count):
             return f"which {'cannot be read' if pa.types.is_null(known.type) else f'is no {known.type}'}"
-        found = brought(array, known)
+        found = brought(array, known, self._others(name))
         if found is None:
             return f"which is no {known.type}"
         if found.misfits:
-            return f"which is no {found.field.type} without loss"
+            return f"which is no {found.misfits[0].rpartition(' is no ')[2]}"
         refusal = self._refusal(found.field)
         if refusal is not None:
             return refusal

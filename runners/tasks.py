@@ -409,7 +409,9 @@ def ingest_rows(logic: Logic, overlay: Overlay, rows: pa.Table, now_us: int) -> 
         return StepResult()
     attempt = Overlay(overlay)
     definition = logic.definition
-    tables = {name: logic.admit(overlay, definition.input(name), table) for name, table in tables.items()}
+    for name, table in tables.items():
+        others = {other: columns for other, columns in tables.items() if other != name}
+        tables = {**tables, name: logic.admit(overlay, definition.input(name), table, others)}
 
     def step(kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
         return logic.ingest(kv, tables, now_us)

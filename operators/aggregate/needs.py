@@ -18,11 +18,11 @@ from windrow.operators.aggregations.needs import (
     mentioned,
     refusal_of,
 )
-from windrow.operators.steps.learning import check_types, key_refusal, missing
+from windrow.operators.steps.learning import Needs, check_types, key_refusal, missing
 from windrow.operators.steps.making import made_schema, raw
 
 
-class AggregateNeeds:
+class AggregateNeeds(Needs):
     """Of an aggregate: keys, event time, ids, what is aggregated or filtered by."""
 
     def __init__(self, definition: AggregateDefinition) -> None:

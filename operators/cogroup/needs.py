@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from windrow.core.column_types import compared
 from windrow.core.inputs import Input
-from windrow.core.types import widened
 from windrow.operators.cogroup.united import United
+from windrow.operators.steps.learning import Needs
 
 
-class InputNeeds:
+class InputNeeds(Needs):
     """What an aggregate of that input alone would need; what columns share with those of other inputs has to be of one type.
 
     others: what is known of the columns of the other inputs
@@ -35,16 +36,24 @@ class InputNeeds:
         own = self._own.refusal(name, kind, known)
         if own is not None:
             return own
+        for other, theirs in self._partners(name):
+            if compared(theirs, pa.field(name, kind)) is None:
+                return (
+                    f"column {name!r} is {kind}, and {theirs.name!r} of input {other!r} is {theirs.type}, which "
+                    "do not go together: cast one of them"
+                )
+        return None
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return [field for _, field in self._partners(name)]
+
+    def _partners(self, name: str) -> Iterator[tuple[str, pa.Field]]:
+        """(input, column) of the others that share a column of the united rows with this one."""
         mine = {
             called for called, column in self._united.places(self._given, [name]).items() if column == name
         }
         for other, schema in self._others.items():
             places = self._united.places(self._united.definition.input(other), schema.names)
             for called in mine & places.keys():
-                theirs = places[called]
-                if theirs in schema.names and widened(schema.field(theirs).type, kind) is None:
-                    return (
-                        f"column {name!r} is {kind}, and {theirs!r} of input {other!r} is {schema.field(theirs).type}, which "
-                        "do not go together: cast one of them"
-                    )
-        return None
+                if places[called] in schema.names:
+                    yield other, schema.field(places[called])

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.aggregation import Aggregation
+from windrow.core.column_types import compared
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.positions import Ids
 from windrow.core.time import to_datetime
-from windrow.core.types import as_type, widened
+from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.needs import AggregateNeeds
 from windrow.operators.aggregations.calculation import with_columns_of
@@ -215,22 +216,23 @@ class United:
         return self._schema
 
     def _schema_over(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-        types: dict[str, pa.DataType] = dict.fromkeys(self.definition.by, pa.null())
+        fields = {name: pa.field(name, pa.null()) for name in self.definition.by}
         first: dict[str, str] = {}
         for given in self.definition.inputs:
             schema = schemas.get(given.name, pa.schema([]))
             for name, own in self.places(given, schema.names).items():
                 if own not in schema.names:
                     continue
-                kind = schema.field(own).type
-                both = widened(types.get(name, pa.null()), kind)
+                before = fields.get(name, pa.field(name, pa.null()))
+                both = compared(before, schema.field(own))
                 if both is None:
                     raise TypeClash(
-                        f"column {own!r} of input {given.name!r} of {self.definition.name!r} is {kind}, and "
-                        f"{types[name]} in input {first[name]!r}, which do not go together: cast one of them"
+                        f"column {own!r} of input {given.name!r} of {self.definition.name!r} is {schema.field(own).type}, "
+                        f"and {before.type} in input {first[name]!r}, which do not go together: cast one of them"
                     )
-                types[name] = both
+                fields[name] = both
                 first.setdefault(name, given.name)
+        types = {name: field.type for name, field in fields.items()}
         types |= {TIME: pa.int64(), **{marker(i.name): pa.bool_() for i in self.definition.inputs}}
         types |= {} if self.one.where is None else {PASSES: pa.bool_()}
         types |= {} if self.one.ids is None else {WHICH: pa.string()}

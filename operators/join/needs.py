@@ -15,10 +15,10 @@ from windrow.operators.aggregate.sessions.own_gaps import gap_refused
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, Names, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.steps.learning import check_filter, condition_refusal, key_refusal, missing
+from windrow.operators.steps.learning import Needs, check_filter, condition_refusal, key_refusal, missing
 
 
-class JoinNeeds:
+class JoinNeeds(Needs):
     """Of one input of a join: keys, event time, what the condition names. All messages are kept whole."""
 
     whole = True
@@ -106,6 +106,16 @@ class JoinNeeds:
         types = {**known, name: kind}
         refusal = gap_refused(self._gap, types) or condition_refusal(self._asked, name, types)
         return refusal or self._pairs_refusal(name, types)
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        itself, sides, on = self._definition.is_self_join, self._sides, self._definition.on
+        partners = [
+            (sides[1 - side], pair[1 - side])
+            for pair in on
+            for side in ((0, 1) if itself else (self._side,))
+            if pair[side] == name and not (itself and pair[1 - side] == name)
+        ]
+        return [schema.field(partner) for schema, partner in partners if partner in schema.names]
 
     def _pairs_refusal(self, name: str, types: Mapping[str, pa.DataType]) -> str | None:
         """Why the condition on pairs cannot be computed where a column is of that type."""

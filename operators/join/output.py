@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import IntArray
+from windrow.core.column_types import compared
 from windrow.core.errors import ReservedColumn, TypeClash
 from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
-from windrow.core.types import as_type, widened
+from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.filed_rows import empty_rows
@@ -81,7 +82,7 @@ class Columns:
     ) -> Columns:
         """From the schemas of both inputs; one that was never seen has keys and event time. `given`: names that stay."""
         keys = tuple(
-            (a, a, b, _common(definition, _type(left, a), _type(right, b), a, b)) for a, b in definition.on
+            (a, a, b, _common(definition, _field(left, a), _field(right, b))) for a, b in definition.on
         )
         called = named(definition, left.names, right.names, given)
         if definition.how in ("semi", "anti"):
@@ -174,19 +175,19 @@ def _indices(rows: IntArray) -> pa.Array:
     return pa.array(rows, mask=rows == NOBODY)
 
 
-def _type(schema: pa.Schema, name: str) -> pa.DataType:
-    return schema.field(name).type if name in schema.names else pa.null()
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    return schema.field(name) if name in schema.names else pa.field(name, pa.null())
 
 
-def _common(definition: JoinDefinition, a: pa.DataType, b: pa.DataType, left: str, right: str) -> pa.DataType:
+def _common(definition: JoinDefinition, a: pa.Field, b: pa.Field) -> pa.DataType:
     """The type in which two keys are compared."""
-    kind = widened(a, b)
-    if kind is None:
+    common = compared(a, b)
+    if common is None:
         raise TypeClash(
-            f"key {left!r} of {definition.left.name!r} is {a}, key {right!r} of {definition.right.name!r} is {b}, which "
-            "cannot be compared: cast one of them before it reaches the join"
+            f"key {a.name!r} of {definition.left.name!r} is {a.type}, key {b.name!r} of {definition.right.name!r} is {b.type}, "
+            "which cannot be compared: cast one of them before it reaches the join"
         )
-    return kind
+    return common.type
 
 
 def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from windrow.operators.aggregations.needs import check_columns, mentioned, refus
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import check_filter, condition_refusal
+from windrow.operators.steps.learning import Needs, check_filter, condition_refusal
 
 
 class OverNeeds(WholeMessages):
@@ -106,7 +106,7 @@ class MarkerNeeds(OverNeeds):
         return refusal or super().refusal(name, kind, known)
 
 
-class PartnerNeeds:
+class PartnerNeeds(Needs):
     """What is needed of an input, whose keys are compared with those of the other one. other: what is known of its columns."""
 
     def __init__(self, needs: OverNeeds, by: tuple[str, ...], other: pa.Schema | None) -> None:
@@ -129,6 +129,10 @@ class PartnerNeeds:
             if widened(kind, theirs) is None:
                 return f"key {name!r} is {kind}, in the other input it is {theirs}, which cannot be compared"
         return self._needs.refusal(name, kind, known)
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        other = self._other
+        return [other.field(name)] if other is not None and name in self._by and name in other.names else ()
 
 
 def _may_be_times(kind: pa.DataType) -> bool:

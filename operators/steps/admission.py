@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from windrow.core.column_types import brought
+from windrow.core.column_types import brought, without
 from windrow.core.errors import TypeClash
 from windrow.core.faults import faults, without_place
 from windrow.core.types import is_text
@@ -38,12 +38,12 @@ def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time:
         if name not in needed or (name == event_time and not _is_checked(field.type)):
             continue
         found = faults(column)
-        whole = column = _without(column, found)
+        whole = column = without(column, found)
         if name != event_time:
             before = (
                 pa.field(name, pa.null()) if known is None or name not in known.names else known.field(name)
             )
-            fitted = brought(column, before)
+            fitted = brought(column, before, needs.compared_with(name))
             if fitted is not None:  # else it is refused where it is learnt
                 column, field, found = fitted.values, fitted.field, {**fitted.misfits, **found}
         if found or column is not whole or field is not table.schema.field(i):
@@ -67,13 +67,6 @@ def check_places(schema: pa.Schema, needs: Needs) -> None:
 def _is_checked(kind: pa.DataType) -> bool:
     """True if event times of that type may be none that can be read."""
     return is_text(kind) or (pa.types.is_temporal(kind) and getattr(kind, "unit", "s") not in _READ_UNITS)
-
-
-def _without(column: pa.ChunkedArray, rows: dict[int, str]) -> pa.ChunkedArray:
-    """The column with nulls in these rows."""
-    if not rows:
-        return column
-    return column.take(pa.array([None if i in rows else i for i in range(len(column))], pa.int64()))
 
 
 def _marked(made: pa.Table, given: pa.Table, wrong: dict[int, str]) -> pa.Table:

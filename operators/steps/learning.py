@@ -197,8 +197,12 @@ class Needs(Protocol):
         """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
         ...
 
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        """List the columns of other inputs with which the values of a column are compared, as they are known."""
+        return ()
 
-class Together:
+
+class Together(Needs):
     """What several operators need of the columns of an input that all of them take."""
 
     def __init__(self, needs: Sequence[Needs]) -> None:
@@ -221,8 +225,11 @@ class Together:
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return next((why for n in self._needs if (why := n.refusal(name, kind, known)) is not None), None)
 
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return [field for needs in self._needs for field in needs.compared_with(name)]
 
-class HandedOn:
+
+class HandedOn(Needs):
     """What an operator needs of the columns of an input of another one, whose rows it takes.
 
     called: the names of a column in these rows. as_they_are: the rows are the messages, under the names that they came with.
@@ -245,3 +252,6 @@ class HandedOn:
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return self._needs.refusal(name, kind, known) if self._as_they_are else None
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return [field for called in self._called(name) for field in self._needs.compared_with(called)]

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.between import Ticks
+from windrow.core.column_types import compared, noted
 from windrow.core.errors import InputError, TypeClash
 from windrow.core.frames import RangeBetween
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, show_instant
-from windrow.core.types import as_type, widened
+from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.anchors.pending import AT, Pending, ticks
@@ -287,8 +288,7 @@ class AnchoredOvers(OneInputLogic):
         both = []
         for name in self.definition.by:
             sides = [combine(t.column(name)) for t in (rows, anchors)]
-            kind = widened(sides[0].type, sides[1].type)
-            assert kind is not None
+            kind = _comparable(*(noted(pa.field(name, side.type), [side]) for side in sides))
             both.append(pa.concat_arrays([as_type(side, kind) for side in sides]))
         if not both:
             return np.zeros(total, dtype=np.int64), 1
@@ -311,7 +311,7 @@ class AnchoredOvers(OneInputLogic):
         other = self._known(kv, progress, 1 - side) if len(self.readings) > 1 else None
         for name in self.definition.by:
             if other is not None and name in schema.names and name in other.names:
-                _comparable(name, schema.field(name).type, other.field(name).type)
+                _comparable(schema.field(name), other.field(name))
         if side == 0:
             progress.schema = schema
         elif known is None or not schema.equals(known, check_metadata=True):
@@ -366,7 +366,7 @@ class AnchoredOvers(OneInputLogic):
         if isinstance(self.definition.anchors, Ticks):
             return pa.schema(self.fields(kept))
         for name in self.definition.by:
-            _comparable(name, source.field(name).type, markers.field(name).type)
+            _comparable(source.field(name), markers.field(name))
         return pa.schema(self.fields(kept, markers))
 
     def made(self, kv: KV) -> pa.Schema | None:
@@ -407,8 +407,8 @@ class AnchoredOvers(OneInputLogic):
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
         found: list[tuple[str, tuple[pa.DataType, ...]]] = []
         for key in self.definition.by:
-            kinds = [inputs[given.name].field(key).type for given in self.definition.inputs]
-            found.append((key, (_comparable(key, *kinds),)))
+            columns = [inputs[given.name].field(key) for given in self.definition.inputs]
+            found.append((key, (_comparable(*columns),)))
         return found
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
@@ -422,11 +422,12 @@ class AnchoredOvers(OneInputLogic):
         return AnchoredView(self, stores, watermark_us, prefix)
 
 
-def _comparable(name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _comparable(one: pa.Field, other: pa.Field) -> pa.DataType:
     """The type in which keys of both inputs are compared."""
-    kind = widened(one, other)
-    if kind is None:
+    common = compared(one, other)
+    if common is None:
         raise TypeClash(
-            f"key {name!r} is {one} in one input and {other} in the other, which cannot be compared: cast one of them"
+            f"key {one.name!r} is {one.type} in one input and {other.type} in the other, which cannot be compared: cast one of "
+            "them"
         )
-    return kind
+    return common.type
