@@ -47,11 +47,6 @@ def header_of(kind: Kind, payload: Sequence[bytes | memoryview], version: int = 
     return _HEADER.pack(MAGIC, kind, version, _checksum(kind, version, *payload), size)
 
 
-def version_of(data: bytes) -> int:
-    """What the frame at the beginning says of its version; 0 where it has no header."""
-    return int(_HEADER.unpack_from(data)[2]) if len(data) >= HEADER_SIZE else 0
-
-
 def length_of(head: bytes) -> int:
     """Bytes of the payload after a header; 0 where that is cut short."""
     return int(_HEADER.unpack(head)[-1]) if len(head) == HEADER_SIZE else 0

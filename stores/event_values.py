@@ -1,11 +1,11 @@
 """The value of a stretch of kept messages: an Arrow table, of as few bytes as its columns need (`stores/events.py`).
 
-    u8 1, u32 rows, Arrow stream of the rows
-    u8 2 or 3, u32 rows, u16 columns, u8 how for each of them, u32 length, Arrow stream of one row, Arrow stream of what is
-    kept of the others
+    u8 1, u32 rows, u16 0, Arrow stream of the rows
+    u8 1, u32 rows, u16 columns, u8 how for each of them, u32 length, Arrow stream of one row, Arrow stream of what is kept
+    of the others
 
 how: 0, the column; 1, nothing, each row has the value of the one row; 2, nothing, it is the event time; 3, whole numbers less
-that of the one row; 4, the last bytes of texts, as whole numbers: before them is what the one row has. 3 and 4 are of format 3.
+that of the one row; 4, the last bytes of texts, as whole numbers: before them is what the one row has.
 
 Numbers near each other, and texts that differ at their end, as numbered ones do, take half of the bytes so, and what is left
 of them RocksDB takes as it is: of others it would compress each as often as it is written.
@@ -26,12 +26,12 @@ from windrow.core.arrays import extremes, in_bits, is_one, letters_of, width_of
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
 
-FORMAT, SAME_FORMAT, IN_FULL = 3, 2, 1
+FORMAT = 1
 #: The column of event times, int64 microseconds.
 TIME = "__time"
 #: Of fewer rows all columns are kept, of fewer than the second also numbers and texts: less would take more time than bytes.
 _ENOUGH, _MANY = 256, 2_048
-_HEAD, _COLUMNS, _LENGTH = struct.Struct(">BI"), struct.Struct(">H"), struct.Struct(">I")
+_HEAD, _LENGTH = struct.Struct(">BIH"), struct.Struct(">I")
 _KEPT, _SAME, _OF_TIME, _LESS, _ENDS = range(5)
 _DAMAGE = (pa.ArrowException, OSError, struct.error, KeyError, ValueError, TypeError)
 #: Bytes of what is kept of numbers, and of texts.
@@ -71,12 +71,11 @@ class Encoder:
         """The value of some rows of `kept`."""
         sink = pa.BufferOutputStream()
         if any(self._how):
-            form = FORMAT if max(self._how) > _OF_TIME else SAME_FORMAT
-            sink.write(_HEAD.pack(form, len(part)) + _COLUMNS.pack(len(self._how)) + self._how)
+            sink.write(_HEAD.pack(FORMAT, len(part), len(self._how)) + self._how)
             sink.write(_LENGTH.pack(len(self._one)))
             sink.write(self._one)
         else:
-            sink.write(_HEAD.pack(IN_FULL, len(part)))
+            sink.write(_HEAD.pack(FORMAT, len(part), 0))
         _write(sink, part)
         value: bytes = sink.getvalue().to_pybytes()
         return value
@@ -163,13 +162,11 @@ class Value:
 
 
 def opened(value: bytes) -> Value:
-    if value[:1] > bytes((FORMAT,)):
-        raise NewerFormat(
-            f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-        )
+    if value[:1] != bytes((FORMAT,)):
+        raise NewerFormat(f"kept messages of format {value[0]}, this windrow reads {FORMAT}: upgrade windrow")
     try:
-        form, rows = _HEAD.unpack_from(value)
-        found = _opened(pa.py_buffer(value)[_HEAD.size :], form)
+        _, rows, columns = _HEAD.unpack_from(value)
+        found = _opened(pa.py_buffer(value)[_HEAD.size :], columns)
     except _DAMAGE as error:
         raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
     if len(found) != rows:
@@ -177,15 +174,13 @@ def opened(value: bytes) -> Value:
     return found
 
 
-def _opened(data: pa.Buffer, form: int) -> Value:
+def _opened(data: pa.Buffer, columns: int) -> Value:
     """What is behind the head of a value."""
-    if form == IN_FULL:
+    if not columns:
         whole = pa.ipc.open_stream(data).read_all()
         return Value(dict.fromkeys(whole.column_names, _KEPT), whole, whole)
-    many = _COLUMNS.unpack_from(data)[0]
-    at = _COLUMNS.size + many
-    hows, length = data[_COLUMNS.size : at].to_pybytes(), _LENGTH.unpack_from(data, at)[0]
-    at += _LENGTH.size
+    hows, length = data[:columns].to_pybytes(), _LENGTH.unpack_from(data, columns)[0]
+    at = columns + _LENGTH.size
     one = pa.ipc.open_stream(data[at : at + length]).read_all()
     kept = pa.ipc.open_stream(data[at + length :]).read_all()
     return Value(dict(zip(one.column_names, hows, strict=True)), one, kept)

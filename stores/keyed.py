@@ -9,7 +9,7 @@
     b <stretch i64><run u64><block u32>    an Arrow record batch of its rows
 
 stretch: the event time at which it begins, as in `stores/events.py`; a run is what a step filed for it, or several runs that
-were merged; one of format 1 does not say which bytes it has, one of format 2 has no index. Who looks for keys reads what runs
+were merged. Who looks for keys reads what runs
 there are of the stretches in reach, and of each run the blocks in which the keys lie: its index says so, which the process
 holds (`stores/decoded.py`). Of a run of which much is looked at all is read, and held. Where there is no room the first hashes
 of the blocks say in which ones the keys may lie.
@@ -38,7 +38,7 @@ from windrow.stores.decoded import DECODED, Held, name_of
 from windrow.stores.events import TIME, Stretches, by_stretch
 from windrow.stores.kv import KV, Batch
 
-FORMAT = 3
+FORMAT = 1
 #: The column of hashes of keys.
 HASH = "__hash"
 #: So many runs of a size become one; those of fewer rows than `SMALL` are all of one size.
@@ -60,7 +60,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint32]
 class _Run(NamedTuple):
     """A run of a stretch: its key without the letter, and what is known of it. fences: the first hash of each block.
 
-    digest: of its bytes; empty where it does not say. size: rows of a block, 0 where it has no index.
+    digest: of its bytes. size: rows of a block, 0 where it has no index.
     """
 
     key: bytes
@@ -235,7 +235,7 @@ class KeyedEvents:
             at += len(own)
             if part.held is not None:
                 yield [part], part.held
-            elif len(own) == len(part.run.fences) and part.run.digest:
+            elif len(own) == len(part.run.fences):
                 rows = _table(self.cf, part.run.schema, own)
                 held.put(part.run.digest, rows)
                 yield [part], rows
@@ -360,7 +360,7 @@ def _distinct(hashes: Hashes, low: IntArray, high: IntArray) -> tuple[Hashes, In
 
 def _more(held: Held, run: _Run, blocks: IntArray) -> IntArray:
     """These blocks, or all, where the run is held then."""
-    much = run.digest and MUCH * len(blocks) >= len(run.fences) and held.has_room(run.nbytes)
+    much = MUCH * len(blocks) >= len(run.fences) and held.has_room(run.nbytes)
     return np.arange(len(run.fences)) if much else blocks
 
 
@@ -392,18 +392,16 @@ def _edges(own: Hashes, asked: Hashes) -> tuple[IntArray, IntArray]:
 
 
 def _opened(key: bytes, value: bytes) -> _Run:
-    if value[:1] > bytes((FORMAT,)):
-        raise NewerFormat(
-            f"kept messages of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-        )
+    if value[:1] != bytes((FORMAT,)):
+        raise NewerFormat(f"kept messages of format {value[0]}, this windrow reads {FORMAT}: upgrade windrow")
     try:
-        version, rows, nbytes, first_us, last_us, blocks = _HEAD.unpack_from(value)
+        _, rows, nbytes, first_us, last_us, blocks = _HEAD.unpack_from(value)
         end = _HEAD.size + 4 * blocks
         fences = np.frombuffer(value[_HEAD.size : end], dtype=">u4").astype(np.uint32)
-        digest = value[end : end + _DIGEST_BYTES] if version > 1 else b""
-        end += len(digest)
-        size, indexed = _MORE.unpack_from(value, end) if version > 2 else (0, 0)
-        schema = _schema(value[end + _MORE.size if version > 2 else end :])
+        digest = value[end : end + _DIGEST_BYTES]
+        end += _DIGEST_BYTES
+        size, indexed = _MORE.unpack_from(value, end)
+        schema = _schema(value[end + _MORE.size :])
         return _Run(key, rows, nbytes, first_us, last_us, fences, digest, size if indexed else 0, schema)
     except (pa.ArrowInvalid, OSError, struct.error, ValueError) as error:
         raise CorruptState(f"a run of {len(value)} bytes cannot be read: {error}") from error

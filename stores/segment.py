@@ -1,10 +1,9 @@
 """A segment: what one shard changed in one commit, as one file.
 
-    envelope(SEGMENT, msgpack [commit, shard, extra, batch])            batch as `Batch.encode`
-    envelope(SEGMENT, 2, msgpack [commit, shard, extra, size, batch])   batch of `size` bytes, in one Zstandard frame
-    envelope(SEGMENT, 3, msgpack [commit, shard, extra, batch, more])   one after the other, `more` False in the last: parts of
-                                                                        a batch that is large, in the order in which they are
-                                                                        to be applied
+    envelope(SEGMENT, msgpack [commit, shard, extra, size, more, batch])   batch as `Batch.encode`
+
+size: bytes of a batch that is in one Zstandard frame, 0 of others. more: True if another envelope follows, with the next part
+of a batch that is large; parts are applied in their order.
 
 A task writes its segment under a name of its own and reports the digest; only the commit record that names
 both makes it count. So a segment is written whole or not at all, and is checked against the digest of the
@@ -24,13 +23,11 @@ import msgpack
 import pyarrow as pa
 import xxhash
 
-from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, seal, unsealed, version_of
+from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, unsealed
 from windrow.core.errors import CorruptState
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch, Changes
 
-#: Format versions of a segment whose batch is compressed, or in parts.
-COMPRESSED, IN_PARTS = 2, 3
 #: A batch of more bytes is written in parts of about so many: then it is in memory once, not four times.
 PART_BYTES = 16 << 20
 #: What stands before a batch is not more than so many bytes, but rarely.
@@ -45,13 +42,10 @@ def encode_segment(
     commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None = None, *, compress: bool = False
 ) -> bytes:
     """The bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
-    if not compress:
-        return b"".join(_pieces(commit, shard, extra, batch, batch.nbytes))
-    data = batch.encode()
-    packed = pa.compress(data, codec="zstd", asbytes=True)
-    return seal(
-        Kind.SEGMENT, msgpack.packb([commit, shard, dict(extra or {}), len(data), packed]), COMPRESSED
-    )
+    data, size = batch.packed(batch.nbytes), 0
+    if compress:
+        data, size = pa.compress(data, codec="zstd", asbytes=True), len(data)
+    return b"".join(_pieces(commit, shard, extra, data, size))
 
 
 def decode_segment(data: bytes) -> tuple[int, int, Batch, dict[str, Any]]:
@@ -74,15 +68,11 @@ def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dic
         file.seek(-len(head), os.SEEK_CUR)  # read at once, it is not copied
         data = file.read(min(HEADER_SIZE + length_of(head), left))
         left -= len(data)
-        payload, about, more = unsealed(Kind.SEGMENT, data, IN_PARTS), list[Any](), False
+        payload = unsealed(Kind.SEGMENT, data)
         try:
-            commit, shard, extra, *about = _fields(payload)
-            if version_of(data) == IN_PARTS:
-                batch, more = about
-            else:
-                *size, batch = about
-                if size:
-                    batch = pa.decompress(batch, size[0], codec="zstd", asbytes=True)
+            commit, shard, extra, size, more, batch = _fields(payload)
+            if size:
+                batch = pa.decompress(batch, size, codec="zstd", asbytes=True)
         except (ValueError, TypeError, IndexError, msgpack.UnpackException, OSError) as error:
             raise CorruptState(f"a segment of {len(data)} bytes cannot be read: {error}") from error
         if left and not more:
@@ -98,18 +88,16 @@ def _fields(payload: memoryview) -> list[Any]:
     reader.feed(payload[:HEAD_BYTES])
     try:
         count = reader.read_array_header()
-        fields = [reader.unpack() for _ in range(3)]
+        fields = [reader.unpack() for _ in range(5)]
         width = _WIDTHS.get(payload[reader.tell()], 0)
     except msgpack.OutOfData:
         width = 0
     if not width:
         return list(msgpack.unpackb(payload, strict_map_key=False))
     first = reader.tell() + 1 + width
-    end = first + int.from_bytes(payload[first - width : first], "big")
-    fields += [payload[first:end], *([msgpack.unpackb(payload[end:])] if end < len(payload) else [])]
-    if len(fields) != count:
-        raise ValueError(f"it has {len(fields)} fields, and says {count}")
-    return fields
+    if (count, first + int.from_bytes(payload[first - width : first], "big")) != (6, len(payload)):
+        raise ValueError(f"it has {count} fields, and not as many bytes as they say")
+    return [*fields, payload[first:]]
 
 
 def _encode_parts(
@@ -118,30 +106,31 @@ def _encode_parts(
     """The bytes of a segment, in parts where the batch is large."""
     size = batch.nbytes
     if size <= PART_BYTES:
-        yield from _pieces(commit, shard, extra, batch, size)
+        yield from _pieces(commit, shard, extra, batch.packed(size))
         return
     parts = batch.parts(PART_BYTES)
     part = next(parts, None)
     while part is not None:
         following = next(parts, None)
-        yield from _pieces(commit, shard, extra, part, PART_BYTES, following is not None)
+        yield from _pieces(commit, shard, extra, part.packed(PART_BYTES), more=following is not None)
         part = following
 
 
 def _pieces(
-    commit: int, shard: int, extra: Mapping[str, Any] | None, batch: Changes, size: int, *more: bool
+    commit: int,
+    shard: int,
+    extra: Mapping[str, Any] | None,
+    data: bytes | memoryview,
+    size: int = 0,
+    more: bool = False,
 ) -> list[bytes | memoryview]:
-    """msgpack [commit, shard, extra, batch, ...] in its envelope, without a copy of the batch.
-
-    size: about so many bytes are in it. more: of a part, if more follow
-    """
-    data, packer = batch.packed(size), msgpack.Packer(autoreset=False)
-    packer.pack_array_header(4 + len(more))
-    for field in (commit, shard, dict(extra or {})):
+    """msgpack [commit, shard, extra, size, more, batch] in its envelope, without a copy of the batch, which is `data`."""
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(6)
+    for field in (commit, shard, dict(extra or {}), size, more):
         packer.pack(field)
-    about = packer.bytes() + _bytes_header(len(data))
-    pieces = [about, data, *(msgpack.packb(field) for field in more)]
-    return [header_of(Kind.SEGMENT, pieces, IN_PARTS if more else 1), *pieces]
+    pieces = [packer.bytes() + _bytes_header(len(data)), data]
+    return [header_of(Kind.SEGMENT, pieces), *pieces]
 
 
 def _bytes_header(size: int) -> bytes:

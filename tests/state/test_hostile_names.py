@@ -20,7 +20,7 @@ from tests.deep import usually
 from windrow.checkpoint import lifecycle, records
 from windrow.checkpoint.backup import backup
 from windrow.checkpoint.verify import verify
-from windrow.core.envelope import Kind, seal, unseal, version_of
+from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, WindrowError
 from windrow.stores.files import inside
 from windrow.testing import ManualClock
@@ -102,8 +102,8 @@ def with_text(value: Any, path: Path_, text: str) -> Any:
     return changed
 
 
-def sealed(kind: Kind, data: bytes, value: Any) -> bytes:
-    return seal(kind, msgpack.packb(value), version_of(data))
+def sealed(kind: Kind, value: Any) -> bytes:
+    return seal(kind, msgpack.packb(value))
 
 
 def newest(job: Path, pattern: str) -> list[tuple[Path, Any]]:
@@ -135,7 +135,7 @@ def put(job: Path, pattern: str, name: str, change: Callable[[Any], Any]) -> Non
     path, kind = job / name, FILES[pattern]
     data = path.read_bytes()
     body = msgpack.unpackb(unseal(kind, data, 9), strict_map_key=False)
-    data = sealed(kind, data, change(body))
+    data = sealed(kind, change(body))
     path.unlink()
     if kind == Kind.SNAPSHOT_MANIFEST:
         shard, commit, _ = path.name.split("-")

@@ -240,7 +240,7 @@ def test_columns_that_came_later_or_widened_are_merged_in_one_type() -> None:
             rows = rows.append_column("y", pa.array(["new"]))
         events.add(kv, rows, number)
     [(_, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
-    assert value[0] == 3
+    assert value[0] == 1
     found = events.read_keys(kv, np.array([7], dtype=np.uint32), np.array([0]), np.array([9]))
     assert found is not None and sorted(found.column("x").to_pylist()) == [float(n) for n in range(FAN)]
     assert found.filter(found.column("x").to_numpy() > 1).column("y").to_pylist() == ["new", "new"]
@@ -253,7 +253,7 @@ def test_hashes_are_these_for_good() -> None:
 @pytest.mark.parametrize(
     ("letter", "damage", "error"),
     [
-        (b"i", lambda value: b"\x04" + value[1:], NewerFormat),
+        (b"i", lambda value: b"\x02" + value[1:], NewerFormat),
         (b"i", lambda value: value[:40], CorruptState),
         (b"i", lambda value: value[:20], CorruptState),
         (b"b", lambda value: value[:20], CorruptState),
@@ -272,31 +272,6 @@ def test_a_newer_format_and_damage_are_told(letter: bytes, damage: Any, error: t
     kv.write(batch)
     with pytest.raises(error):
         look(events, kv, [(1, 0, 10)])
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_run_of_former_formats_has_no_index_and_is_read(version: int, decoded: Decoded) -> None:
-    kv, events = MemoryKV(["k"]), store()
-    rows = table([(n, n, 1) for n in range(4_000)])
-    events.add(kv, rows, 1)
-    [(key, value)] = list(kv.scan("k", b"i", b"j"))
-    schema, blocks = rows.schema.serialize().to_pybytes(), int.from_bytes(value[25:29], "big")
-    head = 29 + 4 * blocks  # u8, u32, u32, i64, i64, u32, and the hashes
-    assert value[head + 16 + 5 :] == schema and blocks > keyed.INDEXED
-    batch = Batch()
-    digest = value[head : head + 16] if version == 2 else b""
-    batch.put("k", key, bytes((version,)) + value[1:head] + digest + schema)
-    batch.delete("k", b"h" + key[1:])
-    kv.write(batch)
-    for _ in range(2):
-        assert look(events, kv, [(3, 0, 10), (4, 0, 10)]) == [3, 4]
-    everything = [(n, 0, 10) for n in range(4_000)]
-    assert look(events, kv, everything) == list(range(4_000))
-    assert len(decoded) == version - 1  # of format 1 it does not say which bytes it has
-    for number in range(2, FAN + 1):
-        events.add(kv, table([(10_000 * number + n, n, 1) for n in range(4_000)]), number)
-    assert [value[0] for _, value in kv.scan("k", b"i", b"j")] == [3]
-    assert look(events, kv, [(3, 0, 10)]) == [3, 20_003, 30_003, 40_003]
 
 
 @pytest.mark.parametrize("damage", [lambda value: value[:-4], lambda value: value[4:] + value[:4], None])

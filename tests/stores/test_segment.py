@@ -60,7 +60,7 @@ def test_the_same_step_gives_the_same_bytes_and_digest(tmp_path: Path) -> None:
 def test_a_segment_is_what_msgpack_makes_of_commit_shard_extra_and_batch(size: int) -> None:
     batch = some_batch()
     batch.put("messages", b"large", b"x" * size)
-    data = msgpack.packb([7, 3, EXTRA, batch.encode()])
+    data = msgpack.packb([7, 3, EXTRA, 0, False, batch.encode()])
     assert encode_segment(7, 3, batch, EXTRA) == seal(Kind.SEGMENT, data)
 
 
@@ -90,7 +90,7 @@ def test_a_segment_in_several_parts_is_read_part_by_part_and_torn_or_damaged_any
     batch.put_many("messages", [b"%d" % i for i in range(600)], [b"v"] * 600)
     digest = write_segment(path, 7, 3, batch, EXTRA)
     whole = path.read_bytes()
-    assert (whole[3], digest) == (3, digest_of(whole))
+    assert (whole[3], digest) == (1, digest_of(whole))
     parts = list(read_parts(path, digest))
     assert len(parts) > 2
     assert {(commit, shard, str(extra)) for commit, shard, _, extra in parts} == {(7, 3, str(EXTRA))}
@@ -119,7 +119,7 @@ def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_windrow_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=4))
+    (tmp_path / "s").write_bytes(seal(Kind.SEGMENT, b"anything", version=2))
     with pytest.raises(NewerFormat, match="upgrade windrow"):
         read_segment(tmp_path / "s")
 
@@ -131,16 +131,16 @@ def test_what_stands_before_a_batch_may_be_long(tmp_path: Path) -> None:
 
 
 def test_a_payload_that_is_no_segment_is_refused() -> None:
-    nothing = msgpack.packb([1, 2, {}, Batch().encode()])
+    nothing = msgpack.packb([1, 2, {}, 0, False, Batch().encode()])
     for payload in (
         b"",
         b"\xc1",
         msgpack.packb([1, 2, 3]),
-        msgpack.packb([1, 2, {}, b"\xc1"]),
+        msgpack.packb([1, 2, {}, 0, False, b"\xc1"]),
         b"\x01",
         nothing[:-1] + b"\x90\x90\x90",  # more than it says
         nothing[:-2],  # bytes that are not there
-        b"\x93" + nothing[1:],  # less than it has
+        b"\x95" + nothing[1:],  # less than it has
     ):
         with pytest.raises(CorruptState, match="cannot be read"):
             decode_segment(seal(Kind.SEGMENT, payload))
