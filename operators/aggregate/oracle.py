@@ -67,8 +67,6 @@ class AggregateOracle(PlainIntake):
             message.arguments |= own.of_kept(message.payload, [a for a in new if a in mine])
         for cell in self._sorted():
             cell.ended = False
-            if cell.sent is not None:
-                cell.sent = {alias: cell.sent.get(alias) for alias in definition.agg}
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         """Fire, tick, close and expire."""
@@ -290,7 +288,7 @@ class AggregateOracle(PlainIntake):
         cell.pending, cell.since_us = [], None
         if not cell.standing:
             return self._vanished(cell, timing)
-        unchanged = cell.sent is not None and same(cell.sent, values)
+        unchanged = cell.sent is not None and same(self._said(cell.sent), values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
@@ -299,7 +297,15 @@ class AggregateOracle(PlainIntake):
             if unchanged and not asked and not always and timing is not Timing.ON_TIME:
                 return []
             panes.append(
-                Pane(window, self._key(cell), cell.sent, timing, cell.panes - 1, False, Kind.RETRACT)
+                Pane(
+                    window,
+                    self._key(cell),
+                    self._said(cell.sent),
+                    timing,
+                    cell.panes - 1,
+                    False,
+                    Kind.RETRACT,
+                )
             )
         panes.append(Pane(window, self._key(cell), values, timing, cell.panes, is_last))
         cell.panes += 1
@@ -314,7 +320,12 @@ class AggregateOracle(PlainIntake):
         if sent is None:
             return []
         index = cell.panes - 1
-        return [Pane(shown(cell.window), self._key(cell), sent, timing, index, False, Kind.RETRACT)]
+        values = self._said(sent)
+        return [Pane(shown(cell.window), self._key(cell), values, timing, index, False, Kind.RETRACT)]
+
+    def _said(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """What was emitted of the aggregations that there are; of one that there was not then, null."""
+        return {alias: sent.get(alias) for alias in self.definition.agg}
 
     def _value(self, alias: str, cell: Cell, make: Callable[..., Any] = evaluate) -> Any:
         since, numbered = dict(self.definition.since_us), self.definition.numbered

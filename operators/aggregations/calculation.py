@@ -67,7 +67,7 @@ class Calculation:
         recomputed = dict.fromkeys(dict(getattr(definition, "recomputed_us", ())), START_OF_TIME_US)
         since: dict[str, int] = {**recomputed, **dict(getattr(definition, "since_us", ()))}
         self._since_us = tuple(since.items())
-        numbered = getattr(definition, "numbered", False)
+        self.numbered = numbered = getattr(definition, "numbered", False)
         #: Those whose windows are of messages: it is counted of how many they have seen.
         self._counted = tuple(since) if numbered else ()
         #: From when on messages are tried one by one that are kept, where an aggregation that has come raises on some.
@@ -245,12 +245,10 @@ class Calculation:
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}
         if self._counted and MESSAGES in columns:
-            return of_whole(
-                ordered, broken, {alias: self._saw_all(alias, columns) for alias in self._counted}
-            )
+            return of_whole(ordered, broken, {alias: self.saw_all(alias, columns) for alias in self._counted})
         return self.masked(ordered, broken, columns[START]) if START in columns else (ordered, broken)
 
-    def _saw_all(self, alias: str, columns: Mapping[str, pa.Array]) -> BoolArray:
+    def saw_all(self, alias: str, columns: Mapping[str, pa.Array]) -> BoolArray:
         """True for windows of messages that all came after their aggregation."""
         discarding = self.definition.emit.mode == "discarding"  # type: ignore[attr-defined]
         there = combine(columns[PENDING if discarding else MESSAGES]).to_numpy()

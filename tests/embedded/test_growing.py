@@ -383,6 +383,11 @@ def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObjec
         job.driver.restart(grown.recomputing() if data.draw(st.booleans()) else grown)
         for kind, value in data.draw(acts):
             job.act(kind, value)
+        if data.draw(st.booleans()):  # as it was
+            job.driver.next_offsets()
+            job.driver.restart(definition)
+            for kind, value in data.draw(acts):
+                job.act(kind, value)
         job.driver.drain()
         job.check()
 
@@ -553,3 +558,59 @@ def test_what_is_taken_back_is_what_was_emitted_whatever_went_and_came_in_betwee
         assert stands is None if kind == "INSERT" else values == stands, emitted
         stands = values if kind == "INSERT" else None
     assert stands == [9, None]
+
+
+@pytest.mark.parametrize("mode", ["accumulating", "retracting"])
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
+def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_came_in_between(
+    tmp_path: Path, beside: dict[str, Any], one_by_one: bool, mode: Any
+) -> None:
+    """In between a message of `a` changes nothing, none of `b` comes, and one of `c` changes what is emitted."""
+    agg = {"hi": wr.max("v"), "s": wr.sum("v"), "big": wr.count().where(wr.col("v") > 5)}
+    both, key_less = ("hi", "s", "big"), ("hi",)
+    lives: list[tuple[tuple[str, ...], list[tuple[str, int, int]]]] = [
+        (both, [("a", 1, 4), ("a", 21, 4), ("b", 1, 4), ("c", 1, 4), ("e", 1, 4)]),
+        (key_less, [("a", 1, 4), ("c", 1, 5), ("d", 1, 4)]),
+        (both, [("a", 11, 9), ("b", 1, 9), ("c", 1, 9), ("d", 1, 9), ("g", 1, 4), ("g", 21, 4)]),
+        (key_less, [("g", 1, 4)]),
+        (both, [("g", 11, 9), ("e", 1, 4), ("a", 1, 1)]),
+    ]
+    emitted = []
+    for names, messages in lives:
+        sessions = wr.Aggregate(
+            by="k",
+            event_time="t",
+            window=wr.session("10 seconds"),
+            agg={**{name: agg[name] for name in names}, **beside},
+            retention="1 day",
+            watermark=wr.explicit(),
+            emit=wr.Emit(early=wr.every_batch, mode=mode, only_if_changed=True),
+        )
+        with sessions.open(str(tmp_path), clock=ManualClock()) as op:
+            for n, (key, t, value) in enumerate(messages, 1):
+                op.add_message({"t": t * S, "k": key, "v": value})
+                if one_by_one or n == len(messages):
+                    emitted += op.get_result()
+                    op.flush()
+    stands: dict[Any, Any] = {}
+    taken_back = 0
+    for pane in emitted:
+        values, place = {**dict.fromkeys(both), **pane.values}, (pane.key["k"], pane.window)
+        if pane.kind.value == "INSERT":
+            assert mode == "accumulating" or place not in stands
+            stands[place] = values
+        else:
+            was = stands.pop(place)
+            assert {name: was[name] for name in pane.values} == pane.values, place
+            taken_back += 1
+    assert taken_back == (4 if mode == "accumulating" else 9)
+    last = {(key, w.start_us // S): [v[name] for name in both] for (key, w), v in stands.items()}
+    assert last == {
+        ("a", 1): [9, None, None],
+        ("b", 1): [9, None, None],
+        ("c", 1): [9, None, None],
+        ("d", 1): [9, None, None],
+        ("e", 1): [4, None, None],
+        ("g", 1): [9, None, None],
+    }

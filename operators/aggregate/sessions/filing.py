@@ -335,7 +335,7 @@ def _broken_where_they_meet(
     mine = parts.stored >= 0
     if not (logic.calculation.runs_code and mine.any()):
         return []
-    sessions = unfolded(logic.calculation, given.stored.rows(logic.definition.by, mine)).sessions
+    sessions = unfolded(logic.calculation, logic.spans, given.stored.rows(logic.definition.by, mine)).sessions
     begins = combine(sessions.column(START)).to_numpy()
     order = np.lexsort((begins, parts.stored[mine]))
     stored = without(taken(sessions, order), HOME, STANDS)

@@ -378,7 +378,7 @@ class SessionAggregator(StoredSessions, Grouping):
         """Fire these sessions; all rows after, in the order in which they were."""
         if not which.any():
             return rows
-        rows = unfolded(self.calculation, rows, which)
+        rows = unfolded(self.calculation, self.spans, rows, which)
         chosen = rows.where(which)
         ends = combine(chosen.sessions.column(END)).to_numpy()
         is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)

@@ -95,7 +95,7 @@ def merge_parts(
         touched, before = given.stored.rows(logic.definition.by, mine), parts.stored[mine]
         hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
         np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
-        whole = unfolded(logic.calculation, touched)
+        whole = unfolded(logic.calculation, logic.spans, touched)
         if logic.definition.full_state and logic.definition.emit.mode == "discarding":
             whole = told_apart(whole, before)
         panes, of_panes = whole.panes, before[whole.owner]

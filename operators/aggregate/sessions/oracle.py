@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -57,9 +56,6 @@ class SessionOracle(AggregateOracle):
         super().redefine(definition)
         if isinstance(definition.window, Session) and isinstance(definition.window.gap, int):
             self._next_gap_us = definition.window.gap
-        for cell in self._sorted():
-            values = [{alias: one.values.get(alias) for alias in definition.agg} for one in cell.emitted]
-            cell.emitted = [replace(one, values=v) for one, v in zip(cell.emitted, values, strict=True)]
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         self._dead, self._step = [], self._step + 1
@@ -364,7 +360,7 @@ class SessionOracle(AggregateOracle):
         cell.pending, cell.since_us = [], None
         inside = sorted(cell.emitted, key=lambda s: s.window.start_us)
         alone = len(inside) == 1 and inside[0].window == cell.window
-        unchanged = alone and same(inside[0].values, values)
+        unchanged = alone and same(self._said(inside[0].values), values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
@@ -374,7 +370,8 @@ class SessionOracle(AggregateOracle):
         key = self._key(cell)
         back = inside if emit.mode == "retracting" else [s for s in inside if s.window != cell.window]
         panes = [
-            Pane(self._shown(s.window), key, s.values, timing, s.index, False, Kind.RETRACT) for s in back
+            Pane(self._shown(s.window), key, self._said(s.values), timing, s.index, False, Kind.RETRACT)
+            for s in back
         ]
         panes.append(Pane(self._shown(cell.window), key, values, timing, cell.panes, is_last))
         if emit.mode != "discarding":

@@ -123,7 +123,7 @@ def taken_back(
     """Retractions of panes that stand, on no account but their own: before all that is told of what begins there."""
     table = panes.select([START, END, *definition.by])
     for field in calculation.output:
-        table = table.append_column(field.name, _said(definition, panes, field.name, field.type))
+        table = table.append_column(field.name, _said(panes, field.name, field.type))
     index = combine(panes.column(PANES)).to_numpy() - 1
     kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
     table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
@@ -190,7 +190,7 @@ def _unchanged(
         return unchanged
     of, some = pa.array(owner[at]), panes.take(pa.array(at))
     now = [column.take(of) for column in columns]
-    before = [_said(definition, some, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
+    before = [_said(some, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
     unchanged[owner[at]] = ~any_differ(before, now, len(at))
     return unchanged
 
@@ -222,23 +222,19 @@ def _told(
     taken = panes.take(pa.array(back))
     retractions = taken.select(fixed)
     for alias, column in zip(aliases, columns, strict=True):
-        retractions = retractions.append_column(alias, _said(definition, taken, alias, column.type))
+        retractions = retractions.append_column(alias, _said(taken, alias, column.type))
     former = combine(taken.column(PANES)).to_numpy() - 1
     kinds = back_kinds(definition, taken_back.alone[back])
     retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), kinds)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
 
 
-def _said(definition: AggregateDefinition, panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
-    """What panes said of an aggregation; of windows from before it came to the state, null."""
-    name, since_us = EMITTED + alias, dict(definition.since_us).get(alias)
+def _said(panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
+    """What panes said of an aggregation; of one that there was not then, null."""
+    name = EMITTED + alias
     if name not in panes.column_names:
         return pa.nulls(len(panes), kind)
-    said = as_type(combine(panes.column(name)), kind)
-    if since_us is None or definition.numbered:
-        return said
-    before = combine(panes.column(START)).to_numpy() < since_us
-    return said.take(pa.array(np.arange(len(panes)), mask=before))
+    return as_type(combine(panes.column(name)), kind)
 
 
 def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:

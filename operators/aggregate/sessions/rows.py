@@ -11,6 +11,7 @@ import pyarrow as pa
 from windrow.core import arrays
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.emitted import Spans, come_again, taken_along, values_said
 from windrow.operators.aggregate.sessions.extents import Extents, first_ending, holders
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregations.calculation import Calculation
@@ -118,7 +119,7 @@ class Stored(NamedTuple):
             mine = which[owner]
             sessions, panes, owner = sessions[which], panes[mine], (np.cumsum(which) - 1)[owner[mine]]
         values = [n for n in stored.column_names if n.startswith(EMITTED)]
-        told = [START, END, *by, PANES, EMIT_STEP, *values]
+        told = [START, END, *by, PANES, EMIT_STEP, *values, *taken_along(stored.column_names)]
         return Rows(
             taken(stored.drop_columns([PANE, *values]), sessions), taken(stored.select(told), panes), owner
         )
@@ -169,18 +170,17 @@ def together(rows: Rows) -> pa.Table:
     return concat([sessions, panes.append_column(PANE, pa.array(np.ones(n, dtype=bool)))])
 
 
-def unfolded(calculation: Calculation, rows: Rows, which: BoolArray | None = None) -> Rows:
+def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArray | None = None) -> Rows:
     """What the last panes said, as panes, where so far only the accumulators say it. which: only of these sessions"""
+    rows = rows._replace(panes=come_again(calculation, rows.panes))
     stands = flags(rows.sessions, STANDS)
     some = stands if which is None else stands & which
     if not some.any():
         return rows
     told = rows.sessions.filter(pa.array(some))
-    values, broken = calculation.finish({n: told.column(n) for n in told.column_names}, len(told))
+    values, broken = values_said(calculation, spans, told)
     names = [START, END, *calculation.definition.by, PANES]
-    panes = pa.table(
-        [*(told.column(n) for n in names), *values.values()], names=[*names, *(EMITTED + a for a in values)]
-    )
+    panes = pa.table([*(told.column(n) for n in names), *values.values()], names=[*names, *values])
     owner = np.flatnonzero(some)
     if broken:
         known = np.ones(len(told), dtype=bool)

@@ -114,7 +114,7 @@ def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
     passed = operator.has_passed(ends, watermark_us)
     if not passed.any():
         return
-    rows = unfolded(operator.calculation, stored.rows(by, passed))
+    rows = unfolded(operator.calculation, operator.spans, stored.rows(by, passed))
     ends = ends[passed]
     side = "left" if operator.has_passed(after_us[-1:], watermark_us).all() else "right"
     at: IntArray = np.searchsorted(after_us, ends, side=side)  # type: ignore[call-overload]

@@ -17,6 +17,7 @@ from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.filing import bury_broken
 from windrow.operators.aggregate.output import sorted_states
+from windrow.operators.aggregate.sessions.emitted import Spans
 from windrow.operators.aggregate.sessions.history import values_of_sessions
 from windrow.operators.aggregate.sessions.marks import SessionMarks
 from windrow.operators.aggregate.sessions.numbers import SessionNumbers
@@ -38,7 +39,7 @@ from windrow.operators.steps.dead import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import limit, passed
+from windrow.operators.steps.step import StepResult, limit, passed
 from windrow.operators.view import one_key
 from windrow.stores.kv import KV
 from windrow.stores.pages import HASH
@@ -78,6 +79,7 @@ class StoredSessions(Steps):
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
+        self.spans = Spans(definition, self.aux_cf)
         self.numbers = SessionNumbers(self.aux_cf, definition.by, width_us)
         #: By number. Those of numbered messages are a matter of their numbers.
         self.limits = SizeLimits(definition, self.aux_cf)
@@ -98,6 +100,11 @@ class StoredSessions(Steps):
         if definition.ids is not None:
             time_us = definition.retention.time_us
             self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
+
+    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
+        begun = super()._begin(kv)
+        self.spans.note(kv, begun[0].step)
+        return begun
 
     def _write_keys(self, encode: Encode) -> None:
         self.limits.encode = encode
@@ -191,6 +198,7 @@ class StoredSessions(Steps):
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         by, told_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)
+        self.spans.load(kv)
         if progress.schema is not None:
             self._bind(progress.schema)
             near = settled(self, near, told_us)

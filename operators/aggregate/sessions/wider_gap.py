@@ -115,7 +115,7 @@ def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) ->
         cells = logic.cells.assign(combine(rows.sessions.column(START)).to_numpy())[1]
         codes = Groups([pa.array(codes), pa.array(cells)], len(codes)).codes
     found = joined(extents(rows.sessions, codes)._replace(ends=ends))
-    rows = unfolded(logic.calculation, rows)
+    rows = unfolded(logic.calculation, logic.spans, rows)
     if logic.definition.full_state and logic.definition.emit.mode == "discarding":
         rows = told_apart(rows, found.component)
     order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")

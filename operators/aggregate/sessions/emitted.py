@@ -1,0 +1,130 @@
+"""What last panes of sessions said of aggregations that come and go.
+
+The accumulators of a session say what its last pane said as long as nothing came since: of the aggregations that there were
+then, in windows in which these had values. A pane that becomes a row of its own under a definition that lacks some of them
+keeps their accumulators until they come again.
+
+    auxiliary  \\0said -> JSON [[first step, {name of an aggregation: the first start of windows in which it has values}], ...]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.told import choose
+from windrow.operators.aggregations.calculation import SEEN, Broken, Calculation, of_whole
+from windrow.operators.steps.columns import ACCUMULATOR, EMIT_STEP, EMITTED, START
+from windrow.operators.steps.groups import combine
+from windrow.stores.kv import KV, Batch
+
+_SAID = b"\x00said"
+
+
+class Spans:
+    """From which steps on there were which aggregations."""
+
+    def __init__(self, definition: AggregateDefinition, aux: str) -> None:
+        self._aux = aux
+        self._own = dict.fromkeys(definition.agg, START_OF_TIME_US) | dict(definition.since_us)
+        self._noted = False
+        self._spans: list[tuple[int, Mapping[str, int]]] = []
+
+    def load(self, kv: KV) -> None:
+        value = kv.get(self._aux, _SAID)
+        self._spans = [] if value is None else json.loads(value)
+
+    def note(self, kv: KV, step: int) -> None:
+        """In the first step of a definition: from here on there are its aggregations."""
+        if self._noted:
+            return
+        self.load(kv)
+        self._noted = (
+            bool(self._spans) and self._spans[-1][1] == self._own
+        )  # not before it is stored for good
+        if not self._noted:
+            self._spans.append((step, self._own))
+            batch = Batch()
+            batch.put(self._aux, _SAID, json.dumps(self._spans).encode())
+            kv.write(batch)
+
+    @property
+    def differ(self) -> bool:
+        return len(self._spans) > 1
+
+    def said(self, calculation: Calculation, told: pa.Table) -> dict[str, BoolArray]:
+        """By aggregation that there ever was: of which of these rows the last pane had its value."""
+        firsts = np.array([step for step, _ in self._spans])
+        steps = combine(told.column(EMIT_STEP)).to_numpy()
+        span = np.maximum(np.searchsorted(firsts, steps, side="right") - 1, 0)
+        starts = combine(told.column(START)).to_numpy()
+        found = {}
+        for alias in {alias for _, some in self._spans for alias in some}:
+            since = np.array([some.get(alias, END_OF_TIME_US) for _, some in self._spans])[span]
+            if calculation.numbered:
+                whole = calculation.saw_all(alias, {n: told.column(n) for n in told.column_names})
+                found[alias] = (since == START_OF_TIME_US) | ((since < END_OF_TIME_US) & whole)
+            else:
+                found[alias] = starts >= since
+        return found
+
+
+def values_said(
+    calculation: Calculation, spans: Spans, told: pa.Table
+) -> tuple[dict[str, Any], list[Broken]]:
+    """The columns of panes that say what the accumulators of these rows do; some of them as accumulators."""
+    if not spans.differ:
+        values, broken = calculation.finish({n: told.column(n) for n in told.column_names}, len(told))
+        return {EMITTED + a: column for a, column in values.items()}, broken
+    said = spans.said(calculation, told)
+    values, broken = calculation.finish(_accumulators(told), len(told))
+    values, broken = of_whole(values, broken, {a: said[a] for a in values})
+    columns: dict[str, Any] = {EMITTED + a: column for a, column in values.items()}
+    for alias in said.keys() - calculation.definition.agg.keys():
+        parts = calculation.parts_of(alias, _accumulators(told))
+        if parts and said[alias].any():
+            columns |= {f"{ACCUMULATOR}{alias}.{part}": column for part, column in parts.items()}
+            columns[_mark(alias)] = pa.array(np.ones(len(told), dtype=np.int64), mask=~said[alias])
+    return columns, broken
+
+
+def taken_along(names: list[str]) -> list[str]:
+    """Of the columns of stored rows those accumulators that panes may have."""
+    marks = tuple(n[: -len(SEEN)] for n in names if n.startswith(ACCUMULATOR) and n.endswith("." + SEEN))
+    return [n for n in names if n.startswith(marks)] if marks else []
+
+
+def come_again(calculation: Calculation, panes: pa.Table) -> pa.Table:
+    """Panes, of which what they took along of aggregations that are there is a value."""
+    for alias in calculation.definition.agg:
+        if _mark(alias) not in panes.column_names:
+            continue
+        there = combine(panes.column(_mark(alias))).is_valid().to_numpy(zero_copy_only=False)
+        if there.any():
+            values, _ = calculation.finish(_accumulators(panes), len(panes))
+            name, value = EMITTED + alias, values[alias]
+            if name in panes.column_names:
+                value = choose(there, value, combine(panes.column(name)))
+                panes = panes.drop_columns([name])
+            else:
+                value = choose(there, value, pa.nulls(len(panes), value.type))
+            panes = panes.append_column(name, value)
+        parts = calculation.parts_of(alias, _accumulators(panes))
+        panes = panes.drop_columns([_mark(alias), *(f"{ACCUMULATOR}{alias}.{part}" for part in parts)])
+    return panes
+
+
+def _accumulators(rows: pa.Table) -> dict[str, Any]:
+    return {n: rows.column(n) for n in rows.column_names if n.startswith(ACCUMULATOR)}
+
+
+def _mark(alias: str) -> str:
+    """A part that is no kernel's: of a pane, that its accumulators say what it said."""
+    return f"{ACCUMULATOR}{alias}.{SEEN}"
