@@ -357,7 +357,7 @@ def test_under_a_larger_gap_sessions_of_the_state_are_joined(
             driver.advance_event_time(n * 6 * S)
             driver.next_offsets()
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the_beginning(
