@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import windrow as wr
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import to_datetime
 from windrow.testing.busy import Busy
+from windrow.testing.variation import Variation
 
 T = TypeVar("T")
 S, HOUR = 1_000_000, 3_600_000_000
@@ -42,6 +44,7 @@ class Draw:
 
     def __init__(self, chance: Random, unit_us: int = S) -> None:
         self.chance, self.unit_us = chance, unit_us
+        self.variation = Variation(chance, self.units)
 
     def pick(self, *options: T) -> T:
         return self.chance.choice(options)
@@ -78,7 +81,7 @@ class Draw:
             **given,
             "window": window,
         }
-        return wr.Aggregate(name=name, **options)
+        return self.variation.of(partial(wr.Aggregate, name=name), options, given)
 
     def cogroup(self, name: str, *inputs: str, **given: Any) -> wr.CoGroup:
         """Any aggregate over these inputs. given: as for `aggregate`."""
@@ -101,7 +104,7 @@ class Draw:
         both = [
             wr.Input(i, event_time="t", watermark=self.watermark(), deliver=self.policy()) for i in inputs
         ]
-        return wr.CoGroup(inputs=both, name=name, **options)
+        return self.variation.of(partial(wr.CoGroup, inputs=both, name=name), options, given)
 
     def _of(self, aggregation: Any, inputs: Sequence[str]) -> Any:
         of = self.pick(None, *inputs)
@@ -374,7 +377,7 @@ class Draw:
         }
         if any(not hasattr(a.frame or frame, "low_us") for a in options["agg"].values()):
             options["ttl"] = self.pick(self.units(3), self.units(10), wr.forever)
-        return wr.Over(name=name, **options)
+        return self.variation.of(partial(wr.Over, name=name), options, given)
 
     def _again(self) -> dict[str, Any]:
         """What rows are told again of windows around messages, half of the time none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import windrow as wr
 from windrow.operators.operator import Definition
 from windrow.testing.draw import BASE_US, HOUR, SCHEMA, WRONG, WRONG_KEY, Draw, S
 from windrow.testing.scenario import ONLY, Feed
+from windrow.testing.variation import Variation
 
 
 def drawn(chance: Random) -> Feed:
@@ -18,9 +20,11 @@ def drawn(chance: Random) -> Feed:
 
 
 def one_definition(chance: Random) -> Feed:
-    """Any job of one operator, or of one graph of them."""
+    """Any job of one operator, or of one graph of them; some have watermarks that the reader advances."""
     n = chance.choice([10, 40, 80])
-    return _feed(chance, ONE, n, n)
+    variation = Variation(chance)
+    feed = _feed(chance, ONE, n, n)
+    return replace(feed, definitions=tuple(map(variation.watermarks, feed.definitions)))
 
 
 def one_aggregate(draw: Draw) -> list[Definition]:
@@ -172,7 +176,7 @@ def _before(draw: Draw) -> dict[str, Any]:
     """What an aggregate has to be before another operator."""
     append = wr.Emit.append()
     parts = wr.Emit(early=draw.pick(wr.never, wr.every(2)), late=wr.every_batch, mode="discarding")
-    emit = draw.pick(append, parts)
+    emit = draw.variation.triggers(draw.pick(append, parts))
     return {"window": "in time", "emit": emit, "allowed_lateness": None, "null_keys": "group"}
 
 

@@ -150,8 +150,8 @@ class DeliveringOracle(Oracle):
         timed = [m for m in messages if self._time_us(given, m, now_us) is not None]
         where.learn([dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in messages])
         guarantee.learn([{**m.payload, given.event_time: None} for m in messages])
-        # What does not pass tells its columns, too.
-        self._oracle.know(given.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
+        if messages:  # what does not pass tells its columns, too
+            self._oracle.know(given.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
 
     def _guarantee(self, given: Input) -> Filter:
         return Filter(None if given.deliver is None else given.deliver.guaranteed)

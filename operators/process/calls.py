@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windrow.core.border import fit
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
+from windrow.core.errors import StateError
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.one_input import Work
@@ -103,6 +104,8 @@ class Calls:
         except MemoryError:
             raise
         except Exception as error:  # the user's code may raise anything
+            if _of_the_disk(error):
+                raise
             bury("".join(traceback.format_exception(error)[-6:]))
             return None
         if len(rows):
@@ -186,6 +189,13 @@ class Calls:
         assert end is not None
         self.kv.delete_range(self.cfs.state, prefix, end)
         self.kv.delete(self.cfs.keys, encoded)
+
+
+def _of_the_disk(error: Exception) -> bool:
+    """Tell an error of the disk that this library met, as the function read its state, from one of the function's own."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__", ""))
+    return isinstance(error, StateError) or (isinstance(error, OSError) and module.startswith("windrow."))
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:

@@ -18,6 +18,7 @@ from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
 from windrow.core.errors import ConfigurationError, OperatorClosed, WindrowError
 from windrow.core.messages import Message, Position
+from windrow.core.time import START_OF_TIME_US
 from windrow.testing.clock import ManualClock
 from windrow.testing.hits import Error, Hit, disk_broken, disk_full, interrupt, no_memory
 from windrow.testing.interruptions.outlet import Outlet
@@ -62,6 +63,10 @@ class Reader:
         self.acknowledged = 0
         #: Where somebody has asked the watermark to go.
         self.pushed: set[int] = set()
+        #: The moments up to which each input was said to be complete, where all of them have explicit watermarks.
+        moving = [one for one in self.definition.inputs if not one.static]
+        explicit = all(one.watermark.kind == "explicit" for one in moving)
+        self._complete: dict[str, list[int]] = {one.name: [] for one in moving if explicit}
         #: All commits of the log, which keeps only the last few.
         self.commits: dict[int, Commit] = {}
         self.only = None if faults is None else frozenset(faults)
@@ -355,8 +360,16 @@ class Reader:
         """Say that input is complete up to a moment near the watermark."""
         reached = self.op.watermark
         to_us = (self.feed.start_us if reached < 0 else reached) + by_us
-        self.pushed.add(to_us)
-        self.op.advance_watermark(to_us)
+        if not self._complete or self.random.random() < 0.25:
+            self.pushed.add(to_us)
+            self.op.advance_watermark(to_us)
+            return
+        input = self.random.choice(sorted(self._complete))
+        self._complete[input].append(to_us)
+        # The job may have missed any call that was hit: it is at one of these moments, and never ahead of the least input.
+        least_us = min(max(moments, default=START_OF_TIME_US) for moments in self._complete.values())
+        self.pushed |= {one for moments in self._complete.values() for one in moments if one <= least_us}
+        self.op.advance_watermark(to_us, input)
 
     def _look(self) -> None:
         """Ask what may be asked."""
