@@ -73,8 +73,11 @@ class Ticking(StoredWindows):
 
     def _taking(self, kv: KV, watermark_us: int) -> list[int]:
         """Starts of windows that still take messages."""
-        floor = self.assigner.first_open(passed(watermark_us, self.definition.allowed_lateness_us))
-        return self.store.starts(kv, floor, END_OF_TIME_US)
+        return self.store.starts(kv, self._first_open(watermark_us), END_OF_TIME_US)
+
+    def _first_open(self, watermark_us: int) -> int:
+        """Start of the first window that still takes messages."""
+        return self.assigner.first_open(passed(watermark_us, self.definition.allowed_lateness_us))
 
     def _tell_some(
         self,
@@ -92,6 +95,9 @@ class Ticking(StoredWindows):
 
         def speak(told: StepResult, rows: pa.Table) -> pa.Table:
             speaks = self._judged(kv, rows, moment).speaks(trigger)
+            if always:  # of a window that has closed only keys with something new
+                takes = combine(rows.column(START)).to_numpy() >= self._first_open(moment.moved[1])
+                speaks &= takes | (combine(rows.column(PENDING)).to_numpy() > 0)
             if not speaks.any():
                 return rows
             fired = self._fire(kv, progress, told, dead, rows.filter(pa.array(speaks)), timing, always=always)

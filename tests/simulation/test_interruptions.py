@@ -47,6 +47,12 @@ def test_whatever_is_raised_every_message_counts_once(block: int, played: Callab
             raise AssertionError(f"seed {seed}:\n{story}") from report.failure
 
 
+@pytest.mark.parametrize("seed", [5020, 5049])
+def test_an_input_with_a_policy_has_no_columns_before_its_first_message(seed: int) -> None:
+    """The oracle named the columns of a join as if it had been seen."""
+    assert play(seed, faults=()).failure is None
+
+
 def test_the_seeds_do_what_they_are_for(played: Callable[[int], Report]) -> None:
     seen: Counter[str] = Counter()
     operators, places = "", set()
