@@ -36,7 +36,6 @@ from windrow.stores.values import (
     CHANGED,
     DIVIDED,
     END_OF_CF,
-    FORMER_DIVIDED,
     HEADER,
     PAGES,
     SINCE,
@@ -108,7 +107,7 @@ class BlockWindows:
         """A window that is neither of pages nor divided; None of others."""
         prefix, found = encode_i64(start), list[Pair]()
         for key, value in kv.scan(self.cf, prefix, prefix_end(prefix)):
-            if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE or value[:1] == b"\x01":
+            if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE:
                 return None
             found.append((key, value))
         if not found:
@@ -341,16 +340,7 @@ class BlockWindows:
         directory = Directory.of(value) if number == SINCE else None
         if directory is not None:
             return Newest(directory.since - 1, Block(DIVIDED, b"", 0, 0, 0), 0)
-        if value[:1] != b"\x01":
-            block = header_of(value)
-            if block.version == FORMER_DIVIDED:
-                block = block._replace(version=DIVIDED)
-            return Newest(number, block, len(value) - HEADER.size)
-        # Of an older windrow: blocks did not say what came before them.
-        scan = kv.scan(self.cf, prefix, prefix_end(prefix))
-        (first, whole), *rest = [(int.from_bytes(k[8:], "big"), len(v)) for k, v in scan]
-        block = Block(BLOCK_FORMAT, b"", first, whole, sum(size for _, size in rest))
-        return Newest(number, block, len(value))
+        return Newest(number, header_of(value), len(value) - HEADER.size)
 
     def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
         """The blocks of a window, oldest first."""

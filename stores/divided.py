@@ -30,7 +30,6 @@ from windrow.stores.pages import Head, hashes_of, in_order, is_page, rows_of
 from windrow.stores.spread import NUMBERS, Hashes, KeyColumns, numbers_of
 from windrow.stores.values import (
     DIVIDED,
-    FORMER_DIVIDED,
     HEADER,
     NUMBER,
     SINCE,
@@ -88,11 +87,9 @@ class Directory(NamedTuple):
     @classmethod
     def of(cls, value: bytes | None) -> Directory | None:
         """The directory that a value is; None where it is none."""
-        if value is None or value[0] not in (DIVIDED, FORMER_DIVIDED):
+        if value is None or value[0] != DIVIDED:
             return None
         *numbers, parts = msgpack.unpackb(value[1:])
-        if value[0] == FORMER_DIVIDED:
-            numbers = [0, 0, numbers[0], 0]
         return cls._make((*numbers, [Part(*part) for part in parts]))
 
     def pack(self) -> bytes:

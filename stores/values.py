@@ -16,8 +16,8 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
 
-#: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window, today and once.
-BLOCK_FORMAT, BESIDE, DIVIDED, FORMER_DIVIDED = 2, 5, 6, 3
+#: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window.
+BLOCK_FORMAT, BESIDE, DIVIDED = 2, 5, 6
 #: A block of a window of which some block says what there is no more (`stores/standing.py`).
 CHANGED = 9
 #: Added to the version of a block whose rows are a narrow page (`stores/narrow.py`), which begins with this.
@@ -79,7 +79,7 @@ def record_batch(rows: pa.Table) -> bytes:
 
 def header_of(value: bytes) -> Block:
     version = value[0] & ~NARROW_ROWS if value else 0
-    if version > DIVIDED and version != CHANGED:
+    if value and version not in (BLOCK_FORMAT, BESIDE, DIVIDED, CHANGED):
         raise NewerFormat(
             f"window block of format {value[0]}, this windrow reads up to {NARROW_ROWS | CHANGED}: upgrade windrow"
         )

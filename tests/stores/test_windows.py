@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +22,7 @@ from windrow.stores.blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.pages import PAGE, unpack
 from windrow.stores.rocks import RocksKV
-from windrow.stores.spread import hashes, numbers_of
-from windrow.stores.values import DIVIDED, HEADER, NARROW_ROWS, record_batch
+from windrow.stores.values import DIVIDED, NARROW_ROWS
 from windrow.stores.windows import PlainWindows, Schemas, pack_table, put_schema, unpack_table
 
 CFS = ("windows", "aux")
@@ -335,64 +333,6 @@ def test_columns_of_every_type_lie_in_pages_as_they_came(kv: KV) -> None:
     assert repr(found.take(order).drop_columns(["__upsert"]).to_pylist()) == repr(table.to_pylist())
 
 
-def test_blocks_of_an_older_windrow_are_read_and_counted(kv: KV) -> None:
-    batch = Batch()
-    for n in range(20):
-        old = pack_table(rows((0, "a", n)).append_column("__upsert", pa.array([False])))
-        batch.put("windows", encode_i64(0) + n.to_bytes(8, "big"), old)
-    kv.write(batch)
-    store = BlockWindows("windows", "aux")
-    assert store.blocks(kv, 0) == 20
-    due = [store.append(kv, rows((0, "a", n)), upsert=False) for n in range(20, 33)]
-    table = store.read(kv, [0])
-    assert table is not None
-    assert table.column("n").to_pylist() == list(range(33))
-    assert due == [[]] * 12 + [[0]]
-    near = store.near(kv, [0], None)
-    assert near.rows is not None and near.rows["n"].to_pylist() == list(range(33))
-    store.put(kv, near, rows((0, "a", 32)))
-    assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 32)], 1)
-
-
-def test_a_window_that_an_older_windrow_divided_is_read_and_goes_on(
-    kv: KV, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its parts are blocks of Arrow; what has come since counts from when it was dealt out last."""
-    monkeypatch.setattr(divided, "PART_BYTES", 4_096)
-    batch, keys = Batch(), [f"key-{n:03d}" for n in range(300)]
-    high = numbers_of(hashes([pa.array(keys)])) >= 0x4000
-    said = {key: n for n, key in enumerate(keys)}
-
-    def put(number: int, version: int, given: dict[str, int], upsert: bool) -> int:
-        table = rows(*((0, key, n) for key, n in given.items()))
-        table = table.append_column("__upsert", pa.array([upsert] * len(given)))
-        schema, data = put_schema(kv, "aux", batch, table.schema), record_batch(table)
-        header = HEADER.pack(version, schema, 0, 0, len(data))
-        batch.put("windows", encode_i64(0) + number.to_bytes(8, "big"), header + data)
-        return len(data)
-
-    parts = []
-    for part, mine in ((0, ~high), (0x4000, high)):
-        given = {key: said[key] for key in np.array(keys)[mine].tolist()}
-        number = part << 48 | 5
-        parts.append([part, number, number + 1, put(number, 2, given, True), 0])
-    put(0xFFFF << 48 | 8, 3, {"key-007": 100, "new": 1}, False)
-    directory = b"\x03" + msgpack.packb([0xFFFF << 48 | 8, 8_192, parts])
-    batch.put("windows", encode_i64(0) + b"\xff\xff" + bytes(6), directory)
-    kv.write(batch)
-    said.update({"key-007": 107, "new": 1})
-    store = BlockWindows("windows", "aux", ["k"])
-    for n in range(80):
-        table = store.read(kv, [0])
-        assert table is not None
-        assert plain(summed(table)) == sorted((0, key, value) for key, value in said.items())
-        chosen = keys[n * 7 % 280 :][:20]
-        said.update({key: said[key] + 1 for key in chosen})
-        for start in store.append(kv, rows(*((0, key, 1) for key in chosen)), upsert=False):
-            store.fold(kv, start, summed)
-    assert {value[0] for _, value in kv.scan("windows")} == {PAGE, DIVIDED}
-
-
 def test_the_schema_of_blocks_is_kept_once(kv: KV) -> None:
     store = BlockWindows("windows", "aux")
     for n in range(3):
@@ -570,8 +510,6 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     ]
     since = 0xFFFF << 48 | 3
     assert divided.Directory(7, 10, since, -200_000, parts).pack() == golden("window-directory")
-    former = divided.Directory.of(golden("window-directory-3"))
-    assert former == divided.Directory(0, 0, since, 0, parts)
     written: list[bytes] = []
     progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
     progress.save(lambda key, value: written.append(value))
