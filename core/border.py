@@ -153,7 +153,9 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value] if value.dtype.kind in "mMO" else value.tolist()
     if isinstance(value, Mapping):
         return {plain(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, tuple):  # such as a pair of a map
+        return tuple(map(plain, value))
+    if isinstance(value, (list, set, frozenset)):
         return [plain(v) for v in value]
     if isinstance(value, datetime) and hasattr(value, "to_pydatetime"):
         return value if _has_nanoseconds(value) else value.to_pydatetime()

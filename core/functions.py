@@ -10,6 +10,7 @@ import pyarrow as pa
 from windrow.core.aggregation import Aggregation, Column, UserFunction, argument
 from windrow.core.errors import BadAggregate
 from windrow.core.faults import without_place
+from windrow.core.types import declared_type
 
 
 def aggregate_function(
@@ -43,6 +44,8 @@ def aggregate_function(
         raise BadAggregate(f"{what}: returns={returns!r}, use a type of pyarrow, such as pa.int64()")
     if (refused := without_place(returns)) is not None:
         raise BadAggregate(f"returns={returns!s}: no column is of type {refused} here; use another type")
+
+    returns = declared_type(returns)
 
     def decorate(body: Any) -> UserFunction:
         called = getattr(body, "__name__", "") if name is None else name

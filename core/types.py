@@ -66,6 +66,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return pa.binary() if kind == pa.binary_view() else kind
 
 
+def declared_type(kind: pa.DataType) -> pa.DataType:
+    """Choose the type of a column that is declared as `kind` and made by code of the user's, whose values may be extensions."""
+    is_kept = isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind)
+    return kind if is_kept else plain_type(kind)
+
+
 def widened(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     """Choose the narrowest type that holds all values of both exactly; None where there is none.
 

@@ -16,6 +16,7 @@ from windrow.core.errors import BadDuration, ConfigurationError, ReservedColumn,
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
 from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us
+from windrow.core.types import declared_type
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
 from windrow.operators.plain.oracle import Oracle
@@ -194,5 +195,6 @@ def _schema(emits: Any) -> pa.Schema:
     if isinstance(emits, Mapping):
         names = check.names(emits, "emits", remedy)
         if all(isinstance(kind, pa.DataType) for kind in emits.values()):
-            return pa.schema([(name, emits[name]) for name in names])
-    return check.of_type(emits, pa.Schema, "emits", remedy)
+            return pa.schema([(name, declared_type(emits[name])) for name in names])
+    schema = check.of_type(emits, pa.Schema, "emits", remedy)
+    return pa.schema([f.with_type(declared_type(f.type)) for f in schema])

@@ -44,8 +44,16 @@ def to_pandas(table: pa.Table) -> Any:
     )
 
 
+def decoded(table: pa.Table) -> list[pa.Table]:
+    """Records of which a function reads the rows."""
+    rows = table.to_pylist()
+    decoder = wr.decoders.decoder(lambda record: rows[int(record)], table.schema)
+    return [decoder.decode([str(i).encode() for i in range(len(rows))], "topic")]
+
+
 ROUTES: dict[str, Callable[[pa.Table], Any]] = {
     "messages": lambda table: table.to_pylist(),
+    "decoder": decoded,
     "list": lambda table: [table.to_pylist()],
     "table": lambda table: [table],
     "batches": lambda table: [table.slice(i, 1).to_batches()[0] for i in range(len(table))],
