@@ -296,17 +296,7 @@ class AggregateOracle(PlainIntake):
         if emit.mode == "retracting" and cell.sent is not None:
             if unchanged and not asked and not always and timing is not Timing.ON_TIME:
                 return []
-            panes.append(
-                Pane(
-                    window,
-                    self._key(cell),
-                    self._said(cell.sent),
-                    timing,
-                    cell.panes - 1,
-                    False,
-                    Kind.RETRACT,
-                )
-            )
+            panes.append(self._back(cell, cell.sent, timing))
         panes.append(Pane(window, self._key(cell), values, timing, cell.panes, is_last))
         cell.panes += 1
         cell.sent = values
@@ -317,11 +307,11 @@ class AggregateOracle(PlainIntake):
     def _vanished(self, cell: Cell, timing: Timing) -> list[Pane]:
         """All of its messages were taken back: so is what it told, and nothing comes in its place."""
         sent, cell.sent = cell.sent, None
-        if sent is None:
-            return []
-        index = cell.panes - 1
-        values = self._said(sent)
-        return [Pane(shown(cell.window), self._key(cell), values, timing, index, False, Kind.RETRACT)]
+        return [] if sent is None else [self._back(cell, sent, timing)]
+
+    def _back(self, cell: Cell, sent: dict[str, Any], timing: Timing) -> Pane:
+        said, index = self._said(sent), cell.panes - 1
+        return Pane(shown(cell.window), self._key(cell), said, timing, index, False, Kind.RETRACT)
 
     def _said(self, sent: dict[str, Any]) -> dict[str, Any]:
         """What was emitted of the aggregations that there are; of one that there was not then, null."""
