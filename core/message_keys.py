@@ -9,7 +9,7 @@ The order of bytes is that of (source, partition, offset, ordinal), and where a 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -33,6 +33,8 @@ from windrow.core.byte_order import (
 from windrow.core.errors import CorruptState
 
 _POSITION_TAIL: Final = struct.Struct(">IQI")
+#: The same of many rows.
+_TAILS: Final = np.dtype([("partition", ">u4"), ("offset", ">u8"), ("ordinal", ">u4")])
 
 Position: TypeAlias = tuple[str, int, int, int]
 
@@ -55,6 +57,30 @@ def decode_position(data: bytes, start: int = 0) -> tuple[Position, int]:
         raise CorruptState(f"key {data.hex()} ends inside the position that starts at byte {start}")
     partition, offset, ordinal = _POSITION_TAIL.unpack_from(data, i)
     return (source.decode(), partition, offset - SIGN, ordinal), i + _POSITION_TAIL.size
+
+
+def decode_positions(
+    keys: Sequence[bytes], starts: Iterable[int]
+) -> tuple[pa.Array, IntArray, IntArray, IntArray]:
+    """(sources, partitions, offsets, ordinals) of the positions with which keys end: `decode_position` of each."""
+    size = _POSITION_TAIL.size
+    sources = [key[at:-size] for key, at in zip(keys, starts, strict=True)]
+    names = {source: _decode_source(source) for source in dict.fromkeys(sources)}
+    if len(names) == 1:
+        [name] = names.values()
+        column = pa.repeat(pa.scalar(name, pa.string()), len(keys))
+    else:
+        column = pa.array([names[source] for source in sources], pa.string())
+    tails = np.frombuffer(b"".join([key[-size:] for key in keys]), _TAILS)
+    offsets = (tails["offset"].astype(np.uint64) ^ np.uint64(SIGN)).view(np.int64)
+    return column, tails["partition"].astype(np.int64), offsets, tails["ordinal"].astype(np.int64)
+
+
+def _decode_source(data: bytes) -> str:
+    source, end = unescape(data)
+    if end != len(data):
+        raise CorruptState(f"the source {data.hex()} of a position goes on after its end, at byte {end}")
+    return source.decode()
 
 
 def message_keys(

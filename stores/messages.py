@@ -21,7 +21,6 @@ bucket is part of the layout.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -30,10 +29,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.byte_order import bytes_to_i64_array, decode_i64, encode_i64, prefix_end
+from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.keys import FIELDS_END, decode_fields
 from windrow.core.message_keys import Position, decode_position, message_keys, position_prefix
 from windrow.stores.kv import KV, Batch, Pair, scan_ranges
+from windrow.stores.layout import Layout as Layout
+from windrow.stores.layout import positions_of, times_of
 
 HOUR_US: Final = 3_600_000_000
 _I64_MIN: Final = -(1 << 63)
@@ -47,28 +48,6 @@ KeysAndValues: TypeAlias = tuple[list[bytes], list[bytes]]
 Bound: TypeAlias = tuple[int, int | Sequence[Any] | None]
 """(time, offset): the offset as a number, as the leading parts of a position, or None for all of that
 time."""
-
-
-class Layout(enum.Enum):
-    """What a message key is made of, in order."""
-
-    OFFSET = "offset"
-    FIELDS_OFFSET = "fields_offset"
-    TIME_OFFSET = "time_offset"
-    FIELDS_TIME_OFFSET = "fields_time_offset"
-    TIME_FIELDS_OFFSET = "time_fields_offset"
-
-    @property
-    def has_time(self) -> bool:
-        return "time" in self.value
-
-    @property
-    def has_fields(self) -> bool:
-        return "fields" in self.value
-
-    @property
-    def fields_first(self) -> bool:
-        return self.value.startswith("fields")
 
 
 def choose_layout(
@@ -163,16 +142,11 @@ class MessageStore:
 
     def times(self, keys: Sequence[bytes]) -> IntArray:
         """Event time of each stored key, in microseconds."""
-        if not self.layout.has_time:
-            raise ValueError(f"the layout {self.layout.name} has no time")
-        if not keys:
-            return np.empty(0, dtype=np.int64)
-        if not self.layout.fields_first:
-            packed = b"".join([key[:8] for key in keys])
-        else:
-            starts = [decode_fields(key)[1] + 1 for key in keys]
-            packed = b"".join([key[at : at + 8] for key, at in zip(keys, starts, strict=True)])
-        return bytes_to_i64_array(np.frombuffer(packed, dtype=np.uint8).reshape(-1, 8))
+        return times_of(self.layout, keys)
+
+    def positions(self, keys: Sequence[bytes]) -> tuple[pa.Array, IntArray, IntArray, IntArray]:
+        """(sources, partitions, offsets, ordinals) of stored keys."""
+        return positions_of(self.layout, keys)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -272,7 +246,21 @@ class MessageStore:
         key_prefix: bytes | None = None,
         keys: Collection[bytes] = (),
     ) -> KeysAndValues:
-        """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages.
+        """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages."""
+        found = list(self.pairs_between(kv, start, end, key, key_prefix=key_prefix, keys=keys))
+        return [pair[0] for pair in found], [pair[1] for pair in found]
+
+    def pairs_between(
+        self,
+        kv: KV,
+        start: Bound,
+        end: Bound,
+        key: bytes | None = None,
+        *,
+        key_prefix: bytes | None = None,
+        keys: Collection[bytes] = (),
+    ) -> Iterable[Pair]:
+        """As `scan_between`, one by one.
 
         A bound's offset counts among messages of the bound's own time. Layouts without time ignore the times.
         """
@@ -298,8 +286,7 @@ class MessageStore:
                 pairs = _of_keys(pairs, keys)
         if not exact or isinstance(start[1], int) or isinstance(end[1], int):
             pairs = self._within(pairs, start, end)
-        found = list(pairs)
-        return [pair[0] for pair in found], [pair[1] for pair in found]
+        return pairs
 
     def scan_keys(self, kv: KV, ranges: Mapping[bytes, tuple[int, int]]) -> KeysAndValues:
         """(keys, values) of each key from its first to its last time, both inclusive, in key order; where fields come first."""

@@ -9,7 +9,8 @@ take the message, which came too late for them; nil where there were none. Tuple
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -37,8 +38,8 @@ from windrow.operators.steps.columns import (
     START,
 )
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import Slice, event_times, user_columns
-from windrow.stores.kv import KV, Batch
+from windrow.operators.steps.intake import Slice, encoded_positions, event_times, user_columns
+from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.messages import HOUR_US, Bound, Layout, MessageStore
 from windrow.stores.windows import pack_column, unpack_column
 
@@ -48,6 +49,8 @@ STEP, CLOSED = "__step", "__closed"
 _COME = b"\x00come"
 #: So many numbers of messages are freed together.
 NUMBERS = 10_000
+#: So many messages are objects at a time while they are read.
+PIECE = 1 << 11
 
 
 class History:
@@ -167,29 +170,37 @@ class History:
         self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation
     ) -> Slice | None:
         """Stored messages as rows again, with position columns and `__step`."""
-        if not values:
+        return self.read(kv, zip(keys, values, strict=True), calculation)
+
+    def read(self, kv: KV, pairs: Iterable[Pair], calculation: Calculation) -> Slice | None:
+        """As `decode`, of messages that come one by one: few of them are objects at a time."""
+        schemas, tables = dict[bytes, pa.Schema](), dict[bytes, list[pa.Table]]()
+        places: dict[bytes, list[IntArray]] = {}
+        moments, n = list[IntArray](), 0
+        pairs = iter(pairs)
+        while some := list(itertools.islice(pairs, PIECE)):
+            keys = [key for key, _ in some]
+            bodies = _bodies([value for _, value in some])
+            groups: dict[bytes, list[int]] = {}
+            for i, body in enumerate(bodies):
+                groups.setdefault(body[0], []).append(i)
+            for schema_id, at in groups.items():
+                schema = schemas[schema_id] = schemas.get(schema_id) or self._schema(kv, schema_id)
+                table = self._table(schema, [bodies[i] for i in at], [keys[i] for i in at])
+                tables.setdefault(schema_id, []).append(table)
+                places.setdefault(schema_id, []).append(np.array(at, dtype=np.int64) + n)
+            if not self.tuples:
+                moments.append(self.store.times(keys))
+            n += len(some)
+        if not n:
             return None
-        groups: dict[bytes, list[int]] = {}
-        bodies = []
-        for i, value in enumerate(values):
-            if value[0] > FORMAT:
-                raise NewerFormat(
-                    f"message of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-                )
-            body = msgpack.unpackb(value[1:])
-            bodies.append(body)
-            groups.setdefault(body[0], []).append(i)
-        tables = [
-            self._table(kv, schema_id, [bodies[i] for i in some], [keys[i] for i in some])
-            for schema_id, some in groups.items()
-        ]
-        order = [i for some in groups.values() for i in some]
-        table = concat(tables)
+        table = concat([pa.concat_tables(pieces).combine_chunks() for pieces in tables.values()])
         if len(tables) > 1:
-            table = table.take(pa.array(np.argsort(np.array(order), kind="stable")))
+            order = np.concatenate([at for pieces in places.values() for at in pieces])
+            table = table.take(pa.array(np.argsort(order, kind="stable")))
         table = in_present_types(table, calculation.schema)
         if self.by_number:
-            table = table.append_column(NUMBER, pa.array(self.store.times(keys)))
+            table = table.append_column(NUMBER, pa.array(np.concatenate(moments)))
         if self.tuples or self.by_number:
             times = event_times(
                 table.column(self.definition.event_time),
@@ -198,29 +209,28 @@ class History:
                 self.definition.event_time_unit,
             )
             return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
-        return Slice(table, self.store.times(keys))
+        return Slice(table, np.concatenate(moments))
 
-    def _table(self, kv: KV, schema_id: bytes, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
-        """Messages that were filed under one schema."""
+    def _schema(self, kv: KV, schema_id: bytes) -> pa.Schema:
         packed = kv.get(self.aux_cf, b"h" + schema_id)
         if packed is None:
             raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
-        schema = pa.ipc.read_schema(pa.py_buffer(packed))
+        return pa.ipc.read_schema(pa.py_buffer(packed))
+
+    def _table(self, schema: pa.Schema, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
+        """Messages that were filed under one schema."""
         columns = list(zip(*bodies, strict=True))
         arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
-        table = pa.table(arrays, schema=schema)
-        positions = columns[2] if self.tuples else [self.store.split(key).position for key in keys]
-        for name, kind, j in (
-            (SOURCE, pa.string(), 0),
-            (PARTITION, pa.int64(), 1),
-            (OFFSET, pa.int64(), 2),
-            (ORDINAL, pa.int64(), 3),
-        ):
-            table = table.append_column(name, pa.array([p[j] for p in positions], kind))
+        positions = zip(*columns[2], strict=True) if self.tuples else self.store.positions(keys)
+        kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
+        arrays += [pa.array(column, kind) for column, kind in zip(positions, kinds, strict=True)]
+        names = [*schema.names, SOURCE, PARTITION, OFFSET, ORDINAL]
         if not self.tuples:
             missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
-            table = table.append_column(CLOSED, pa.array(missed, pa.int64()))
-        return table.append_column(STEP, pa.array(columns[1], pa.int64()))
+            arrays.append(pa.array(missed, pa.int64()))
+            names.append(CLOSED)
+        arrays.append(pa.array(columns[1], pa.int64()))
+        return pa.table(arrays, names=[*names, STEP])
 
     def between(
         self,
@@ -319,11 +329,15 @@ class History:
             wanted &= step <= last if told else step > last
         row_of, member = row_of[wanted], member[wanted]
         # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
-        chosen = rows.take(row_of)
-        arrival = pa.table({"step": combine(chosen.table.column(STEP)), "order": chosen.order})
+        order = encoded_positions(rows.table)
+        arrival = pa.table({"step": combine(rows.table.column(STEP)), "order": order})
         keys = [("step", "ascending"), ("order", "ascending")]
-        sequence = np.asarray(pc.sort_indices(arrival, sort_keys=keys).to_numpy(), dtype=np.int64)
-        chosen, member = chosen.take(sequence), member[sequence]
+        sequence = pc.sort_indices(arrival.take(pa.array(row_of)), sort_keys=keys)
+        del order, arrival
+        sequence = np.asarray(sequence.to_numpy(), dtype=np.int64)
+        row_of, member = row_of[sequence], member[sequence]
+        # Messages that came by their times, as most do, are in this order already.
+        chosen = rows if np.array_equal(row_of, np.arange(len(rows))) else rows.take(row_of)
         groups = Groups.of_codes(member, size)
         merged, broken = calculation.merge(calculation.lift(chosen, kept=True), groups)
         values, more = calculation.finish(merged, size)
@@ -371,6 +385,16 @@ class History:
             alias: noted[alias][1] if alias in noted and noted[alias][0] == us else END_OF_TIME_US
             for alias, us in since
         }
+
+
+def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
+    """Unpack values together, as one array: their version bytes are numbers of msgpack."""
+    newest = max(value[0] for value in values)
+    if newest > FORMAT:
+        raise NewerFormat(f"message of format {newest}, this windrow reads up to {FORMAT}: upgrade windrow")
+    head = b"\xdd" + (2 * len(values)).to_bytes(4, "big")
+    bodies: Sequence[Any] = msgpack.unpackb(head + b"".join(values), use_list=False)[1::2]
+    return bodies
 
 
 def moments(rows: Slice) -> IntArray:

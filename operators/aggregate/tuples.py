@@ -293,7 +293,7 @@ class TupleAggregator(Steps):
             return self.history.evaluate(
                 kv, state, None, np.zeros(0, np.int64), np.zeros(0, np.int64), self.calculation
             )
-        numbers = np.array([self.history.store.split(k).position[2] for k in keys], dtype=np.int64)
+        numbers = self.history.store.positions(keys)[2]
         row_of, firsts = self._assign(numbers)
         return self.history.evaluate(kv, state, rows, row_of, firsts, self.calculation, told=told)
 

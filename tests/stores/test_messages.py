@@ -137,6 +137,9 @@ def test_rows_are_filed_in_the_layouts_order_and_taken_apart_again(layout: Layou
         for key, row in zip(keys, rows, strict=True):
             fields = key_of(row) if layout.has_fields else None
             assert store.split(key) == Parts(fields, row.time if layout.has_time else None, row.position)
+        sources, *numbers = store.positions(keys)
+        columns_of = [sources.to_pylist(), *(column.tolist() for column in numbers)]
+        assert list(zip(*columns_of, strict=True)) == [row.position for row in rows]
         if layout.has_time:
             assert store.times(keys).tolist() == [row.time for row in rows]
 

@@ -128,7 +128,7 @@ def divide(
 def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
     """(the parts of these sessions as state rows, which session each is of)."""
     assert logic.history is not None
-    rows, of, _ = messages_of(logic.history, step.kv, long, logic.calculation)
+    rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
     if rows is None:
         none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
         return concat([without(long.slice(0, 0), SINCE), none]), of

@@ -8,6 +8,9 @@ before `__taken_from`, which is no earlier than the end of any session that was 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +25,7 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP, TAKEN_FROM
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.sessions import SessionStore
 
 
@@ -30,7 +33,7 @@ def values_of_sessions(
     history: History, kv: KV, sessions: pa.Table, panes: pa.Table | None, calculation: Calculation
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
     """Values of sessions, from their messages; in a mode that discards, from those that no part of them has told."""
-    rows, of, _ = messages_of(history, kv, sessions, calculation)
+    rows, of = messages_of(history, kv, sessions, calculation)
     if rows is not None and panes is not None and len(panes) and history.definition.emit.mode == "discarding":
         fresh = np.flatnonzero(~_told_in_parts(rows, of, sessions, panes, history.definition.by))
         rows, of = rows.take(fresh), of[fresh]
@@ -39,29 +42,39 @@ def values_of_sessions(
 
 
 def messages_of(
-    history: History, kv: KV, state: pa.Table, calculation: Calculation
-) -> tuple[Slice | None, IntArray, list[bytes]]:
-    """(the messages of sessions, the session of each, where they lie): session after session, by their times or numbers."""
+    history: History, kv: KV, state: pa.Table, calculation: Calculation, keys: list[bytes] | None = None
+) -> tuple[Slice | None, IntArray]:
+    """(the messages of sessions, the session of each): session after session, by their times or numbers. keys: gets where they
+    lie
+    """
     by = history.definition.by
     encoded = history.encode([state.column(b) for b in by]) if by else [None] * len(state)
-    keys, values, found = list[bytes](), list[bytes](), list[int]()
+    found = list[int]()
     starts = combine(state.column(START)).to_numpy()
     ends = combine(state.column(END)).to_numpy()
-    for key, start, end in zip(encoded, starts.tolist(), ends.tolist(), strict=True):
-        some, theirs = history.store.scan_between(kv, (start, None), (end - 1, None), key)
-        keys += some
-        values += theirs
-        found.append(len(some))
+
+    def pairs() -> Iterator[Pair]:
+        for key, start, end in zip(encoded, starts.tolist(), ends.tolist(), strict=True):
+            n = 0
+            for pair in history.store.pairs_between(kv, (start, None), (end - 1, None), key):
+                if keys is not None:
+                    keys.append(pair[0])
+                n += 1
+                yield pair
+            found.append(n)
+
+    rows = history.read(kv, pairs(), calculation)
     of: IntArray = np.repeat(np.arange(len(state), dtype=np.int64), np.array(found, dtype=np.int64))
-    rows = history.decode(kv, keys, values, calculation)
     if rows is None:
-        return None, of, keys
+        return None, of
     closed = combine(rows.table.column(CLOSED)).to_numpy()
     mine = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _taken_from(state)[of])
     if mine.all():
-        return rows, of, keys
+        return rows, of
+    if keys is not None:
+        keys[:] = itertools.compress(keys, mine.tolist())
     places = np.flatnonzero(mine)
-    return rows.take(places), of[places], [keys[place] for place in places.tolist()]
+    return rows.take(places), of[places]
 
 
 def closed_to(rows: Slice, closed_us: int) -> IntArray:
@@ -130,7 +143,8 @@ def forget_sessions(
     """Forget the messages of these sessions."""
     if history.fields != history.definition.by or not history.store.layout.fields_first:
         return forget_messages(history, kv, store, passed_us)  # they do not lie together
-    _, _, keys = messages_of(history, kv, gone, calculation)
+    keys = list[bytes]()
+    messages_of(history, kv, gone, calculation, keys)
     batch = Batch()
     batch.delete_many(history.cf, keys)
     kv.write(batch)
