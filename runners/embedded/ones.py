@@ -37,9 +37,11 @@ class Ones:
         runs = engine.logic.runs(
             staged.overlay, staged.largest_us(), staged.seen_us(), staged.watermark_us, staged.advanced_us
         )
-        assert runs is not None  # of an engine that takes messages one by one
+        nows_us = [fed[i][1] for i in placed.indices]
         done = 0
-        for run in runs.cut(table, placed.positions, [fed[i][1] for i in placed.indices]):
+        for run in (
+            _first_alone(placed, nows_us) if runs is None else runs.cut(table, placed.positions, nows_us)
+        ):
             upto = placed.indices[run.stop] if run.stop < len(placed.indices) else len(fed)
             rows = table.slice(run.start, len(run))
             known = {"replayed": upto - done - len(run)}
@@ -51,6 +53,7 @@ class Ones:
             if run.uncertain:
                 tried = partial(self._alone, rows, run)
             else:
+                assert runs is not None  # it has cut the run
                 tried = partial(self._run, runs, rows, run, _marks(staged.marks, runs))
             try:
                 attempt = engine.attempt(run.nows_us[-1], tried)
@@ -113,7 +116,7 @@ class Ones:
         tried.advance(lambda kv: engine.logic.advance(kv, watermark_us, now_us), watermark_us)
 
     def _find_wrong(
-        self, runs: Runs, rows: pa.Table, run: Run, error: Exception, indices: Sequence[int], done: int
+        self, runs: Runs | None, rows: pa.Table, run: Run, error: Exception, indices: Sequence[int], done: int
     ) -> None:
         """Note which messages of a run cannot be counted."""
         engine = self.engine
@@ -123,13 +126,18 @@ class Ones:
             tried = Attempt(kv, staged.marks, staged.watermark_us, run.nows_us[-1])
             if run.uncertain:
                 self._alone(tables[""], run, tried)
-            else:
+            elif runs is not None:
                 self._run(runs, tables[""], run, {}, tried)
 
         wrong = culprits(ingest, staged.overlay, {"": rows}, error, in_place=True)
         for (_, row), why in wrong.items():
             message, now_us, _ = waiting[indices[row] - done]
             waiting[indices[row] - done] = (message, now_us, why)
+
+
+def _first_alone(placed: Placed, nows_us: Sequence[int]) -> list[Run]:
+    """Make a run of the first message, where the next step of the operator is like no other: the rest is cut after it."""
+    return [Run(0, placed.positions[:1], nows_us=[*nows_us[:1]], uncertain=True)] if placed.indices else []
 
 
 def _marks(before: Mapping[Partition, Mark], runs: Runs) -> dict[Partition, Mark]:

@@ -615,3 +615,28 @@ def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_ca
         ("e", 1): [4, None, None],
         ("g", 1): [9, None, None],
     }
+
+
+@pytest.mark.parametrize("emit", [None, wr.Emit(early=wr.every_batch, mode="retracting")])
+def test_messages_come_one_by_one_to_an_aggregation_that_is_computed_anew(
+    tmp_path: Path, emit: wr.Emit | None
+) -> None:
+    """The first step of such a job corrects windows; the messages that wait behind it are counted, and it opens again."""
+
+    def medians(**more: Any) -> wr.Aggregate:
+        agg = {"m": wr.median("w"), **more}
+        return wr.Aggregate(
+            event_time="t", window=wr.tumbling("1 hour"), agg=agg, retention="1 day", emit=emit
+        )
+
+    with medians().open(str(tmp_path)) as op:
+        op.add_message({"t": 1, "w": 1})
+        op.flush()
+    for n, more in enumerate([{"x": wr.max("w")}, {"x": wr.max("w"), "y": wr.min("w")}]):
+        with medians(**more).open(str(tmp_path), recompute=True) as op:
+            for w in (2, "text", 3, 4):
+                op.add_message({"t": 2, "w": w})
+            op.flush()
+            [window] = op.get_windows()
+            assert (window.messages, window.values["x"], window.values["m"]) == (4 + 3 * n, 4, (2.5, 3.0)[n])
+            assert [letter.reason for letter in op.dead_letters()] == ["malformed"] * (n + 1)

@@ -48,3 +48,20 @@ def test_a_dead_letter_that_the_test_has_not_looked_at_fails_the_check() -> None
         driver.feed([BAD])
         with pytest.raises(AssertionError, match=r"\(1 malformed\)"):
             driver.check()
+
+
+@pytest.mark.parametrize(("first", "bad"), [(1, "x"), (1, True), (1, [1]), (1, 2**70), (None, "x")])
+@pytest.mark.parametrize("aggregation", [wr.sum("v"), wr.median("v")])
+def test_a_value_of_another_type_moves_no_watermark_and_the_check_passes(
+    aggregation: Any, bad: Any, first: int | None
+) -> None:
+    sums = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"s": aggregation}
+    )
+    with TestDriver(sums) as driver:
+        driver.feed([{"k": "a", "t": TODAY, "v": first}])
+        driver.feed([{"k": "a", "t": TODAY + timedelta(hours=2), "v": bad}])
+        assert driver.panes() == []
+        assert [letter.reason for letter in driver.dead_letters()] == ["malformed"]
+        driver.drain()
+        driver.check()
