@@ -13,7 +13,7 @@ from windrow.core.expressions import Expr
 from windrow.operators.aggregations import KERNELS
 from windrow.operators.aggregations.calculation import Aggregating, Calculation
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import check_types, condition_refusal
+from windrow.operators.steps.learning import check_types, condition_refusal, expression_refusal
 
 
 def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -> None:
@@ -32,7 +32,8 @@ def refusal_of(
         uses = aggregation.expressions
         if name not in aggregation.columns and not any(u.mentions(name) for u in uses):
             continue
-        refusal = condition_refusal(uses, name, types)
+        conditions = () if aggregation.condition is None else (aggregation.condition,)
+        refusal = condition_refusal(conditions, name, types) or expression_refusal(uses, name, types)
         if refusal is not None:
             return refusal
         if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):

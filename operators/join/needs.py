@@ -15,7 +15,15 @@ from windrow.operators.aggregate.sessions.own_gaps import gap_refused
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, Names, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.steps.learning import Needs, check_filter, condition_refusal, key_refusal, missing
+from windrow.operators.steps.learning import (
+    Needs,
+    check_filter,
+    condition_refusal,
+    expression_refusal,
+    is_truth,
+    key_refusal,
+    missing,
+)
 
 
 class JoinNeeds(Needs):
@@ -32,6 +40,7 @@ class JoinNeeds(Needs):
         self._where = None if definition.where is None else definition.where.expression
         #: What gives messages gaps of their own.
         self._gap = definition.own_gap if side in definition.session_sides else None
+        self._filters = given.asked
         self._asked = (*given.asked, *(() if self._gap is None else (self._gap,)))
         #: Keys and event time.
         self.required = {given.event_time, *(pair[side] for pair in definition.on)}
@@ -104,8 +113,9 @@ class JoinNeeds(Needs):
                 if widened(kind, other) is None:
                     return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
         types = {**known, name: kind}
-        refusal = gap_refused(self._gap, types) or condition_refusal(self._asked, name, types)
-        return refusal or self._pairs_refusal(name, types)
+        gap = () if self._gap is None else (self._gap,)
+        refusal = gap_refused(self._gap, types) or expression_refusal(gap, name, types)
+        return refusal or condition_refusal(self._filters, name, types) or self._pairs_refusal(name, types)
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         itself, sides, on = self._definition.is_self_join, self._sides, self._definition.on
@@ -130,9 +140,11 @@ class JoinNeeds(Needs):
         none = np.zeros(0, dtype=np.int64)
         pairs = columns.looked_at(definition, self._where, sides[LEFT], sides[RIGHT], none, none)
         try:
-            self._where.evaluate(pairs)
+            kind = self._where.evaluate(pairs).type
         except UnknownColumn as error:
             return None if names_no_column(error) else f"column {name!r} is {types[name]}: {error.message}"
+        if not is_truth(kind):
+            return f"column {name!r} is {types[name]}: expression {self._where} cannot be {kind} there"
         return None
 
 

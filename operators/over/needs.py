@@ -14,7 +14,7 @@ from windrow.operators.aggregations.needs import check_columns, mentioned, refus
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.learning import Needs, check_filter, condition_refusal
+from windrow.operators.steps.learning import Needs, check_filter, expression_refusal
 
 
 class OverNeeds(WholeMessages):
@@ -102,7 +102,7 @@ class MarkerNeeds(OverNeeds):
         if name in self._columns and not _may_be_times(kind):
             return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
         uses = [m for m in self._moments if isinstance(m, Expr)]
-        refusal = condition_refusal(uses, name, {**known, name: kind})
+        refusal = expression_refusal(uses, name, {**known, name: kind}, _may_be_times)
         return refusal or super().refusal(name, kind, known)
 
 

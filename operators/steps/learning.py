@@ -163,16 +163,37 @@ def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> 
 
 def condition_refusal(conditions: Iterable[Expr], name: str, known: Mapping[str, pa.DataType]) -> str | None:
     """Why a column cannot be of its type under conditions of columns of the `known` types; None where it can."""
-    for condition in conditions:
-        if not condition.mentions(name):
+    return expression_refusal(conditions, name, known, are=is_truth)
+
+
+def expression_refusal(
+    uses: Iterable[Expr],
+    name: str,
+    known: Mapping[str, pa.DataType],
+    are: Callable[[pa.DataType], bool] = lambda _: True,
+) -> str | None:
+    """Why a column cannot be of its type in expressions of columns of the `known` types; None where it can.
+
+    are: the types that the expressions may be of
+    """
+    for use in uses:
+        if not use.mentions(name):
             continue
-        mentioned = [(n, kind) for n, kind in known.items() if condition.mentions(n)]
+        mentioned = [(n, kind) for n, kind in known.items() if use.mentions(n)]
         try:
-            condition.evaluate(pa.schema(mentioned).empty_table())
+            kind = use.evaluate(pa.schema(mentioned).empty_table()).type
         except UnknownColumn as error:
             if not names_no_column(error):  # which may come later
                 return f"column {name!r} is {known[name]}: {error.message}"
+        else:
+            if not are(kind):
+                return f"column {name!r} is {known[name]}: expression {use} cannot be {kind} there"
     return None
+
+
+def is_truth(kind: pa.DataType) -> bool:
+    """True if values of that type are true, false or null."""
+    return pa.types.is_boolean(kind) or pa.types.is_null(kind)
 
 
 class Needs(Protocol):
