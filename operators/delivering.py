@@ -328,7 +328,7 @@ class _Marked(Needs):
     """What an operator needs of the columns of an input, which it gets with a mark."""
 
     def __init__(self, needs: Needs, mark: str) -> None:
-        self._needs, self._mark, self.whole = needs, mark, needs.whole
+        self._needs, self._mark, self.whole, self.times = needs, mark, needs.whole, needs.times
         self._field = pa.field(mark, pa.bool_())
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:

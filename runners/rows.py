@@ -20,7 +20,7 @@ from windrow.core.types import as_type, is_text, plain_type
 from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
-from windrow.operators.steps.intake import NO_FLOAT
+from windrow.operators.steps.intake import NO_FLOAT, in_known_times
 from windrow.operators.steps.learning import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -50,7 +50,7 @@ def table_of(
     refused = needs.refused(names)
     names = [name for name in names if name not in refused]
     while True:
-        made = _Columns(schema, names, needs, wrong)
+        made = _Columns(schema, names, needs, wrong, time_zone, event_time_unit)
         for name, why in refused.items():
             for i, m in enumerate(messages):
                 if m.payload.get(name) is not None:
@@ -205,8 +205,15 @@ class _Columns:
     """The columns of a slice, each in the type that the stream has for it by then."""
 
     def __init__(
-        self, schema: pa.Schema | None, names: Iterable[str], needs: Needs, wrong: list[str | None]
+        self,
+        schema: pa.Schema | None,
+        names: Iterable[str],
+        needs: Needs,
+        wrong: list[str | None],
+        time_zone: str | None,
+        unit: TimeUnit | None,
     ) -> None:
+        self._time_zone, self._unit = time_zone, unit
         self._fields = {name: pa.field(name, pa.null()) for name in names}
         self._fields.update({f.name: f.with_type(plain_type(f.type)) for f in schema or ()})
         self._needs, self._named = needs, needs.named(self._fields)
@@ -216,6 +223,8 @@ class _Columns:
 
     def read(self, name: str, values: list[Any]) -> pa.Array:
         known = self._fields.setdefault(name, pa.field(name, pa.null()))
+        if name in self._needs.times:
+            values = self._only_times(name, values)
         array = read(values)
         if name not in self._named and not self._needs.whole:
             # It is looked at no more, but in a dead letter.
@@ -250,6 +259,8 @@ class _Columns:
         good: list[pa.Array | None] = []
         for i, value in enumerate(values):
             one = None if value is None else self._one(name, value)
+            if isinstance(one, str) and name in self._needs.times:
+                one = self._in_known_time(name, value)
             if isinstance(one, str):
                 one = self._left_out(i, name, value, one)
             good.append(one)
@@ -275,6 +286,35 @@ class _Columns:
             return refusal
         self._fields[name] = found.field
         return found.values
+
+    def _only_times(self, name: str, values: list[Any]) -> list[Any]:
+        """The values that are times in any form; a message with another one is malformed."""
+        found = list(values)
+        for i, value in enumerate(values):
+            problem = None if value is None else self._time_us(value)[1]
+            if problem is not None:
+                one = read([value])
+                if one is None or not one.null_count:
+                    self.spoil(i, f"column {name!r} {problem}")
+                found[i] = None
+        return found
+
+    def _in_known_time(self, name: str, value: Any) -> pa.Array | str:
+        """A time of another type than its column, in the type of that; or why it cannot be."""
+        known = self._fields[name]
+        stamp = pa.table({name: pa.array([self._time_us(value)[0]], pa.int64()).cast(_STAMP)})
+        made = in_known_times(stamp, name, self._time_zone, known.type, self._unit, "column")
+        if MALFORMED_ROW in made.column_names:
+            return str(made.column(MALFORMED_ROW)[0])
+        found = brought(made.column(name).combine_chunks(), known)
+        if found is None or found.misfits:
+            return f"which is no {known.type}"
+        self._fields[name] = found.field
+        return found.values
+
+    def _time_us(self, value: Any) -> tuple[int | None, str | None]:
+        zone = None if self._time_zone is None else zone_of(self._time_zone)
+        return event_time_us(value, zone, self._unit)
 
     def _left_out(self, row: int, name: str, value: Any, why: str) -> pa.Array | None:
         """What stands for a value that does not go with its column."""

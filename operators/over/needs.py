@@ -72,8 +72,9 @@ class MarkerNeeds(OverNeeds):
         self._told = definition.agg if definition.select is None else {}
         span = definition.span
         self._moments = list(span.moments.values()) if isinstance(span, Between) else []
-        self._columns = {m for m in self._moments if isinstance(m, str)}
-        self.required.update(self._columns)
+        self.times = frozenset(m for m in self._moments if isinstance(m, str))
+        self.required.update(self.times)
+        self._has_zone = definition.markers.time_zone is not None
         self.whole = self.whole or (isinstance(span, Between) and span.function is not None)
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
@@ -99,11 +100,19 @@ class MarkerNeeds(OverNeeds):
         return super().refused(names) | told
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        if name in self._columns and not _may_be_times(kind):
+        if name in self.times and not self._may_be_times(kind):
             return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
         uses = [m for m in self._moments if isinstance(m, Expr)]
-        refusal = expression_refusal(uses, name, {**known, name: kind}, _may_be_times)
+        refusal = expression_refusal(uses, name, {**known, name: kind}, self._may_be_times)
         return refusal or super().refusal(name, kind, known)
+
+    def _may_be_times(self, kind: pa.DataType) -> bool:
+        """True if values of that type may be event times."""
+        if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+            return self._has_zone
+        t = pa.types
+        of = (t.is_null, t.is_timestamp, t.is_integer, t.is_string, t.is_large_string)
+        return any(is_one(kind) for is_one in of)
 
 
 class PartnerNeeds(Needs):
@@ -111,7 +120,7 @@ class PartnerNeeds(Needs):
 
     def __init__(self, needs: OverNeeds, by: tuple[str, ...], other: pa.Schema | None) -> None:
         self._needs, self._by, self._other = needs, by, other
-        self.whole = needs.whole
+        self.whole, self.times = needs.whole, needs.times
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         self._needs.check(known, names)
@@ -133,18 +142,6 @@ class PartnerNeeds(Needs):
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         other = self._other
         return [other.field(name)] if other is not None and name in self._by and name in other.names else ()
-
-
-def _may_be_times(kind: pa.DataType) -> bool:
-    """True if values of that type may be event times."""
-    of = (
-        pa.types.is_timestamp,
-        pa.types.is_integer,
-        pa.types.is_date,
-        pa.types.is_string,
-        pa.types.is_large_string,
-    )
-    return pa.types.is_null(kind) or any(is_one(kind) for is_one in of)
 
 
 def kept_columns(definition: OverDefinition, schema: pa.Schema) -> list[str]:

@@ -166,7 +166,12 @@ def event_times(
 
 
 def in_known_times(
-    table: pa.Table, name: str, time_zone: str | None, known: pa.DataType | None, unit: TimeUnit | None = None
+    table: pa.Table,
+    name: str,
+    time_zone: str | None,
+    known: pa.DataType | None,
+    unit: TimeUnit | None = None,
+    called: str = "event time",
 ) -> pa.Table:
     """Write times of another type than before, say integers, in the known one. A row whose time that type does not hold
     exactly becomes malformed."""
@@ -187,7 +192,7 @@ def in_known_times(
     read = zip(wrong.tolist(), values.take(some).to_pylist(), times.take(some).to_pylist(), strict=True)
     unheld = f"which its column, of {known} before, cannot hold"
     why = {
-        ("", row): f"event time {name!r} is {value!r:.100}, {'no time' if time_us is None else unheld}"
+        ("", row): f"{called} {name!r} is {value!r:.100}, {'no time' if time_us is None else unheld}"
         for row, value, time_us in read
     }
     written = pc.if_else(exact, written, pa.scalar(None, written.type))

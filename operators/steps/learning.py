@@ -193,7 +193,7 @@ def expression_refusal(
 
 def is_truth(kind: pa.DataType) -> bool:
     """True if values of that type are true, false or null."""
-    return pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
 
 
 class Needs(Protocol):
@@ -201,6 +201,8 @@ class Needs(Protocol):
 
     #: True if messages are kept with all of their columns.
     whole: bool
+    #: Columns that hold times in any form, as event times do.
+    times: frozenset[str] = frozenset()
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         """Raise `UnknownColumn` where a column is needed that neither the stream nor messages with these names have."""
@@ -229,6 +231,7 @@ class Together(Needs):
     def __init__(self, needs: Sequence[Needs]) -> None:
         self._needs = needs
         self.whole = any(n.whole for n in needs)
+        self.times = frozenset[str]().union(*(n.times for n in needs))
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         names = list(names)
@@ -260,6 +263,7 @@ class HandedOn(Needs):
 
     def __init__(self, needs: Needs, called: Callable[[str], Sequence[str]], *, as_they_are: bool) -> None:
         self._needs, self._called, self._as_they_are = needs, called, as_they_are
+        self.times = needs.times if as_they_are else frozenset[str]()
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         if self._as_they_are:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -242,18 +243,40 @@ def test_an_anchor_that_says_no_time_decides_nothing_of_later_anchors(tmp_path: 
         retention="1 day",
         **OPTIONS,
     )
-    anchors: list[dict[str, Any]] = [
-        {**ROW, "since": "noon", "until": 0.5},
-        {**ROW, "since": NOON, "until": NOON + 1},
-        {**ROW, "since": NOON - 1, "until": NOON},
-    ]
-    many = [[row] if kind == "messages" else pa.Table.from_pylist([row]) for row in anchors]
-    steps = [("a", [{**ROW, "v": 1}]), *(("b", some) for some in many)]
+    forms = [NOON, "2020-01-01T12:00:00Z", dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)]
+    wrong: dict[str, Any] = {**ROW, "since": "noon", "until": "text" if kind == "tables" else True}
+    for n, order in enumerate(itertools.permutations(forms)):
+        good = [{**ROW, "since": a, "until": b} for a, b in zip(order, order[1:] + order[:1], strict=True)]
+        many = [[row] if kind == "messages" else pa.Table.from_pylist([row]) for row in [wrong, *good]]
+        steps = [("a", [{**ROW, "v": 1}]), *(("b", some) for some in many)]
+        if n == 0 and kind == "messages":
+            steps = [steps[0], ("b", [wrong, *good])]
+        with committed(
+            spans, f"{tmp_path}/{n}", *steps, again=n == 1, store=("memory", "rocksdb")[n == 1]
+        ) as op:
+            op.drain()
+            assert [row["s"] for row in op.get_result()] == [1] * len(forms), order
+            [letter] = op.dead_letters()
+            assert letter.reason == "malformed" and "column '" in letter.detail
+
+
+@pytest.mark.parametrize("since", ["since", wr.col("since")], ids=["column", "expression"])
+def test_an_anchor_whose_start_has_no_time_zone_is_a_dead_letter(tmp_path: Path, since: Any) -> None:
+    spans = wr.Over(
+        agg={"s": wr.sum("v")},
+        frame=wr.between(since, "until"),
+        input="a",
+        anchors=wr.Input("b", event_time="t"),
+        retention="1 day",
+        **OPTIONS,
+    )
+    anchors = [{**ROW, "since": s, "until": NOON} for s in (dt.datetime(2020, 1, 1), NOON)]
+    steps = [("a", [{**ROW, "v": 1}]), *(("b", [row]) for row in anchors)]
     with committed(spans, str(tmp_path), *steps, store="memory") as op:
         op.drain()
-        assert [row["s"] for row in op.get_result()] == [1, 1]
+        assert len(op.get_result()) == 1
         [letter] = op.dead_letters()
-        assert letter.reason == "malformed" and "column '" in letter.detail
+        assert letter.reason == "malformed" and "'since'" in letter.detail
 
 
 WIDE = {

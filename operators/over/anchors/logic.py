@@ -116,7 +116,7 @@ class AnchoredOvers(OneInputLogic):
             time, zone = known.field(reading.event_time).type, reading.time_zone
             table = in_known_times(table, reading.event_time, zone, time, reading.event_time_unit)
         if side:
-            table = without_timeless(self.definition, table)
+            table = without_timeless(self.definition, table, known)
         schema = self._learned(work.kv, work.progress, side, table.schema)
         table = with_positions(table, work.progress.step, self.definition.prefix(given))
         heard: Mapping[Partition, int] = {}

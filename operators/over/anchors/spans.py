@@ -18,7 +18,7 @@ from windrow.core.types import is_text
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead import FUNCTION_FAILED, MALFORMED, OUT_OF_RETENTION, DeadLetters
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import Slice, countable, event_times, user_columns
+from windrow.operators.steps.intake import Slice, countable, event_times, in_known_times, user_columns
 from windrow.operators.steps.sifting import marked
 
 if TYPE_CHECKING:
@@ -44,16 +44,19 @@ def around(span: RangeBetween, times: IntArray) -> pa.Table:
     return pa.table({START: times + span.start_us, END: times + span.end_us})
 
 
-def without_timeless(definition: OverDefinition, table: pa.Table) -> pa.Table:
-    """Anchors of which those are malformed whose columns for start, end or obsolete time hold what is no time. Such a value
-    says nothing of the type of its column."""
+def without_timeless(definition: OverDefinition, table: pa.Table, known: pa.Schema | None) -> pa.Table:
+    """Anchors with the columns for start, end and obsolete time in the known types. One that holds what is no time is
+    malformed, and decides no type."""
     span, reading = definition.span, definition.markers
     names = {m for m in span.moments.values() if isinstance(m, str)} if isinstance(span, Between) else set()
-    for name in names.intersection(table.column_names):
+    zone, unit = reading.time_zone, reading.event_time_unit
+    for name in sorted(names.intersection(table.column_names)):
+        before = known.field(name).type if known is not None and name in known.names else None
+        table = in_known_times(table, name, zone, before, unit, "column")
         values = combine(table.column(name))
         if not (is_text(values.type) or pa.types.is_floating(values.type)):
             continue  # of each other type either all values are times, or none may be
-        times = event_times(table.column(name), name, reading.time_zone, reading.event_time_unit)
+        times = event_times(table.column(name), name, zone, unit)
         wrong = pc.and_(values.is_valid(), times.is_null())
         told = {("", i): f"column {name!r} is {values[i].as_py()!r:.100}, no time" for i in _places(wrong)}
         if told:
