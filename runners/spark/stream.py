@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -203,6 +204,7 @@ class WindowStreamWriter:
         check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
         limited = self._stream if self._reads is None else self._reads
         assert limited is not None
+        self._check_schemas()
         warn_of_no_limit(limited)
         if self._reads is not None:
             folder = os.path.join(location, "windrow") if self._log is FILES else None
@@ -247,6 +249,19 @@ class WindowStreamWriter:
             batch.close()
             raise
         return query
+
+    def _check_schemas(self) -> None:
+        """Refuse columns, and types of columns, that the definitions cannot compute with."""
+        schemas: Mapping[str, pa.Schema]
+        if self._reads is not None:
+            schemas = dict.fromkeys((d.inputs[0].name for d in self._definitions), self._reads.schema)
+        else:
+            assert self._stream is not None
+            schemas = inputs_of(self._definitions).schemas(self._stream)
+        for definition in self._definitions:
+            logic, own = definition.logic(), {given.name: schemas[given.name] for given in definition.inputs}
+            logic.check_schemas(own)
+            logic.schema(own)
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
         """The stream with what positions the builder can give it; True if they are of files."""
