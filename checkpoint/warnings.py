@@ -21,8 +21,8 @@ JUMP_US = 60_000_000
 _SECONDS = (10**9, 10**10)
 
 
-def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int]) -> None:
-    """One warning for a commit that could not count all of its messages."""
+def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int], location: str) -> None:
+    """One warning for a commit that could not count all of its messages. location: as the command line takes it"""
     reasons = {
         name.removeprefix(LETTERS): n for name, n in counters.items() if name.startswith(LETTERS) and n
     }
@@ -31,7 +31,7 @@ def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int]) ->
             "dead letters: messages that could not be counted",
             commit=commit,
             reasons=", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items())),
-            look="windrow dead-letters LOCATION",
+            look=f"windrow dead-letters {location}",
         )
 
 

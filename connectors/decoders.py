@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
@@ -342,6 +342,8 @@ def _schema(given: Any) -> pa.Schema:
 
 def _as_schema(given: Any) -> pa.Schema:
     if isinstance(given, Mapping):
+        for name, kind in given.items():
+            _check_type(name, kind)
         return pa.schema(list(given.items()))
     if not isinstance(given, pa.Schema):
         raise ConfigurationError(
@@ -350,6 +352,29 @@ def _as_schema(given: Any) -> pa.Schema:
     if len(set(given.names)) < len(given):
         raise ConfigurationError(f"schema with columns {given.names}: name each once")
     return given
+
+
+#: Types of Python's, with the types of columns that have their values.
+_PYTHON = {
+    bool: "pa.bool_()",
+    bytes: "pa.binary()",
+    date: "pa.date32()",
+    datetime: "pa.timestamp('us', 'UTC')",
+    float: "pa.float64()",
+    int: "pa.int64()",
+    str: "pa.string()",
+}
+
+
+def _check_type(column: str, kind: Any) -> None:
+    try:
+        pa.field("", kind)
+    except (TypeError, ValueError):
+        known = isinstance(kind, type) and _PYTHON.get(kind)
+        remedy = f"use {known}" if known else "use one such as pa.string() or pa.int64()"
+        raise ConfigurationError(
+            f"column {column!r} is of {kind!r}, which is no type of pyarrow: {remedy}"
+        ) from None
 
 
 def json(schema: Fields) -> JsonDecoder:

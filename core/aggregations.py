@@ -33,6 +33,8 @@ def count(column: Column | None = None) -> Aggregation:
     >>> count().where(wr.col("delay") > 15)
     wr.count().where((delay > 15))
     """
+    if isinstance(column, str) and column == "*":
+        raise BadAggregate("count('*'): use wr.count(), the number of rows")
     return _make("count") if column is None else _make("count", column)
 
 

@@ -9,14 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from windrow.core.errors import ConfigurationError, UnknownOption
-from windrow.core.meant import meant
+from windrow.core.meant import meant_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-#: What one operator calls as another one does not.
-_ALIKE = {"window": "frame", "frame": "window", "on": "by", "by": "on", "source": "input"}
 
 
 def suggests(function: Callable[P, R]) -> Callable[P, R]:
@@ -32,7 +28,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in parameters:
-                near = _ALIKE[name] if _ALIKE.get(name) in known else meant(name, known)
+                near = meant_option(name, known)
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
                 raise UnknownOption(f"{said_of} has no option {name!r}: {said}")
         if len(args) > len(by_place):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def meant(given: str, known: Iterable[str]) -> str | None:
@@ -38,6 +39,44 @@ _ELSEWHERE = {
     "watermark": "bounded",
     "window": "tumbling",
 }
+
+
+#: Names that pandas, Polars, SQL, Flink, Kafka Streams, Spark or another operator have for options: without underscores and in
+#: lower case, each with the names here.
+_OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(("groupby", "key", "keys", "keyby", "partitionby"), ("by", "on")),
+    **dict.fromkeys(("timestamp", "timestampcolumn", "time", "timecolumn", "orderby"), ("event_time",)),
+    **dict.fromkeys(("grace", "graceperiod", "lateness"), ("allowed_lateness",)),
+    "by": ("on",),
+    "frame": ("window",),
+    "on": ("by",),
+    "retention": ("within", "ttl"),
+    "source": ("input",),
+    "subset": ("ids",),
+    "ttl": ("retention", "within"),
+    "window": ("frame",),
+}
+
+
+def meant_option(given: str, known: Sequence[str]) -> str | None:
+    """Return the one of the options `known` that was probably to be written."""
+    elsewhere = _OPTIONS_ELSEWHERE.get(given.lower().replace("_", ""), ())
+    return next((name for name in elsewhere if name in known), None) or meant(given, known)
+
+
+def meant_aggregation(given: object, column: str) -> str | None:
+    """Return the call that was probably to be written for 'sum', ("v", "sum") or `wr.sum`; of `column` by default."""
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], str):
+        column, given = given
+    name = str(getattr(given, "__name__", given)).lower()
+    name = _ELSEWHERE.get(name, name)
+    function = vars(sys.modules["windrow.core.aggregations"]).get(name)
+    if not callable(function) or getattr(sys.modules["windrow"], name, None) is not function:
+        return None
+    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    if len(needed) > 1 or [p.name for p in needed] not in ([], ["column"]):
+        return None
+    return f"wr.{name}({column!r})" if needed else f"wr.{name}()"
 
 
 def missing_name(name: str) -> object:

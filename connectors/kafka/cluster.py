@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,11 +198,18 @@ def assigned(partitions: Any, next_offsets: Sequence[Mapping[Partition, int]]) -
     An input that has taken messages of a topic reads a partition that it has not seen from the beginning, unless the partition
     comes with an offset.
     """
-    if isinstance(partitions, str):
+    listed = (
+        list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else None
+    )
+    if listed is None or not all(hasattr(one, "topic") and hasattr(one, "offset") for one in listed):
+        topic = partitions
+        while isinstance(topic, (list, tuple)) and topic:
+            topic = topic[0]
+        topic = topic if isinstance(topic, str) else "orders"
         raise InputError(
             f"next_offsets({partitions!r}): a job knows only partitions that messages have come from. Give those of the "
-            f"consumer: next_offsets([TopicPartition({partitions!r}, n) for n in "
-            f"consumer.list_topics({partitions!r}).topics[{partitions!r}].partitions])"
+            f"consumer: next_offsets([TopicPartition({topic!r}, n) for n in "
+            f"consumer.list_topics({topic!r}).topics[{topic!r}].partitions])"
         )
     by_topic: list[dict[str, dict[int, int]]] = []
     for offsets in next_offsets:
@@ -211,7 +218,7 @@ def assigned(partitions: Any, next_offsets: Sequence[Mapping[Partition, int]]) -
         for (source, partition), offset in offsets.items():
             topics.setdefault(topic_of(source)[0], {})[partition] = offset
     found = []
-    for one in partitions:
+    for one in listed:
         begin = client.OFFSET_BEGINNING if one.offset == client.OFFSET_INVALID else one.offset
         reached = [seen[one.topic].get(one.partition) for seen in by_topic if one.topic in seen]
         known = [offset for offset in reached if offset is not None]

@@ -258,6 +258,10 @@ def kafka_stream(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(names):
         raise ConfigurationError(f"topics {topics!r}: name one or more")
+    if isinstance(value, (type, bytes)) or not callable(getattr(value, "decode", None)):
+        raise ConfigurationError(
+            f"value={value!r} is no decoder: use one of wr.decoders, such as wr.decoders.json({{'delay': pa.int64()}})"
+        )
     if starting not in ("earliest", "latest"):
         raise ConfigurationError(f"starting {starting!r} is neither 'earliest' nor 'latest'")
     if max_offsets is not None and max_offsets < 1:

@@ -26,6 +26,7 @@ from windrow.core.errors import (
     UnknownColumn,
 )
 from windrow.core.expressions import Expression, names_no_column
+from windrow.core.meant import meant_aggregation
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     Forever,
@@ -193,9 +194,9 @@ def _checked(
     check.names(agg, "agg", "name each aggregation by text, e.g. agg={'n': wr.count()}")
     for alias, aggregation in agg.items():
         if not isinstance(aggregation, Aggregation):
-            raise BadAggregate(
-                f"agg[{alias!r}] = {aggregation!r}: use an aggregation such as wr.count() or wr.avg('x')"
-            )
+            near = meant_aggregation(aggregation, alias)
+            said = f"did you mean {near}?" if near else "use an aggregation such as wr.count() or wr.avg('x')"
+            raise BadAggregate(f"agg[{alias!r}] = {aggregation!r}: {said}")
         if aggregation.frame is not None:
             raise BadAggregate(
                 f"agg[{alias!r}] = {aggregation!r}: a frame around each message is for wr.Over; an aggregate "

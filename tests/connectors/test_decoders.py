@@ -209,3 +209,25 @@ def test_a_schema_that_is_none_is_refused() -> None:
         decoders.json(["k"])
     with pytest.raises(wr.ConfigurationError, match="name each once"):
         decoders.msgpack(pa.schema([("k", pa.string()), ("k", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (str, r"use pa\.string\(\)"),
+        (int, r"use pa\.int64\(\)"),
+        (datetime, r"use pa\.timestamp\('us', 'UTC'\)"),
+        ("strng", "use one such as"),
+        (dict, "use one such as"),
+    ],
+)
+def test_a_type_that_is_none_of_pyarrow_is_refused_with_its_column(kind: Any, said: str) -> None:
+    for decoder in (decoders.json, decoders.msgpack):
+        with pytest.raises(wr.ConfigurationError, match=f"column 'a' is of .*: {said}"):
+            decoder({"b": pa.int64(), "a": kind})
+
+
+@pytest.mark.parametrize("value", ["json", b"json", decoders.json, decoders.JsonDecoder, None])
+def test_a_source_refuses_what_is_no_decoder(value: Any) -> None:
+    with pytest.raises(wr.ConfigurationError, match=r"is no decoder: use .*wr\.decoders\.json\(\{"):
+        wr.sources.kafka("localhost:9092", "orders", value=value)

@@ -1,5 +1,7 @@
 """`windrow dead-letters`: messages that a job could not count, by reason, each with the operator that could not."""
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +45,14 @@ def test_dead_letters_are_listed_by_reason_with_operator_and_payload(windrow: Ru
     assert rows[0].startswith("hours") and "topic/0 1" in rows[0] and '"t": "no time"' in rows[0]
     first, head, row = too_late.splitlines()
     assert first == "too_late: 1" and row.startswith("tens") and "1970-01-01 00:00" in row
+
+
+def test_the_warning_of_dead_letters_has_the_command_that_lists_them(
+    windrow: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path)
+    [command] = set(re.findall("look='windrow ([^']*)'", caplog.text))
+    assert windrow(*shlex.split(command)).out.startswith("malformed: 4")
 
 
 def test_dead_letters_can_be_narrowed_down_and_are_json_for_programs(windrow: Run, tmp_path: Path) -> None:

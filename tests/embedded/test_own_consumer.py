@@ -64,12 +64,18 @@ def test_a_topic_of_two_inputs_is_read_from_where_the_one_that_is_behind_goes_on
         assert assigned(op, TopicPartition("orders", 1, OFFSET_END)) == [("orders", 1, 10)]
 
 
-def test_the_name_of_a_topic_is_refused_with_what_to_give(tmp_path: Path) -> None:
-    with (
-        COUNTS.open(str(tmp_path), clock=ManualClock()) as op,
-        pytest.raises(InputError, match=r"knows only partitions that messages have come from.*list_topics"),
-    ):
-        op.next_offsets("orders")  # type: ignore[arg-type]
+def test_what_is_no_partition_of_a_consumer_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    with COUNTS.open(str(tmp_path), clock=ManualClock()) as op:
+        for given in (
+            "orders",
+            ["orders"],
+            [("orders", 0)],
+            ("orders", 0),
+            [TopicPartition("orders", 0), 1],
+            3,
+        ):
+            with pytest.raises(InputError, match=r"only partitions that messages have come from.*'orders'"):
+                op.next_offsets(given)  # type: ignore[arg-type]
 
 
 def test_a_loop_of_ones_own_reads_every_record_once_however_often_it_is_stopped(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from windrow.core.errors import (
 from windrow.core.expressions import Expr
 from windrow.core.frames import RangeBetween, make_frame
 from windrow.core.inputs import Input
+from windrow.core.meant import meant_aggregation
 from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
 from windrow.core.time import duration_us, show_duration
 from windrow.operators.operator import Taker
@@ -175,7 +176,9 @@ def plain_agg(agg: Any) -> dict[str, Aggregation]:
         raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
     for alias, aggregation in agg.items():
         if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
-            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation, use e.g. wr.avg('x')")
+            near = meant_aggregation(aggregation, str(alias))
+            said = f"did you mean {near}?" if near else "use e.g. wr.avg('x')"
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation: {said}")
         if not aggregation.of_all:
             instead = "leave .of(...) out" if aggregation.input else "use a class with `add`"
             raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; {instead}")
