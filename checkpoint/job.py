@@ -7,7 +7,6 @@ docs/explanation/commit-protocol.md.
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -297,8 +296,8 @@ class Job:
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
-        place = shlex.quote(self.folders.location) if self.transport == FILES else "log:SERVERS/NAME"
-        warnings.warn_of_letters(self.logger, commit, counters or {}, place)
+        here = self.folders.location if self.transport == FILES else None
+        warnings.warn_of_letters(self.logger, commit, counters or {}, here)
         self._unit_told = self._unit_told or warnings.warn_of_unit(self.logger, commit, marks.values())
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
         warnings.warn_of_jump(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 
 from windrow.checkpoint.accepting import TIME_ZONES, grown_until
 from windrow.checkpoint.records import Epoch, Step
@@ -21,8 +22,8 @@ JUMP_US = 60_000_000
 _SECONDS = (10**9, 10**10)
 
 
-def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int], location: str) -> None:
-    """One warning for a commit that could not count all of its messages. location: as the command line takes it"""
+def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int], location: str | None) -> None:
+    """One warning for a commit that could not count all of its messages. location: None where the log is elsewhere"""
     reasons = {
         name.removeprefix(LETTERS): n for name, n in counters.items() if name.startswith(LETTERS) and n
     }
@@ -31,7 +32,7 @@ def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int], lo
             "dead letters: messages that could not be counted",
             commit=commit,
             reasons=", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items())),
-            look=f"windrow dead-letters {location}",
+            look=f"windrow dead-letters {'log:SERVERS/NAME' if location is None else quote(location)}",
         )
 
 

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
@@ -22,7 +22,7 @@ from windrow.connectors import json_records
 from windrow.core.border import Fitted, fit, read
 from windrow.core.errors import ConfigurationError, RegistryFailed
 from windrow.core.extras import need
-from windrow.core.types import plain_type, widened
+from windrow.core.types import plain_type, typed_field, widened
 from windrow.operators.steps.columns import MALFORMED_ROW, RAW
 from windrow.operators.steps.dead import PAYLOAD_LIMIT
 
@@ -342,9 +342,7 @@ def _schema(given: Any) -> pa.Schema:
 
 def _as_schema(given: Any) -> pa.Schema:
     if isinstance(given, Mapping):
-        for name, kind in given.items():
-            _check_type(name, kind)
-        return pa.schema(list(given.items()))
+        return pa.schema([typed_field(name, kind) for name, kind in given.items()])
     if not isinstance(given, pa.Schema):
         raise ConfigurationError(
             f"schema {given!r} is neither a pyarrow schema nor a map such as {{'origin': pa.string(), 'delay': pa.int64()}}"
@@ -352,29 +350,6 @@ def _as_schema(given: Any) -> pa.Schema:
     if len(set(given.names)) < len(given):
         raise ConfigurationError(f"schema with columns {given.names}: name each once")
     return given
-
-
-#: Types of Python's, with the types of columns that have their values.
-_PYTHON = {
-    bool: "pa.bool_()",
-    bytes: "pa.binary()",
-    date: "pa.date32()",
-    datetime: "pa.timestamp('us', 'UTC')",
-    float: "pa.float64()",
-    int: "pa.int64()",
-    str: "pa.string()",
-}
-
-
-def _check_type(column: str, kind: Any) -> None:
-    try:
-        pa.field("", kind)
-    except (TypeError, ValueError):
-        known = isinstance(kind, type) and _PYTHON.get(kind)
-        remedy = f"use {known}" if known else "use one such as pa.string() or pa.int64()"
-        raise ConfigurationError(
-            f"column {column!r} is of {kind!r}, which is no type of pyarrow: {remedy}"
-        ) from None
 
 
 def json(schema: Fields) -> JsonDecoder:

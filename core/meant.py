@@ -73,7 +73,8 @@ def meant_aggregation(given: object, column: str) -> str | None:
     function = vars(sys.modules["windrow.core.aggregations"]).get(name)
     if not callable(function) or getattr(sys.modules["windrow"], name, None) is not function:
         return None
-    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    needed = [p for p in signature.parameters.values() if p.default is p.empty]
     if len(needed) > 1 or [p.name for p in needed] not in ([], ["column"]):
         return None
     return f"wr.{name}({column!r})" if needed else f"wr.{name}()"

@@ -7,10 +7,13 @@ and views are what they stand for. Everything that was written in a narrower typ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from windrow.core.errors import ConfigurationError
 
 #: Values in Python that hold others.
 HOLDERS = (Mapping, list, tuple, set, frozenset)
@@ -407,3 +410,27 @@ def _conformed(table: pa.Table, fields: dict[str, pa.Field]) -> pa.Table:
         for name, field in fields.items()
     ]
     return pa.table(columns, schema=pa.schema(list(fields.values())))
+
+
+#: Types of Python's, with the types of columns that have their values.
+_PYTHON = {
+    bool: "pa.bool_()",
+    bytes: "pa.binary()",
+    date: "pa.date32()",
+    datetime: "pa.timestamp('us', 'UTC')",
+    float: "pa.float64()",
+    int: "pa.int64()",
+    str: "pa.string()",
+}
+
+
+def typed_field(column: str, kind: Any) -> pa.Field:
+    """Make a field of a schema that a user writes as {column: type}."""
+    try:
+        return pa.field(column, kind)
+    except (TypeError, ValueError):
+        known = isinstance(kind, type) and _PYTHON.get(kind)
+        remedy = f"use {known}" if known else "use one such as pa.string() or pa.int64()"
+        raise ConfigurationError(
+            f"column {column!r} is of {kind!r}, which is no type of pyarrow: {remedy}"
+        ) from None

@@ -202,10 +202,7 @@ class WindowStreamWriter:
             )
         location = local_path(location, "checkpointLocation")
         check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
-        limited = self._stream if self._reads is None else self._reads
-        assert limited is not None
         self._check_schemas()
-        warn_of_no_limit(limited)
         if self._reads is not None:
             folder = os.path.join(location, "windrow") if self._log is FILES else None
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)
@@ -251,13 +248,15 @@ class WindowStreamWriter:
         return query
 
     def _check_schemas(self) -> None:
-        """Refuse columns, and types of columns, that the definitions cannot compute with."""
+        """Refuse columns, and types of columns, that the definitions cannot compute with; warn of a source without a limit."""
         schemas: Mapping[str, pa.Schema]
         if self._reads is not None:
             schemas = dict.fromkeys((d.inputs[0].name for d in self._definitions), self._reads.schema)
+            warn_of_no_limit(self._reads)
         else:
             assert self._stream is not None
             schemas = inputs_of(self._definitions).schemas(self._stream)
+            warn_of_no_limit(self._stream)
         for definition in self._definitions:
             logic, own = definition.logic(), {given.name: schemas[given.name] for given in definition.inputs}
             logic.check_schemas(own)

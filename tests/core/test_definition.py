@@ -387,6 +387,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "no mode": (lambda: wr.Emit(mode="upsert"), e.BadTrigger, ["'upsert'", "accumulating, discarding, retracting"]),
     "where of text": (lambda: wr.count().where("x > 0"), e.BadAggregate, ["'x > 0'", "wr.col('x') > 0"]),  # type: ignore[arg-type]
     "no column": (lambda: wr.sum(3), e.BadAggregate, ["3", "wr.col('x') * 2"]),  # type: ignore[arg-type]
+    "count of all": (lambda: wr.count("*"), e.BadAggregate, ["count('*')", "wr.count()"]),
     "ddof": (lambda: wr.variance("x", ddof=2), e.BadAggregate, ["ddof=2", "1 for sample"]),
     "order": (lambda: wr.collect_list("x", order="size"), e.BadAggregate, ["'size'", "'position' or 'event_time'"]),
     "buckets": (lambda: wr.approx_count_distinct("x", lg_k=3), e.BadAggregate, ["lg_k=3", "4 to 21"]),

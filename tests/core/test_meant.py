@@ -95,8 +95,3 @@ def test_an_aggregation_that_another_library_writes_so_is_said_as_it_is_written_
 def test_what_has_no_aggregation_of_one_column_is_not_guessed(given: Any, said: str) -> None:
     with pytest.raises(BadAggregate, match=said):
         wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"v": given})
-
-
-def test_all_rows_are_counted_without_a_column() -> None:
-    with pytest.raises(BadAggregate, match=r"use wr\.count\(\)"):
-        wr.count("*")
