@@ -74,7 +74,7 @@ def test_a_reduction_that_raises_leaves_what_was_there(window: str, kept: bool, 
         assert {x.reason for x in letters} == {"aggregate_failed"}
         assert {x.position.offset for x in letters} == {2}
         assert all("ValueError: 12 + 4 are too many" in x.detail for x in letters)
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_message_that_would_make_one_session_of_two_does_not(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_message_that_would_make_one_session_of_two_does_not(tmp_path: Path) -
             ("RETRACT", 0, 1, 6), ("RETRACT", 5, 1, 6), ("INSERT", 0, 3, 12),
         ]  # fmt: skip
         assert [x.position.offset for x in driver.dead_letters()] == [2]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -118,4 +118,4 @@ def test_any_job_with_such_code_is_as_the_oracle_says(window: str, tmp_path: Pat
                     driver.next_offsets()
                     driver.restart()
             driver.drain()
-            driver.check()
+            driver.check(dead_letters=True)
