@@ -210,7 +210,7 @@ class Embedded:
         known = {i.name: self._intake.known(i) or pa.schema([]) for i in definition.inputs}
         try:
             return (definition.logic().schema(known).empty_table(),)
-        except ConfigurationError:
+        except (ConfigurationError, KeyError):  # a column is not known yet
             return ()
 
     @one_at_a_time

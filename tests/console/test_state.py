@@ -85,8 +85,8 @@ def test_messages_between_two_bounds(windrow: Run, job: Path) -> None:
     lines = windrow("messages", job, "--start", "10000000@11", "--end", 13 * SECOND, "--json").lines
     assert [r["x"] for r in lines] == [11, 12, 13]
     head, row = windrow("messages", job, "--key", "a", "--last", 1).out.splitlines()
-    assert head.split() == ["time", "position", "k", "t", "x"]
-    assert row.split()[2:5] == ["topic/0", "57", "a"]
+    assert sorted(head.split()) == ["k", "position", "t", "time", "x"]
+    assert row.split()[2:4] == ["topic/0", "57"] and "a" in row.split()
 
 
 def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
 
 import windrow as wr
 from windrow.core import errors as e
@@ -232,9 +233,8 @@ def test_after_the_end_of_time_no_id_is_left(location: str) -> None:
 def test_a_consumer_is_assigned_where_the_job_goes_on(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1, offset=41))
-        [assigned] = op.next_offsets(topic="topic")
-        assert (assigned.topic, assigned.partition, assigned.offset) == ("topic", 0, 42)
-        assert op.next_offsets(topic="other") == []
+        given = [TopicPartition("topic", 0), TopicPartition("topic", 1)]
+        assert [(p.topic, p.partition, p.offset) for p in op.next_offsets(given)][0] == ("topic", 0, 42)
 
 
 # -- queries --------------------------------------------------------------------------------------------------------

@@ -204,8 +204,8 @@ def test_a_row_that_the_next_operator_cannot_take_is_a_dead_letter_of_it(name: s
             driver.next_offsets()
             driver.restart()
         driver.drain()
-        assert [(p["rows"], p["share"]) for p in driver.check().panes] == [told, (1, 3)]
-        found = driver.check().dead_letters
+        assert [(p["rows"], p["share"]) for p in driver.check(dead_letters=True).panes] == [told, (1, 3)]
+        found = driver.check(dead_letters=True).dead_letters
         assert [(one.reason, one.position.source) for one in found if one.position] == [
             ("malformed", "first")
         ] * letters

@@ -65,7 +65,7 @@ def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) ->
         assert driver.op.watermark == 200 * S
         driver.add(payment(2_100), "paid")
         assert driver.op.watermark == 1_000 * S
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
@@ -77,7 +77,7 @@ def test_what_an_input_does_not_let_pass_is_nothing_but_time(tmp_path: Path) -> 
         assert told(driver.panes()) == [(0, 1, 2, 10, 4)]  # the watermark came to 30 with what did not pass
         driver.feed({"paid": [payment(5, sum=-1)]})
         driver.restart()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
@@ -91,7 +91,7 @@ def test_a_message_is_known_by_its_ids_within_its_input_and_key(tmp_path: Path) 
         driver.drain()
         assert told(driver.panes()) == [(0, 1, 3, 20, 4), (0, 5, 1, 10, 0)]
         assert [(x.input, x.reason) for x in driver.dead_letters()] == [("paid", "malformed")]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_an_idle_input_holds_nobody_back_and_late_is_who_is_behind_all(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_idle_input_holds_nobody_back_and_late_is_who_is_behind_all(tmp_path:
         driver.timeout()
         assert driver.op.watermark == 31 * S and told(driver.panes()) == [(0, 1, 2, 10, 4)]
         driver.feed({"paid": [payment(3, sum=9)]})
-        [letter] = driver.check().dead_letters
+        [letter] = driver.check(dead_letters=True).dead_letters
         assert letter.reason == "too_late"
 
 
@@ -141,7 +141,7 @@ def test_a_message_on_which_an_expression_of_its_input_raises_does_not_count(tmp
         driver.feed({"orders": [order(1)], "paid": [payment(1, sum=0), payment(2, sum=50)]})
         driver.drain()
         assert told(driver.panes()) == [(0, 1, 2, 10, 2)]
-        [letter] = driver.check().dead_letters
+        [letter] = driver.check(dead_letters=True).dead_letters
         assert letter.reason == "malformed"
 
 
@@ -152,7 +152,7 @@ def test_rows_of_other_inputs_are_null_to_an_expression_whatever_it_makes_of_nul
         driver.feed({"orders": [order(1), order(2)], "paid": [payment(1, sum=None), payment(2)]})
         driver.drain()
         assert told(driver.panes()) == [(0, 1, 4, 2, 1)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: sessions of the messages of several inputs")
@@ -172,7 +172,7 @@ def test_a_message_of_one_input_bridges_sessions_of_another(tmp_path: Path) -> N
             (9, 14, 1, "RETRACT"),
             (1, 14, 3, "INSERT"),
         ]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Queries: the message of an input that made one session of two")
@@ -197,7 +197,7 @@ def test_windows_of_messages_count_those_of_all_inputs(tmp_path: Path) -> None:
     with TestDriver(definition, tmp_path) as driver:
         driver.feed({"orders": [order(1), order(2)], "paid": [payment(3), payment(4)]})
         assert [(p.window.first, p["n"], p["spent"], p["paid"]) for p in driver.panes()] == [(1, 3, 20, 4)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves(
@@ -245,7 +245,7 @@ def test_a_table_function_of_an_input_gets_its_messages_with_all_of_their_column
         assert (
             pane["spent"] == "['amount', 'id', 'note', 't'] 1" and pane["paid"] == "['at', 'order', 'sum'] 2"
         )
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_an_aggregation_of_every_input_needs_its_column_in_each(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_inputs_are_rows_of_other_operators_and_its_rows_go_on(tmp_path: Path) -
         ]  # as far as both of its inputs have come
         driver.restart()
         driver.drain()
-        assert [pane["all"] for pane in driver.check().panes] == [21, 20, 1]
+        assert [pane["all"] for pane in driver.check(dead_letters=True).panes] == [21, 20, 1]
 
 
 def test_beside_another_operator_they_share_an_input(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_class_of_the_users_makes_one_state_of_several_inputs(tmp_path: Path, 
         if mode == "discarding":
             later = [(1, "EARLY", 6), (7, "EARLY", 2), (1, "ON_TIME", 0), (7, "ON_TIME", 0)]
         assert told == [(1, "EARLY", 18), *later]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_message_on_which_a_method_raises_is_a_letter_of_its_input(tmp_path: Path) -> None:
@@ -473,7 +473,7 @@ def test_a_message_on_which_a_method_raises_is_a_letter_of_its_input(tmp_path: P
         driver.feed({"paid": [{**payment(1, 2, None), "fee": 1}, {**payment(2), "fee": 0}]})
         driver.drain()
         assert [(p.key["id"], p["owed"]) for p in driver.panes()] == [(1, 4), (2, 10)]
-        [letter] = driver.check().dead_letters
+        [letter] = driver.check(dead_letters=True).dead_letters
         assert letter.reason == "aggregate_failed"
 
 

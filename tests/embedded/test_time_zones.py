@@ -179,8 +179,10 @@ def test_an_event_time_that_no_64_bits_hold_is_malformed_by_its_year(tmp_path: P
         with given.open(str(tmp_path / str(i)), clock=ManualClock()) as op:
             op.add_messages(pa.table({"t": times}))
             op.flush()
-            details = [(letter.reason, letter.detail) for letter in op.dead_letters()]
-        assert details == [("malformed", "event time 't' is outside the years 1 to 9999")] * len(times)
+            letters = op.dead_letters()
+        assert [letter.reason for letter in letters] == ["malformed"] * len(times)
+        for letter in letters:
+            assert "event time 't'" in letter.detail and "outside the years 1 to 9999" in letter.detail
 
 
 def test_a_business_day_begins_at_its_hour_of_local_time() -> None:

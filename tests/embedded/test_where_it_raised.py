@@ -79,7 +79,7 @@ def test_the_letter_of_a_message_names_the_expression_that_raised_on_it(tmp_path
         rows = [{"t": i * S, "k": "a", "v": v} for i, v in enumerate([1, 0, 2])]
         driver.feed([wr.Message(row, wr.Position("s", 0, i)) for i, row in enumerate(rows)])
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         [letter] = driver.dead_letters()
     assert letter.reason == "malformed" and letter.position == wr.Position("s", 0, 1)
     assert letter.detail.startswith(f"ArrowInvalid: divide by zero, in {place}")

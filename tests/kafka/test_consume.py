@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
 
 import windrow as wr
 from tests.kafka.conftest import Sender, add_partition
@@ -113,7 +114,7 @@ def test_records_of_all_partitions_are_counted_and_read_on_after_a_stop(
     with COUNTS.open(str(tmp_path)) as op:
         assert {p: o for (_, p), o in op.next_offsets().items()} == {0: 5, 1: 3}
         assert op.counters["rows"] == 8
-        assert [tp.offset for tp in op.next_offsets(topic=topic)] == [5, 3]
+        assert [tp.offset for tp in op.next_offsets([TopicPartition(topic, p) for p in (0, 1)])] == [5, 3]
 
 
 def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(
@@ -131,7 +132,7 @@ def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(
     with COUNTS.open(str(tmp_path)) as op:
         letters = op.dead_letters()
     assert [(d.reason, d.detail, d.position.offset) for d in letters if d.position is not None] == [
-        ("malformed", "JSON parse error: The document is empty.", 0),
+        ("malformed", "no JSON: Expecting value: line 1 column 1 (char 0)", 0),
         ("malformed", "the record has no value", 2),
     ]
     sent = list(read_all(kafka, dead, 0))

@@ -227,6 +227,7 @@ def test_a_log_that_is_older_than_sparks_checkpoint_or_lost_is_refused(
     shutil.rmtree(on_spark.job)
     with pytest.raises(Exception, match=rf"{topic}-0 up to 5, the log of the job has it up to nowhere"):
         on_spark.run(source, 5)
+    shutil.rmtree(on_spark.job, ignore_errors=True)
     shutil.copytree(tmp_path / "backup", on_spark.job)
     shutil.rmtree(on_spark.checkpoint)
     on_spark.run(source, 20)

@@ -189,9 +189,8 @@ def test_shards_by_partition_are_not_opened_as_shards_by_key(
     sink = wr.sinks.memory()
     start(wr.sources.kafka(kafka, topic, value=VALUE, keyed=True), tmp_path, sink, queries).awaitTermination()
     sender.send_rows(topic, rows(range(12, 24), "a"))
-    query = start(wr.sources.kafka(kafka, topic, value=VALUE), tmp_path, sink, queries)
     with pytest.raises(Exception, match="by the partitions of"):
-        query.awaitTermination()
+        start(wr.sources.kafka(kafka, topic, value=VALUE), tmp_path, sink, queries).awaitTermination()
 
 
 @pytest.mark.proves(
@@ -212,9 +211,8 @@ def test_partitions_that_are_added_to_a_keyed_topic_stop_the_job(
     start(source, tmp_path, sink, queries).awaitTermination()
     add_partition(kafka, topic, 2)
     sender.send_rows(topic, rows(range(12, 24), "a"))
-    query = start(source, tmp_path, sink, queries)
     with pytest.raises(Exception, match=JobMismatch.code):
-        query.awaitTermination()
+        start(source, tmp_path, sink, queries).awaitTermination()
 
 
 def test_a_column_that_no_record_has_is_refused_before_anything_runs(kafka: wr.Kafka) -> None:
