@@ -128,7 +128,7 @@ def test_values_are_what_the_page_of_formats_says() -> None:
     [(block, rows), (run, value)] = form.values("left.messages")
     stretch = b"\x80" + (HOUR // 2 * 2).to_bytes(7, "big")  # 2 hours / 4
     assert run == b"i" + stretch + (1).to_bytes(8, "big") and block == b"b" + run[1:] + bytes(4)
-    assert (value[0], int.from_bytes(value[1:5], "big")) == (3, 1)
+    assert (value[0], int.from_bytes(value[1:5], "big")) == (1, 1)
     assert (decode_i64_plain(value[9:17]), decode_i64_plain(value[17:25])) == (HOUR, HOUR)
     assert int.from_bytes(value[25:29], "big") == 1
     [of_key] = hashes_of([bytes.fromhex("118000000000000007")]).tolist()
