@@ -71,7 +71,7 @@ def test_a_session_falls_apart_where_the_message_that_goes_held_it_together(tmp_
         ]
         driver.feed([order(8, 2)])
         assert told()[-1] == ("INSERT", "EARLY", 0, 27, 2, 3)
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_session_whose_last_message_goes_ends_earlier_and_the_last_one_takes_it_along(
@@ -91,7 +91,7 @@ def test_a_session_whose_last_message_goes_ends_earlier_and_the_last_one_takes_i
         assert driver.op.get_windows() == [] and ledger(driver.committed_panes(), grows=True) == {}
         driver.feed([order(0, 3)])
         assert told() == [("INSERT", "EARLY", 0, 11, 2, 1)]  # a window is not told twice under one number
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path:
         driver.feed([order(0, -5)])
         driver.drain()
         assert driver.committed_panes() == [] and driver.op.get_windows() == []
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_p
         driver.feed([order(8, 2)])
         assert told()[1:] == [("INSERT", "EARLY", 0, 27, 1, 3)]
         assert driver.committed_panes()[-1]["all"] == [5, 7, 3]  # in the order in which they came
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_message_is_found_where_the_operator_before_tells_fewer_columns_by_now(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_message_is_found_where_the_operator_before_tells_fewer_columns_by_now
         driver.feed([order(8, -1)])
         assert [(w.window.start_us // S, w.values["n"]) for w in driver.windows()] == [(0, 1), (16, 1)]
         assert driver.dead_letters() == []
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_part_that_ended_before_it_was_apart_is_told_at_once(
             assert told() == [("INSERT", timing, 0, 11, 0, 1)]
         driver.drain()
         assert told() == [("INSERT", timing, 18, 29, 0, 1)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
         told()
         driver.feed([order(0, -5)])
         assert told() == [] and [x.reason for x in driver.dead_letters()] == ["too_late"]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves(

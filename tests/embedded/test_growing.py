@@ -57,7 +57,7 @@ def test_windows_from_before_have_null_for_what_has_come_and_later_ones_have_it(
         driver.timeout()  # before any message had the column that `high` takes
         driver.feed([row(2, 1, w=1), row(11, 2, w=4), row(12, 3, w=5)])
         driver.advance_event_time(20 * S)
-        last = {p.window.start_us: p.values for p in driver.check().panes}
+        last = {p.window.start_us: p.values for p in driver.check(dead_letters=True).panes}
         assert last == {0: {"n": 2, "total": None, "high": None}, 10 * S: {"n": 2, "total": 23, "high": 10}}
 
 
@@ -122,7 +122,7 @@ def test_an_aggregate_that_keeps_messages_grows_as_well(tmp_path: Path) -> None:
         driver.next_offsets()
         driver.restart(sums("n", "middle", "high"))
         driver.feed([row(2, 1, w=1), row(11, 2, w=4)])
-        last = {p.window.start_us: p.values for p in driver.check().panes}
+        last = {p.window.start_us: p.values for p in driver.check(dead_letters=True).panes}
         assert last[0] == {"n": 2, "middle": 1.5, "high": None}
         assert last[10 * S] == {"n": 1, "middle": 11.0, "high": 8}
 
@@ -155,7 +155,7 @@ def test_what_has_come_is_computed_from_kept_messages_and_corrected(tmp_path: Pa
         assert driver.panes() == []  # once
         driver.feed([row(3, 3)])
         assert driver.panes()[-1].values == {"middle": 2.0, "total": 6, "n": 3}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_was_null_is_computed_later_where_its_columns_are_kept(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_was_null_is_computed_later_where_its_columns_are_kept(tmp_path: Pa
         driver.restart(sums("middle", "n", "high", "total").recomputing())
         driver.feed([row(5, 4, w=9)])
         assert driver.panes()[-1].values == {"middle": 3.0, "n": 5, "high": None, "total": 15}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_raises_on_a_message_of_before_is_null_of_it(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_without_kept_messages_there_is_nothing_to_compute_from(tmp_path: Path) 
         driver.restart(sums("n", "total").recomputing())
         driver.feed([row(2, 1), row(11, 2)])
         assert [p.values for p in driver.panes()][-2:] == [{"n": 2, "total": None}, {"n": 1, "total": 11}]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def chained(first: tuple[str, ...], second: dict[str, Any], **more: Any) -> wr.Chain:
@@ -216,7 +216,7 @@ def test_operators_of_a_chain_grow_each_by_itself(tmp_path: Path) -> None:
         driver.restart(grown)
         driver.feed([row(12, 1), row(21, 2)])
         driver.advance_event_time(60 * S)
-        last = {p.window.start_us // S: p.values for p in driver.check().panes}
+        last = {p.window.start_us // S: p.values for p in driver.check(dead_letters=True).panes}
         assert last == {
             15: {"n": 2, "total": None, "rows": None},
             25: {"n": 1, "total": 21, "rows": 1},
@@ -255,7 +255,7 @@ def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(
         driver.feed([row(6, 5), row(7, 6, k="b"), row(8, 7, k="b")])
         full = [(p.key["k"], p.window.first, p["total"]) for p in driver.panes() if p.is_last]
         assert full == [("a", 1, None), ("b", 1, None), ("a", 3, 10), ("b", 3, 15)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
@@ -282,7 +282,7 @@ def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
             ("RETRACT", 1, parts[0], 1), ("RETRACT", 20, parts[1], 20), ("INSERT", 1, whole, 11),
             ("INSERT", 40, 40, 40),
         ]  # fmt: skip
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
@@ -330,7 +330,7 @@ def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp
         driver.timeout()
         driver.feed({"o": [row(11, 2, w=4)]})
         driver.advance_event_time(20 * S)
-        told = driver.check().panes
+        told = driver.check(dead_letters=True).panes
     first = {"middle": 1.5, "came": 1, "total": 3, "high": 1, "n": 3, "paid": None, "other": None}
     second = {"middle": 11.0, "came": 0, "total": 11, "high": 1, "n": 1, "paid": 0, "other": 4}
     assert {p.window.start_us: p.values for p in told} == {0: first, 10 * S: second}
@@ -419,7 +419,7 @@ def test_the_last_aggregation_that_needs_messages_may_go_and_messages_are_kept_o
             driver.restart(sums("n", **kind))  # and goes again, with another
             driver.feed([row(7, 5)])
             assert driver.panes()[-1].values == {"n": 6}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_an_aggregation_that_needs_messages_cannot_come_where_none_are_kept(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_behind_corrected_panes_medians_come_and_go(window: Any, tmp_path: Path)
         driver.restart(busy("n"))
         driver.feed([row(41, 5)])
         assert driver.panes()[-1].values == {"n": 4}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_of_several_inputs_the_last_aggregation_that_needs_messages_may_go(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_of_several_inputs_the_last_aggregation_that_needs_messages_may_go(tmp_p
             {"n": 4, "paid": 5, "middle": None},
             {"n": 1, "paid": 0, "middle": 40.0},
         ]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
@@ -502,7 +502,7 @@ def test_where_one_that_was_computed_goes_nothing_is_told_again(window: Any, tmp
             assert driver.panes() == []
         driver.feed([row(3, 2)])
         assert [p.values for p in driver.panes()][-1] == {"middle": 2.0}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize("again", [2, "x"], ids=["as before", "as another type"])

@@ -51,7 +51,7 @@ def test_sessions_are_of_what_passes_by_keys_and_times_that_are_made(tmp_path: P
         assert driver.op.get_windows(key={"name": "ann"})[-1].messages == 1
         driver.feed([{"ms": 60_000, "who": "bob", "kind": "ping"}])
         assert driver.op.watermark == 60 * S
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_sessions_beyond_a_number_go_and_what_could_touch_them_is_out_of_retenti
         assert found == [(11, 2), (40, 1)]
         driver.feed([{"t": 5 * S, "k": "b"}])
         assert len(driver.dead_letters()) == (per == "job")
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: sessions by messages of others, with aggregations of kept messages")
@@ -101,7 +101,7 @@ def test_sessions_by_messages_keep_them_for_a_median(tmp_path: Path) -> None:
         told = [(p.key["k"], p.window.first, p.window.last, p["middle"], p["newest"]) for p in panes]
         assert told[:3] == [("b", 2, 2, 1, 1), ("c", 3, 3, 2, 2), ("a", 1, 4, 1.5, 0)]
         assert [m.payload["v"] for m in driver.op.get_messages(key={"k": "a"})][-1] == 7
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
@@ -115,7 +115,7 @@ def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Pa
         found = [(w.window.start_us // S, w.window.end_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
         assert found == [(0, 10, 3), (12, 17, 2)]
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
@@ -138,7 +138,7 @@ def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_stands(
             driver.feed([{"t": t * S, "k": "a", "gap": 1 + (t == 13)}])
         found = [(w.window.start_us // S, w.window.end_us // S) for w in driver.windows()]  # type: ignore[union-attr]
         assert found == [(0, 10), (11, 12), (13, 16)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut
             driver.feed([{"t": t * S, "k": "a", "v": t}])
         told = [
             (p.kind.value, p.window.start_us // S, p.window.end_us // S, p.values["n"])
-            for p in driver.check().panes
+            for p in driver.check(dead_letters=True).panes
         ]
         assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
 
@@ -170,7 +170,7 @@ def test_sessions_whose_keys_a_former_version_did_not_list_are_found_all_the_sam
         driver.feed([])
         starts = [(w.key["k"], w.window.start_us // S) for w in driver.windows()]  # type: ignore[union-attr]
         assert starts == [("a", 20), ("c", 40), ("d", 60)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize("per", ["key", "job"])
@@ -214,6 +214,6 @@ def test_what_would_touch_a_session_that_went_by_size_stays_out_though_all_other
         assert driver.windows() == []
         driver.feed([{"k": "a", "t": at * 1_000_000, "gap": 10}])
         assert [letter.reason for letter in driver.dead_letters()] == ["out_of_retention"]
-        driver.check()
+        driver.check(dead_letters=True)
         driver.drain()
         driver.assert_state_zero()

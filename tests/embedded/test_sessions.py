@@ -61,7 +61,7 @@ def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> Non
         found = [(i.key["k"], i.window.start_us, i.window.end_us, i.messages) for i in driver.windows()]
         assert sorted(found) == sorted(wanted)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.assert_state_zero()
 
 
@@ -76,7 +76,7 @@ def test_what_is_told_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
             driver.feed(rows(*moments))
             driver.advance_event_time(n * 3 * S)
             driver.next_offsets()
-        driver.check()
+        driver.check(dead_letters=True)
         panes = driver.committed_panes()
     standing: dict[Any, Any] = {}
     for pane, later in zip(panes, [*panes[1:], None], strict=True):
@@ -107,7 +107,7 @@ def test_late_messages_say_the_same_however_what_has_ended_lies(
                 driver.advance_event_time(n * 9 * S)
                 driver.next_offsets()
             driver.drain()
-            driver.check()
+            driver.check(dead_letters=True)
             driver.assert_state_zero()
             return list(driver.committed_panes())
 
@@ -165,7 +165,7 @@ def test_a_message_that_joined_two_sessions_and_comes_again_does_nothing() -> No
         assert driver.windows() == [before]
         assert driver.panes() == driver.dead_letters() == []
         assert driver.op.counters["replayed"] == 1
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -> None:
@@ -213,7 +213,7 @@ def test_many_sessions_that_end_or_close_at_once_are_told_in_slices(
             monkeypatch.setattr(driver.op.engine.logic, part, lambda *a: reads.append(1) or read(*a))  # noqa: B023
             driver.advance_event_time(200 * S)
             driver.drain()
-            driver.check()
+            driver.check(dead_letters=True)
             driver.assert_state_zero()
             panes = driver.committed_panes()
             told.append([(p.window, p.key, p.values, p.timing, p.index, p.kind) for p in panes])
@@ -234,7 +234,7 @@ def test_few_sessions_that_end_among_many_are_one_slice(monkeypatch: pytest.Monk
         driver.advance_event_time(50 * S)
         assert reads == [10]
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert sum(reads) == 500
         assert max(reads) < 40
 
@@ -256,7 +256,7 @@ def test_a_slice_of_sessions_that_end_reads_its_own_pages_alone(monkeypatch: pyt
         assert len(held) > 5
         assert max(held) < 400
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_nothing_can_reach_when_it_ends_is_told_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_what_nothing_can_reach_when_it_ends_is_told_and_not_stored(monkeypatch:
         assert len(driver.committed_panes()) == 490
         assert 0 < sum(stored) < 5, "the last one could keep out what comes yet"
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.assert_state_zero()
 
 
@@ -291,7 +291,7 @@ def test_another_emission_finds_what_waits(before: wr.Emit, tmp_path: Path) -> N
         driver.feed(rows((20, "b"), (12, "a")))
         driver.advance_event_time(60 * S)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_sessions_are_counted_by_the_next_operator(tmp_path: Path) -> None:
         for row in rows((0, "a"), (4, "b"), (5, "a"), (30, "a"), (31, "b"), (80, "a")):
             driver.feed([row])
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [p.values for p in driver.committed_panes()] == [
             {"sessions": 2, "n": 3},
             {"sessions": 1, "n": 1},

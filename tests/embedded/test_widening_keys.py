@@ -78,7 +78,7 @@ def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str
         driver.drain()
         last = [pane for pane in driver.panes() if pane.is_last]
         assert sorted(pane["n"] for pane in last) == [1] * 112 + [3] * 40
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_nothing_is_lost_of_decimals_as_keys_that_become_floats() -> None:
@@ -104,7 +104,7 @@ def test_rows_around_messages_go_on_where_the_keys_have_more_digits(function: An
             driver.advance_event_time(at * S + 1)
             driver.next_offsets()
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
@@ -162,5 +162,5 @@ def test_keys_that_are_made_of_decimals_are_those_of_the_digits_that_are_known(
             driver.next_offsets()
             driver.restart()
         driver.drain()
-        panes = driver.check().panes
+        panes = driver.check(dead_letters=True).panes
         assert {Decimal(key): n for key, n in keys.items()} == {p.key["price"]: p["n"] for p in panes}

@@ -76,7 +76,7 @@ def test_a_key_at_its_limit_is_not_counted_again(monkeypatch: pytest.MonkeyPatch
         driver.advance_event_time(3600 * S + 4 * S)  # one has gone by time
         driver.feed([order(5), order(6)], "orders")
         driver.timeout()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [m.payload["order"] for m in driver.messages("orders")] == [5, 6]
 
 
@@ -90,7 +90,7 @@ def test_messages_that_have_gone_by_time_are_not_counted_though_they_lie_there()
         driver.timeout()
         driver.timeout()
         assert [m.payload["order"] for m in driver.messages("orders")] == [3500, 4000]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_number_bounds_a_join_whose_windows_do_not() -> None:
@@ -101,7 +101,7 @@ def test_a_number_bounds_a_join_whose_windows_do_not() -> None:
         assert pairs(driver) == [(5, 2, "ON_TIME")]
         driver.drain()
         assert pairs(driver) == [(6, 2, "ON_TIME")]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_keys_are_limited_alike_however_many_are_looked_at_at_once(
             driver.timeout()
             kept = Counter(m.payload["k"] for m in driver.messages("orders"))
             assert set(kept.values()) <= {1, 2}
-        driver.check()
+        driver.check(dead_letters=True)
         driver.lose_messages()
         driver.drain()
         driver.assert_state_zero()

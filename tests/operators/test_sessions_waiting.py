@@ -254,7 +254,7 @@ def test_what_waits_is_laid_into_pages_before_it_is_much() -> None:
             driver.feed([{"t": n * S, "k": keys[(n * 7 + i) % 500], "v": 1} for i in range(3)])
             assert len(_blocks(driver)) < waiting.MOST_BLOCKS
         assert sum(i.messages for i in driver.windows()) == 300
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_what_waits_is_laid_into_pages_before_it_is_of_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_what_waits_is_laid_into_pages_before_it_is_of_many_of_them(monkeypatch:
             most = max(most, len(_blocks(driver)))
         assert most == 4  # ten rows are of about eight of forty pages
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
@@ -286,7 +286,7 @@ def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
             found = {i.key["k"]: i.messages for i in driver.windows()}
             assert {found[k] for k in keys} == {2}
             driver.drain()
-            driver.check()
+            driver.check(dead_letters=True)
     finally:
         session_filing.MOST_WAITING = before
 
@@ -319,7 +319,7 @@ def test_each_session_of_what_waits_is_told_when_its_time_has_come(
             found[now] = [pane.window.start_us // S for pane in driver.panes()]
             driver.advance_clock("1 second")
         assert {now: starts for now, starts in found.items() if starts} == told
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_sessions_that_end_soon_never_come_into_pages() -> None:
@@ -331,7 +331,7 @@ def test_sessions_that_end_soon_never_come_into_pages() -> None:
             waited += len(_blocks(driver))
         assert waited
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.assert_state_zero()
 
 

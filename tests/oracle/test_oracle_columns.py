@@ -43,4 +43,4 @@ def test_a_condition_on_a_column_that_no_message_has_yet_is_null(
             some = [wr.Message({"k": "x", "t": (10 + i) * S, **payload}, wr.Position("s", 0, i))]
             driver.feed({name: some} if name else some)
         driver.drain()
-        assert len(driver.check().rows) == 1
+        assert len(driver.check(dead_letters=True).rows) == 1

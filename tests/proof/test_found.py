@@ -29,7 +29,7 @@ def test_a_message_too_late_for_one_hopping_window_is_not_counted_there_by_a_med
         found = {w.window: (w.values["n"], w.values["middle"]) for w in driver.windows()}
         assert found[Window(0, 10 * S)] == (1, 1.0)
         assert found[Window(5 * S, 15 * S)] == (3, 3.0)
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_period_that_ends_between_two_messages_ticks() -> None:
@@ -45,7 +45,7 @@ def test_a_period_that_ends_between_two_messages_ticks() -> None:
             driver.add({"t": t * S})
             driver.advance_clock("10 seconds")
         assert [pane["n"] for pane in driver.panes()] == [2, 3]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_closing_pane_comes_once_though_the_window_ends_and_closes_in_one_step() -> None:
@@ -60,7 +60,7 @@ def test_a_closing_pane_comes_once_though_the_window_ends_and_closes_in_one_step
         driver.add({"t": 0})
         driver.drain()
         assert [(pane.timing, pane.is_last) for pane in driver.panes()] == [("EARLY", False), ("LATE", True)]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_early_and_late_panes_of_one_step_come_in_the_order_of_their_windows() -> None:
@@ -76,7 +76,7 @@ def test_early_and_late_panes_of_one_step_come_in_the_order_of_their_windows() -
         driver.panes()
         driver.feed([{"t": 26 * S}, {"t": 5 * S}])
         assert [pane.timing for pane in driver.panes()] == ["LATE", "EARLY"]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize("time_us", [FIRST_US, LAST_US])
@@ -130,7 +130,7 @@ def test_a_key_that_widens_stays_the_same_key_of_a_tuple_window(full: bool) -> N
             (1, 3, TupleWindow(1, 3)),
             (1, 3, TupleWindow(4, 6)),
         ]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_limits_by_size_hold_for_keys_of_any_type(window: Any, keys: tuple[Any, 
             driver.advance_clock("5 seconds")
         driver.timeout()
         assert len(driver.windows()) <= 2
-        driver.check()
+        driver.check(dead_letters=True)

@@ -27,4 +27,4 @@ def test_a_sign_of_life_is_of_no_key_of_a_window_that_has_closed(mode: Any) -> N
         driver.advance_clock("5 seconds")
         driver.drain()
         assert [(pane.key["k"], pane.index) for pane in driver.committed_panes()] == [("a", 0), ("b", 0)]
-        driver.check()
+        driver.check(dead_letters=True)

@@ -97,13 +97,13 @@ def test_a_late_message_corrects_the_rows_of_anchors_in_whose_windows_it_is(tmp_
             driver.next_offsets()
             driver.crash()
             driver.restart()
-        driver.check()
+        driver.check(dead_letters=True)
         rows = [
             (row.timing.value, row.kind.value, row.index, row["i"], row["seen"])
             for row in driver.committed_panes()
         ]
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.assert_state_zero()
     assert rows == [
         ("EARLY", "INSERT", 0, 1, []),
@@ -147,7 +147,7 @@ def test_what_is_corrected_is_in_the_end_what_messages_in_order_give_also_behind
             for n, (name, message) in enumerate(sent):
                 driver.add(wr.Message(message, wr.Position("s", 0, n)), name)
             driver.drain()
-            assert not driver.check().dead_letters
+            assert not driver.check(dead_letters=True).dead_letters
             found.append({(pane.window, pane.key["k"]): pane.values for pane in driver.committed_panes()})
     assert found[0] == found[1]
 
@@ -225,7 +225,7 @@ def test_rows_of_anchors_wait_for_the_end_of_a_period_and_no_longer_than_they_ma
         add("markers", {"at": 16 * S, "i": 3})  # nothing changes the first one any more
         passes(1)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         driver.assert_state_zero()
     one = [("EARLY", "INSERT", 1, [4, 5], False)]
     assert told == [
@@ -255,4 +255,4 @@ def test_all_that_a_step_brings_waits_for_the_end_of_a_period_however_far_apart_
         driver.timeout()
         driver.next_offsets()
         assert [row["seen"] for row in driver.panes()] == [[], []]
-        driver.check()
+        driver.check(dead_letters=True)

@@ -250,7 +250,7 @@ def test_messages_before_an_obsolete_time_go_unless_a_window_waits_for_its_end(t
         driver.next_offsets()
         assert [m.payload["n"] for m in driver.op.get_messages(input="readings")] == [5, 6, 7, 8, 9, 10]
         assert [m.payload["i"] for m in driver.op.get_messages(input="markers")] == [2]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 class Spoken:
@@ -324,7 +324,7 @@ def test_nothing_is_told_before_the_aggregated_input_has_come_to_the_end_of_the_
         driver.add({"t": 51 * MS, "n": 51}, "readings")
         driver.next_offsets()
         assert [row.values["seen"] for row in driver.committed_panes()] == [[1, 2, 3, 4, 5]]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Windows: driven by another stream, each as long as it says")
@@ -401,7 +401,7 @@ def test_windows_around_anchors_stand_before_and_behind_other_operators(tmp_path
         for name, message in sent:
             driver.add(message, name)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [pane.values["total"] for pane in driver.committed_panes()] == [8]
     # Of what a window of another operator says, the messages around its end.
     per_tenth = wr.Aggregate(
@@ -415,7 +415,7 @@ def test_windows_around_anchors_stand_before_and_behind_other_operators(tmp_path
         for name, message in READINGS:
             driver.add(message, name)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [(row.values["some"], row.values["seen"]) for row in driver.committed_panes()] == [
             (4, [3, 4]), (4, [7, 8]), (2, []),
         ]  # fmt: skip

@@ -36,7 +36,7 @@ def test_the_latest_of_each_key_is_passed_on_and_the_others_were_heard(tmp_path:
         ]
         assert driver.op.counters["skipped"] == 1
         assert driver.op.watermark == 5 * S
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Operators: delivery policies, which skip the same messages when a step is done again")
@@ -46,7 +46,7 @@ def test_what_is_too_old_when_the_step_is_made_is_skipped_to_the_microsecond(tmp
         driver.advance_clock("1 second")
         driver.next_offsets()
         assert [row.values["x"] for row in driver.committed_panes()] == [1]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 KINDS = ["alarm", "beat", "alarm", "alarm", "beat", "beat"]
@@ -61,7 +61,7 @@ def test_what_is_guaranteed_always_passes_and_fills_places(n: int, wanted: list[
         driver.feed([{"t": i, "kind": kind, "x": i} for i, kind in enumerate(KINDS)])
         driver.next_offsets()
         assert [row.values["x"] for row in driver.committed_panes()] == wanted
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 @pytest.mark.proves("Operators: delivery policies, before any input of any other operator")
@@ -77,7 +77,7 @@ def test_a_delivery_stands_before_one_input_of_a_join(tmp_path: Path) -> None:
         driver.feed([{"k": "a", "t": 1 * S, "x": 1}, {"k": "a", "t": 2 * S, "x": 2}], "everything")
         driver.feed([{"k": "a", "at": 3 * S}], "trades")
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [row.values["x"] for row in driver.committed_panes()] == [2]
 
 
@@ -166,7 +166,7 @@ def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
         assert driver.op.counters.get("skipped", 0) == len(SOME) - taken
         assert driver.op.watermark == 14 * S  # all were heard
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         found: dict[str, list[int]] = {}
         for pane in driver.committed_panes():
             found[pane.key["k"]] = found.get(pane.key["k"], []) + pane.values["x"]
@@ -184,7 +184,7 @@ def test_a_window_around_each_message_is_of_those_that_its_policy_lets_pass(
     with TestDriver(definition, tmp_path, clock=ManualClock(20 * S)) as driver:
         driver.feed(SOME)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         found: dict[str, list[int]] = {}
         for row in driver.committed_panes():
             assert sorted(row.values["near"]) == wanted[row.values["k"]]
@@ -207,7 +207,7 @@ def test_a_throttle_remembers_when_it_took_one_until_the_interval_is_over(tmp_pa
             driver.crash()
             driver.restart()
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         [a, b] = driver.committed_panes()[-2:]
         assert (a.values["x"], b.values["x"]) == ([0, 3], [2, 5])
 
@@ -244,11 +244,11 @@ def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path:
             ("a", 1, True), ("a", 2, True), ("a", 3, True), ("a", 4, False), ("a", 11, False), ("b", 5, False),
         ]  # fmt: skip
         assert driver.op.counters["skipped"] == 3
-        driver.check()
+        driver.check(dead_letters=True)
     with TestDriver(newest.then(means), tmp_path / "windows") as driver:
         driver.feed(some)
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         panes = [(p.key["k"], p.values["mean"], p.values["missed"]) for p in driver.committed_panes()]
         assert sorted(panes) == [("a", 4.0, 3), ("a", 11.0, 0), ("b", 5.0, 0)]
 
@@ -271,7 +271,7 @@ def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_p
         driver.crash()
         driver.restart()
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         panes = [(p.key["k"], *p.values.values()) for p in driver.committed_panes()]
         assert sorted(panes) == wanted
 
@@ -304,7 +304,7 @@ def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(dat
                 driver.feed([{"k": k, "t": t * S, "x": x} for x, (k, t) in enumerate(step)])
                 driver.advance_clock("700 milliseconds")
             driver.drain()
-            driver.check()
+            driver.check(dead_letters=True)
             last = {(repr(p.key), repr(p.window)): repr(p.values) for p in driver.committed_panes()}
             found.append((last, driver.op.counters.get("skipped", 0)))
     assert found[0] == found[1]
@@ -392,7 +392,7 @@ def test_both_inputs_of_windows_that_another_stream_drives_have_policies_of_thei
         driver.feed(SOME, "readings")
         driver.feed([{"k": "a", "t": t * S, "m": t} for t in (5, 7, 6)], "marks")
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         [row] = driver.committed_panes()
         assert (row.values["m"], row.values["x"]) == (6, [1, 3])
         assert driver.op.counters["skipped"] == 3

@@ -53,7 +53,7 @@ def told(folder: Path, over: wr.Over, times: list[int], *, drain: bool = False) 
         if drain:
             driver.drain()
             found.append([said(row) for row in driver.panes()])
-        driver.check()
+        driver.check(dead_letters=True)
     return found
 
 
@@ -123,7 +123,7 @@ def test_corrections_may_wait_for_the_end_of_a_period_and_do_not_outlast_what_th
             "LATE +3#1 123",
             "ON_TIME +20#0 20",
         ]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_message_later_than_allowed_is_a_dead_letter_and_corrects_nothing(tmp_path: Path) -> None:
@@ -261,6 +261,6 @@ def test_a_key_whose_new_messages_may_still_change_keeps_what_it_has_come_to(tmp
             driver.feed([{"t": int(t * 1_000_000), "k": k, "x": x} for t, k, x in step])
             driver.next_offsets()
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         rows = [(row["k"], row["so far"]) for row in driver.committed_panes()]
     assert rows == [("a", 1), ("b", 2), ("a", 11), ("a", 111)]

@@ -29,7 +29,7 @@ def told(
             driver.add(wr.Message(message, wr.Position("s", 0, n)))
         if drain:
             driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         return [dict(row.values) for row in driver.committed_panes()]
 
 
@@ -460,7 +460,7 @@ def arriving(tmp_path: Path, frame: Any, times: list[int], **options: Any) -> li
             driver.next_offsets()
             found.append([(row["n"], row["seen"]) for row in driver.panes()])
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         found.append([(row["n"], row["seen"]) for row in driver.panes()])
     return found
 
@@ -503,7 +503,7 @@ def test_a_message_from_long_ago_waits_for_its_neighbours_like_any_other(tmp_pat
         driver.advance_event_time(62 * S)  # ends both lines
         driver.feed([{"t": 4 * S, "k": "a", "n": 4}])
         driver.drain()
-        driver.check()
+        driver.check(dead_letters=True)
         assert [row["seen"] for row in driver.committed_panes()] == [[1, 2], [2, 3], [0], [3], [4]]
 
 

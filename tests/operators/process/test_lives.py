@@ -23,7 +23,7 @@ def test_a_timer_of_now_that_was_set_before_a_restart_fires_after_it() -> None:
         clock.advance("5 seconds")
         driver.timeout()
         assert [row["n"] for row in driver.panes()] == [2]
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def test_a_key_of_before_a_restart_is_forgotten_when_its_time_comes() -> None:
@@ -35,7 +35,7 @@ def test_a_key_of_before_a_restart_is_forgotten_when_its_time_comes() -> None:
         for t in (60, 62):
             driver.feed([message(t, "b", 5)])
         assert state_of(driver) == {"b"}
-        driver.check()
+        driver.check(dead_letters=True)
 
 
 def state_of(driver: TestDriver) -> set[str]:
