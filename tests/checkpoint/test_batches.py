@@ -80,7 +80,6 @@ def decided() -> Decided:
     return [(facts, on_batch(facts)) for facts in batch_facts()]
 
 
-@pytest.mark.proves("Coming back: every combination of facts decided")
 def test_every_batch_is_decided_and_every_action_happens(decided: Decided) -> None:
     seen = set()
     for facts, decision in decided:

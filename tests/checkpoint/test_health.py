@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import windrow as wr
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, health_of
@@ -25,9 +23,6 @@ DEFINITION = wr.Aggregate(
 )
 
 
-@pytest.mark.proves(
-    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out, snapshots"
-)
 def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
     clock = ManualClock()
     with DEFINITION.open(str(tmp_path), clock=clock) as op:
@@ -59,9 +54,6 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
     }
 
 
-@pytest.mark.proves(
-    "Spark: `lastProgress` tells how the job is: age, watermark and who holds it, what is not out, snapshots"
-)
 def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(tmp_path: Path) -> None:
     folder = str(tmp_path)
     with DEFINITION.open(folder) as op:

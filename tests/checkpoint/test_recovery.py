@@ -71,7 +71,6 @@ def bases(facts: ShardFacts) -> dict[ShardAction, set[int]]:
     }
 
 
-@pytest.mark.proves("Coming back: every combination of facts decided")
 def test_every_shard_comes_back_by_the_cheapest_way_that_is_complete() -> None:
     seen = set()
     for facts in shard_facts():

@@ -215,7 +215,6 @@ def test_commits_together_stay_below_what_is_written_at_once(
     shard.close()
 
 
-@pytest.mark.proves("Spark: a shard's store is written in one commit of four, and read in the others")
 def test_tasks_write_a_store_in_one_commit_of_four_and_where_a_snapshot_is_due(spec: ShardSpec) -> None:
     commits, reached = committed(spec, 0, 12), list[int]()
     for number in range(2, 14):

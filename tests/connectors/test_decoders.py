@@ -78,7 +78,6 @@ def test_an_empty_value_and_one_of_two_objects_do_not_make_up_for_each_other() -
     assert says[0] is not None and says[1] is not None and says[2] is None
 
 
-@pytest.mark.proves("Kafka: decoders: JSON, msgpack, Avro, Protobuf, raw, a function")
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
 def test_any_mixture_of_good_and_bad_keeps_order_and_number(mixture: Sequence[tuple[bool, int]]) -> None:
     values = [b'{"n": %d}' % n if good else b"}%d" % n for good, n in mixture]
@@ -142,7 +141,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Any:
     decoders._avro_deserializer.cache_clear()
 
 
-@pytest.mark.proves("Kafka: decoders: JSON, msgpack, Avro, Protobuf, raw, a function")
 def test_avro_with_a_schema_registry(registry: Any) -> None:
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
@@ -187,7 +185,6 @@ def protobuf_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("test.Reading"))
 
 
-@pytest.mark.proves("Kafka: decoders: JSON, msgpack, Avro, Protobuf, raw, a function")
 def test_protobuf_plain_and_with_the_registry_header() -> None:
     made = protobuf_class()
     message = made(k="a", n=2**60, tags=["x", "y"])

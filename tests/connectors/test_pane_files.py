@@ -35,9 +35,6 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaneFiles:
     return PaneFiles(tuple(files), 9, definition.name, definition, "job")
 
 
-@pytest.mark.proves(
-    "Sinks: the panes of a commit are taken at once or some thousand at a time, under one token"
-)
 def test_rows_some_at_a_time_are_those_of_the_table(given: PaneFiles) -> None:
     some = list(given.tables())
     assert [len(rows) for rows in some] == [3, 3, 1, 2]

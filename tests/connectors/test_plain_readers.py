@@ -63,7 +63,6 @@ def write(folder: Path, done: threading.Event) -> None:
         done.set()
 
 
-@pytest.mark.proves("Sinks: Parquet, read by a glob at any moment")
 def test_a_reader_that_globs_while_a_job_commits_sees_each_row_once(tmp_path: Path) -> None:
     folder, done = str(tmp_path / "out"), threading.Event()
     job = threading.Thread(target=write, args=(tmp_path, done))

@@ -36,7 +36,6 @@ def told(action: Any) -> str:
         return "".join(traceback.format_exception(error)) + repr(error)
 
 
-@pytest.mark.proves("Security: settings of Kafka are shown by an allow-list")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_value_that_is_not_listed_is_told(name: str) -> None:
     def cluster() -> wr.Kafka:

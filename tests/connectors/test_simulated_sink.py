@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import windrow as wr
 from windrow.connectors.kafka.sink import read_all
 from windrow.testing import ManualClock, SimulatedKafka
@@ -14,7 +12,6 @@ COUNTS = wr.Aggregate(
 )
 
 
-@pytest.mark.proves("Tools: a sink of Kafka in tests of a job, on a cluster in this process")
 def test_a_job_of_a_user_writes_to_a_cluster_that_is_simulated_and_each_pane_once(tmp_path: Path) -> None:
     kafka = SimulatedKafka()
     for second in (1, 11, 21):

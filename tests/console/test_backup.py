@@ -70,7 +70,6 @@ def told(operator: Any) -> Any:
     return operator.get_windows(), stored, operator.next_offsets(), operator.watermark
 
 
-@pytest.mark.proves("Tools: `windrow backup` of a running job")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_copy_of_a_running_job_opens_as_of_its_commit(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

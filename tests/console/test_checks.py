@@ -55,7 +55,6 @@ def flip(path: Path) -> None:
 # -- verify ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Tools: `windrow verify`")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_job_is_found_whole_and_nothing_is_written(windrow: Run, tmp_path: Path, kind: str) -> None:
     begun(KINDS[kind], tmp_path / "job", range(60))
@@ -85,7 +84,6 @@ def test_a_running_job_is_whole(windrow: Run, tmp_path: Path, on_disk: bool) -> 
         assert windrow("verify", tmp_path / "job").code == 0
 
 
-@pytest.mark.proves("Tools: `windrow verify`")
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -128,7 +126,6 @@ def test_a_file_that_is_gone_and_still_needed_is_missed(windrow: Run, job: Path)
     assert "no snapshot covers it" in why
 
 
-@pytest.mark.proves("Tools: `windrow verify`")
 def test_a_store_that_says_something_else_is_found(windrow: Run, job: Path) -> None:
     with RocksKV(job / "local" / "shard-0000", ("aggregate.windows",)) as kv:
         [(key, value), *_] = list(kv.scan("aggregate.windows"))
@@ -193,7 +190,6 @@ def test_of_a_sink_the_last_published_commit_is_shown(windrow: Run, tmp_path: Pa
 # -- doctor ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Tools: `windrow doctor`")
 def test_the_doctor_looks_at_everything(windrow: Run, tmp_path: Path) -> None:
     findings = {f["what"]: f for f in windrow("doctor", tmp_path, "--json").lines}
     assert list(findings) == [
@@ -205,7 +201,6 @@ def test_the_doctor_looks_at_everything(windrow: Run, tmp_path: Path) -> None:
     assert windrow("doctor", tmp_path).out.splitlines()[0].split() == ["what", "state", "found", "remedy"]
 
 
-@pytest.mark.proves("Tools: `windrow doctor`")
 @pytest.mark.parametrize(
     ("variable", "value", "what", "says"),
     [
@@ -253,7 +248,6 @@ def test_too_little_room_is_wrong(windrow: Run, tmp_path: Path, monkeypatch: pyt
 # -- completion -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Tools: shell completion")
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

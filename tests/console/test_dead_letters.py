@@ -33,7 +33,6 @@ def filled(path: Path) -> str:
     return str(path / "job")
 
 
-@pytest.mark.proves("Tools: `windrow dead-letters`: by reason, with payload and the operator")
 def test_dead_letters_are_listed_by_reason_with_operator_and_payload(windrow: Run, tmp_path: Path) -> None:
     job = filled(tmp_path)
     code, out, err = windrow("dead-letters", job)

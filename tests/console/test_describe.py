@@ -28,7 +28,6 @@ def job(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "job"))
 
 
-@pytest.mark.proves("Tools: `windrow describe`, `windrow commits`, `windrow panes`")
 def test_describe_says_definition_progress_and_offsets(windrow: Run, job: Path) -> None:
     code, _, err = said = windrow("describe", job, "--json")
     [facts] = said.lines

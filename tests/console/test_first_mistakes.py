@@ -34,9 +34,6 @@ CALLS: dict[str, tuple[Callable[[str], Any], list[str]]] = {
 }
 
 
-@pytest.mark.proves(
-    "Tools: what people type first is refused where they type it, with the value and the remedy"
-)
 @pytest.mark.parametrize("name", CALLS)
 def test_what_people_try_first_is_refused_with_what_to_write(name: str, tmp_path: Path) -> None:
     call, said = CALLS[name]

@@ -54,7 +54,6 @@ def state_of(definition: wr.Aggregate, location: Path) -> tuple[Any, ...]:
         )
 
 
-@pytest.mark.proves("Tools: `windrow fork`, embedded")
 @pytest.mark.parametrize(
     "snapshots",
     [

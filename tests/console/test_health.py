@@ -16,7 +16,6 @@ from windrow.testing import ManualClock
 Run = Callable[..., Said]
 
 
-@pytest.mark.proves("Tools: `windrow health`, for probes")
 def test_health_says_how_a_job_is_in_times_with_their_zone(windrow: Run, tmp_path: Path) -> None:
     run_job(counts(), tmp_path, range(30), sink=wr.sinks.memory())
     code, out, err = windrow("health", tmp_path)
@@ -33,7 +32,6 @@ def test_health_says_how_a_job_is_in_times_with_their_zone(windrow: Run, tmp_pat
     assert facts["ageMs"] > 5 * 365 * 86_400_000 and facts["lagMs"] > 50 * 365 * 86_400_000
 
 
-@pytest.mark.proves("Tools: `windrow health`, for probes")
 @pytest.mark.parametrize(
     ("bounds", "wrong"),
     [

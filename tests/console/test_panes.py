@@ -17,7 +17,6 @@ def filled(path: Path, **changed: object) -> Path:
     return path / "out"
 
 
-@pytest.mark.proves("Tools: `windrow describe`, `windrow commits`, `windrow panes`")
 def test_panes_are_a_table_with_a_line_each(windrow: Run, tmp_path: Path) -> None:
     code, out, err = windrow("panes", filled(tmp_path))
     head, *rows = out.splitlines()

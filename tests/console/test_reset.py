@@ -46,7 +46,6 @@ def test_reset_deletes_everything_but_the_claim_that_begins_anew(windrow: Run, j
     assert len(list((job / "log").glob("*.wrl"))) == 1
 
 
-@pytest.mark.proves("Tools: `windrow reset`")
 def test_a_job_that_was_reset_begins_anew_under_a_new_identity(windrow: Run, job: Path) -> None:
     first = run_job(counts(), job.parent / "other", range(60))
     [said] = windrow("reset", job, "--yes", "--json").lines
@@ -112,7 +111,6 @@ def test_a_driver_that_holds_no_store_is_fenced(job: Path) -> None:
         driver.record_intent(driver.plan())
 
 
-@pytest.mark.proves("Tools: `windrow reset`")
 def test_a_driver_that_slept_through_a_reset_and_a_new_job_can_create_nothing(job: Path) -> None:
     sleeper = Job(str(job), [counts()], shards=1, clock=ManualClock())
     lifecycle.reset(str(job), now_us=0, driver="test")

@@ -27,7 +27,6 @@ def job(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "job"))
 
 
-@pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")
 def test_windows_of_a_running_job(windrow: Run, tmp_path: Path) -> None:
     with aggregate().open(str(tmp_path / "job"), clock=ManualClock(), sink=wr.sinks.memory()) as op:
         feed(op, range(60))
@@ -80,7 +79,6 @@ def test_what_is_no_time_is_refused(windrow: Run, job: Path) -> None:
         assert (code, out) == (1, "") and "is no time" in err
 
 
-@pytest.mark.proves("Tools: `windrow windows`, `windrow messages`, `windrow explain`")
 def test_messages_between_two_bounds(windrow: Run, job: Path) -> None:
     lines = windrow("messages", job, "--start", "10000000@11", "--end", 13 * SECOND, "--json").lines
     assert [r["x"] for r in lines] == [11, 12, 13]
@@ -105,10 +103,6 @@ def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:
     assert code == 1 and "'join' has several inputs: say which, of ['orders', 'payments']" in err
 
 
-@pytest.mark.proves(
-    "Queries: a window explained by the positions of its messages",
-    "Tools: `windrow windows`, `windrow messages`, `windrow explain`",
-)
 def test_a_window_is_explained_by_the_positions_of_its_messages(windrow: Run, job: Path) -> None:
     [one] = windrow("explain", job, "1970-01-01 00:00:30", "--key", "b", "--json").lines
     assert [p["offset"] for p in one["positions"]] == [31, 34, 37]
@@ -134,7 +128,6 @@ def test_rows_of_a_join_are_explained_by_the_time_of_a_message(windrow: Run, tmp
     assert code == 1 and "row of a message of then" in err
 
 
-@pytest.mark.proves("Queries: a window explained by the positions of its messages")
 def test_without_messages_first_and_last_position_and_commits_explain(windrow: Run, tmp_path: Path) -> None:
     hour = aggregate(window=wr.tumbling("1 hour"), by=(), retention="2 hours")
     begun(hour, tmp_path / "job", range(30))

@@ -40,7 +40,6 @@ def chain() -> wr.Chain:
     )
 
 
-@pytest.mark.proves("Tools: `windrow table`: state and timers of a process function")
 def test_the_state_and_the_timers_of_a_function_that_follows_another_operator(
     windrow: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,6 @@ def run_ahead(place: Path, definition: wr.Aggregate) -> None:
 EMITTING = {"watermark": "0 seconds", "max_ahead": wr.forever}
 
 
-@pytest.mark.proves("Tools: `windrow watermark`: a time that ran ahead is set back")
 @pytest.mark.parametrize(
     "agg", [{}, {"agg": {"n": wr.count(), "mid": wr.median("x")}}], ids=["counts", "keeps messages"]
 )

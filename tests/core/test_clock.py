@@ -28,7 +28,6 @@ class Machine:
         return self.clock.now_us() - self.begin_us
 
 
-@pytest.mark.proves("Tools: a clock that steps does not take `now` along")
 def test_a_clock_that_is_a_year_ahead_for_ten_seconds_moves_now_by_ten_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

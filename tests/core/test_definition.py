@@ -110,7 +110,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.proves("Definitions: a value: equal, hashed, pickled, printed as what builds it")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_definition_prints_as_the_expression_that_builds_it(name: str) -> None:
     made = define(**VARIANTS[name])
@@ -128,7 +127,6 @@ def test_equal_definitions_are_equal_hash_alike_and_differ_from_all_others(name:
     assert made != name
 
 
-@pytest.mark.proves("Definitions: a value: equal, hashed, pickled, printed as what builds it")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_definition_survives_pickle(name: str) -> None:
     made = define(**VARIANTS[name])
@@ -167,7 +165,6 @@ def test_the_body_of_a_function_is_no_part_of_its_identity() -> None:
     assert define(agg={"s": other("x")}).fingerprint == define(agg={"s": spread("x")}).fingerprint
 
 
-@pytest.mark.proves("Watermarks: custom")
 def test_a_watermark_of_the_user_s_is_told_apart_by_name() -> None:
     made = define(watermark=wr.custom(last_seen, name="last seen"))
     assert "wr.custom(name='last seen')" in repr(made)
@@ -196,7 +193,6 @@ SHAPES_STATE = {
 }  # fmt: skip
 
 
-@pytest.mark.proves("Definitions: fingerprint of what shapes state; other state is refused")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_fingerprint_changes_exactly_with_what_shapes_state(name: str) -> None:
     changed = define(**VARIANTS[name]).fingerprint != define().fingerprint
@@ -231,7 +227,6 @@ def test_fingerprints_are_the_same_in_every_process_and_release() -> None:
 # -- defaults -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Lateness and retention: allowed lateness, retention by default")
 def test_allowed_lateness_is_the_retention_unless_it_is_given() -> None:
     assert define().allowed_lateness_us == 7 * 86_400_000_000
     assert define(retention=wr.forever).allowed_lateness_us == UNBOUNDED_US
@@ -270,7 +265,6 @@ def test_only_percentiles_and_functions_of_the_messages_keep_messages() -> None:
     assert not define().full_state
 
 
-@pytest.mark.proves("Emission: `Emit.append()` and `Emit.update()` need no retention")
 @pytest.mark.parametrize("emit", [wr.Emit.append(), wr.Emit.update()])
 @pytest.mark.parametrize(
     "window", [wr.tumbling("1 hour"), wr.session("5 minutes"), wr.calendar("day", time_zone="UTC")]
@@ -497,11 +491,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.proves(
-    "Lateness and retention: unbounded state must be asked for",
-    "Definitions: errors name both values and the remedy",
-    "Tools: what people type first is refused where they type it, with the value and the remedy",
-)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
     build, kind, told = REFUSED[name]
@@ -513,7 +502,6 @@ def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
     assert [part for part in told if part not in str(error)] == []
 
 
-@pytest.mark.proves("Definitions: errors name both values and the remedy")
 @pytest.mark.parametrize(
     "module", [definition, policy, emit, aggregations, positions, windows, check], ids=lambda m: m.__name__
 )

@@ -64,9 +64,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 }
 
 
-@pytest.mark.proves(
-    "Tools: what people type first is refused where they type it, with the value and the remedy"
-)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_people_type_first_is_refused_with_the_remedy(name: str, tmp_path: Any) -> None:
     build, told = REFUSED[name]

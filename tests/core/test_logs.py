@@ -63,9 +63,6 @@ def misspelt(place: Path) -> None:
         op.add_messages([wr.Message({"t": 1, "k": "a"})])
 
 
-@pytest.mark.proves(
-    "Tools: logs: nothing on standard output, warnings only by default, one for a commit with dead letters"
-)
 def test_a_thousand_messages_with_a_misspelt_time_are_one_warning_and_nothing_on_standard_output(
     tmp_path: Path,
 ) -> None:
@@ -154,9 +151,6 @@ def test_a_job_whose_now_is_ahead_of_the_clock_says_so_when_it_is_opened(
     assert "windrow watermark LOCATION --set-now" in told["event"]
 
 
-@pytest.mark.proves(
-    "Tools: logs: nothing on standard output, warnings only by default, one for a commit with dead letters"
-)
 def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:
     with structlog_as(logger_factory=structlog.WriteLoggerFactory(FullDisk())):
         misspelt(tmp_path / "job")

@@ -77,7 +77,6 @@ def test_a_size_that_is_not_positive_is_refused(make: object, size: str) -> None
     assert repr(size) in str(error.value)
 
 
-@pytest.mark.proves("Windows: hopping with gaps, refused unless asked for")
 def test_a_hop_larger_than_the_size_is_refused_unless_gaps_are_asked_for() -> None:
     with pytest.raises(BadWindow) as error:
         wr.hopping("1 second", "1 minute")

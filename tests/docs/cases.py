@@ -1,4 +1,4 @@
-"""Cases that must hold, with their numbers, and what proves each: the end of the last section of docs/features.md.
+"""Cases that must hold, with their numbers and the proofs of each: docs/reference/requirements/cases.md.
 
 Instants and durations are seconds where nothing else is said, W is the watermark, the gap of sessions is ten seconds.
 """
@@ -20,7 +20,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
         "sessions.yaml: keys have sessions of their own, the null key too",
         "sessions.yaml: messages without a key are dead letters, each by itself, where the null key is none",
     ),
-    "gap 2, 2@1.1, 3@2, 4@5, 3@3.5, each told with its index, retracting and accumulating": (
+    "gap 2, 2@1.1, 3@2, 4@5, 3@3.5, each emitted with its index, retracting and accumulating": (
         "sessions.yaml: every pane, retracting",
         "sessions.yaml: every pane, accumulating, takes back windows that are no more",
     ),
@@ -30,7 +30,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "discarding, the same four add up to 12": (
         "sessions.yaml: discarding panes add up and take nothing back",
     ),
-    "0; W=20; late 5: `[0, 10)` is taken back, `[0, 15)` is told late": (
+    "0; W=20; late 5: `[0, 10)` is taken back, `[0, 15)` is emitted late": (
         "sessions.yaml: a late message corrects a session that was told",
     ),
     "10, 20 open at W=18: 5 is taken though lateness is 0": (
@@ -42,10 +42,10 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "0, W=10, lateness 0: 10 is on time, and the session goes on": (
         "sessions.yaml: a message at the end of a session is on time while the watermark stands there",
     ),
-    "`Emit.append()`: 0 is told at W=10.000001, not at W=10": (
+    "`Emit.append()`: 0 is emitted at W=10.000001, not at W=10": (
         "sessions.yaml: where nothing can be corrected a session is told when nothing on time can come",
     ),
-    "two told sessions that become one, late every 10 s: both stand until the tick": (
+    "two emitted sessions that become one, late every 10 s: both are current until the tick": (
         "sessions.yaml: two told sessions that were joined stand until the next tick",
     ),
     "gaps of their own, (10, 2) and (10.5, 1): `[10, 12)`": (
@@ -55,7 +55,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "23:55 and 00:05, cut by days: two, the first ends at 00:00": (
         "sessions.yaml: sessions never go across a boundary",
     ),
-    "`messages=2`, a b c a d e f a: a `[1, 4]` is told with the seventh": (
+    "`messages=2`, a b c a d e f a: a `[1, 4]` is emitted with the seventh": (
         "sessions.yaml: a session by messages of others goes on as long as at most so many stand between two of its key",
     ),
     "the median of a session of two is that of all messages": (
@@ -68,7 +68,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "groups of Spark SQL and rows give the panes of the embedded operator": (
         "spark/test_sessions: both routes give the sessions of the oracle",
     ),
-    "any cut gives the same sessions, and told ones never touch": (
+    "any cut gives the same sessions, and emitted ones never touch": (
         "embedded/test_sessions: sessions are what is left when all messages are sorted by time",
         "embedded/test_sessions: what is told of a key never overlaps nor touches",
         "proof/test_sessions_against_oracle: any aggregate over sessions says what its oracle says",
@@ -119,7 +119,7 @@ AROUND: dict[str, tuple[str, ...]] = {
         "operators/over/test_corrections: a late message has its row and corrects those whose windows it is in",
     ),
     "the deviation of one is null": ("seed_002.yaml: without a size or a time statistics are running",),
-    "a crash while windows wait: each is told once": (
+    "a crash while windows wait: each is emitted once": (
         "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
         "seed_002.yaml: windows that one message of much later completes come together, in their order",
     ),
@@ -135,7 +135,7 @@ AROUND: dict[str, tuple[str, ...]] = {
     "(3, 3, 5), then (2, 3, 5): the second is `obsolete_window`, the next goes on": (
         f"{ANCHORS}: a window that breaks a promise is a dead letter and the next goes on",
     ),
-    "an empty window is told": (
+    "an empty window is emitted": (
         f"{ANCHORS}: each anchor says which messages its window holds",
         f"{ANCHORS}: keys of both inputs are one where they are equal and else refused",
     ),
@@ -148,7 +148,7 @@ AROUND: dict[str, tuple[str, ...]] = {
 }
 
 OTHERS: dict[str, tuple[str, ...]] = {
-    "the latest of each key of a1 a2 b1: a2, b1, and W as if all were heard": (
+    "the latest of each key of a1 a2 b1: a2, b1, and W as if all had passed": (
         "operators/delivery/test_delivery: the latest of each key is passed on and the others were heard",
     ),
     "within 2 s at 10: 8 is taken, 7.999999 is skipped": (
@@ -161,14 +161,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "two inputs at 1,000, 200, then 2,100: none, 200, 1,000": (
         "embedded/test_cogroup: its watermark is the earliest of those of its inputs",
     ),
-    "any of every 3 and every 10 s: 3 messages tell, the next tick does not, one more message and the next tick do": (
+    "any of every 3 and every 10 s: 3 messages fire, the next tick does not, one more message and the next tick do": (
         "triggers.yaml: any of two triggers tells, and a tick after a count tells what is new alone",
     ),
     "sessions of users are windows of sites; `wr.inherited()` outside a chain is refused": (
         "embedded/test_inherited: sessions of users are windows of sites",
         "embedded/test_inherited: what has no window to inherit is refused",
     ),
-    "state in memory, killed: equal, and told once": (
+    "state in memory, killed: equal, and emitted once": (
         "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",
         "proof/test_kill: no pane is lost or sent twice however often the process is killed",
     ),

@@ -1,14 +1,15 @@
-"""What three designs ask of windows, statement by statement, and what proves each: the last sections of docs/features.md,
-with cases that must hold (cases.py).
+"""The requirement documents, statement by statement, with the proofs of each: docs/reference/requirements.
 
 A proof is a scenario of tests/transcripts, "sessions.yaml: its name", or a test, "embedded/test_api: its name as a sentence".
-One that is not there is a `BadMark`, as is a statement without any. What is otherwise here is said in brackets.
+A statement without a proof, or with one that does not exist, fails a test. Brackets say what windrow does otherwise.
+Cases with numbers are in cases.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.cases import CASES
@@ -412,17 +413,42 @@ SAMZA: dict[str, tuple[str, ...]] = {
     ),
 }
 
-DESIGNS: dict[str, dict[str, tuple[str, ...]]] = {
-    "The windowed operator of Apex Malhar": MALHAR,
-    "Windows of Platform for Situated Intelligence": PSI,
-    "The window operators of Samza (SAMZA-552)": SAMZA,
-    "Cases that must hold": CASES,
+
+@dataclass(frozen=True)
+class Requirements:
+    """A requirement document: its title, and its statements with their proofs."""
+
+    title: str
+    statements: dict[str, tuple[str, ...]]
+
+
+#: Pages of docs/reference/requirements, by their names.
+REQUIREMENTS: dict[str, Requirements] = {
+    "malhar": Requirements("The windowed operator of Apex Malhar", MALHAR),
+    "psi": Requirements("Windows of Platform for Situated Intelligence", PSI),
+    "samza": Requirements("The window operators of Samza (SAMZA-552)", SAMZA),
+    "cases": Requirements("Cases that must hold", CASES),
 }
+FOLDER = "reference/requirements"
+INDEX = """# Requirements
+
+<!-- Written by `make pages` from tests/docs/statements.py. -->
+
+The documents that windrow follows, statement by statement, each with the tests that prove it. Names are those of the document
+([their names in windrow](../../howto/migrating.md)). Brackets say what windrow does otherwise. `make test` checks that
+every proof exists.
+
+| document | statements |
+|---|---|
+"""
+CASES_NOTE = """
+Where nothing else is said, times are seconds, W is the watermark, and sessions have a gap of ten seconds.
+"""
 
 
 @functools.cache
 def scenarios(name: str) -> frozenset[str]:
-    """The scenarios of a file of transcripts."""
+    """List the scenarios of a file of transcripts."""
     [path] = (ROOT / "tests" / "transcripts").rglob(name)
     lines = path.read_text(encoding="utf-8").splitlines()
     return frozenset(line.removeprefix("name: ").strip('"') for line in lines if line.startswith("name: "))
@@ -430,13 +456,13 @@ def scenarios(name: str) -> frozenset[str]:
 
 @functools.cache
 def tests(name: str) -> frozenset[str]:
-    """The tests of a module, as sentences."""
+    """List the tests of a module, as sentences."""
     path = ROOT / "tests" / f"{name}.py"
-    found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("def test_")]
-    return frozenset(line.removeprefix("def test_").partition("(")[0].replace("_", " ") for line in found)
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("def test_")]
+    return frozenset(line.removeprefix("def test_").partition("(")[0].replace("_", " ") for line in lines)
 
 
-def is_there(proof: str) -> bool:
+def exists(proof: str) -> bool:
     """True if there is such a scenario, or test."""
     place, _, name = proof.partition(": ")
     try:
@@ -445,24 +471,49 @@ def is_there(proof: str) -> bool:
         return False
 
 
-def shown(proof: str) -> str:
-    """A proof as the page has it."""
+def link(proof: str) -> str:
+    """Show a proof as a link to its file."""
     place, _, name = proof.partition(": ")
+    path = f"tests/{place}.py"
     if place.endswith(".yaml"):
-        [path] = (ROOT / "tests" / "transcripts").rglob(place)
-        return f"{name} (`{path.relative_to(ROOT).as_posix()}`)"
-    return f"{name} (`tests/{place}.py`)"
+        [file] = (ROOT / "tests" / "transcripts").rglob(place)
+        path = file.relative_to(ROOT).as_posix()
+    return f"[{name}](../../../{path})"
 
 
-def sections() -> Iterator[tuple[str, dict[str, str]]]:
-    """Each design with its statements, and their proofs as the page has them."""
-    for design, statements in DESIGNS.items():
-        yield design, {said: "<br>".join(map(shown, proofs)) for said, proofs in statements.items()}
+def page(name: str) -> str:
+    """Write the page of a requirement document."""
+    document = REQUIREMENTS[name]
+    rows = "".join(
+        f"| {statement} | {'<br>'.join(map(link, proofs))} |\n"
+        for statement, proofs in document.statements.items()
+    )
+    note = CASES_NOTE if name == "cases" else ""
+    mark = "<!-- Written by `make pages` from tests/docs/statements.py. -->"
+    return f"# {document.title}\n\n{mark}\n{note}\n| statement | proof |\n|---|---|\n{rows}"
 
 
-def missing() -> list[str]:
-    """Statements that have no proof, or one that is not there."""
-    statements = [one for some in DESIGNS.values() for one in some.items()]
+def index() -> str:
+    """Write the page that lists the documents."""
+    rows = (
+        f"| [{document.title}]({name}.md) | {len(document.statements)} |\n"
+        for name, document in REQUIREMENTS.items()
+    )
+    return INDEX + "".join(rows)
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """List the pages, by their paths below docs."""
+    written = {f"{FOLDER}/{name}.md": functools.partial(page, name) for name in REQUIREMENTS}
+    return {f"{FOLDER}/README.md": index, **written}
+
+
+def unproved() -> list[str]:
+    """List the statements that have no proof, or one that does not exist."""
     return [
-        f"{said!r}: {proof}" for said, some in statements for proof in some or ("",) if not is_there(proof)
+        f"{statement!r}: {proof}"
+        for document in REQUIREMENTS.values()
+        for statement, proofs in document.statements.items()
+        for proof in proofs or ("",)
+        if not exists(proof)
     ]

@@ -139,7 +139,9 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What a link may name after `#`: the headings of a page, as GitHub spells them."""
+    """List what a link may name after `#`: the headings of a page, as GitHub spells them, or the tests of a module."""
+    if page.suffix == ".py":
+        return frozenset(re.findall(r"^def (test_\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from tests.docs import api, pages, pictures, references
+from tests.docs import api, pages, pictures, references, statements
 from tests.docs.test_docs import blocks
 from windrow import testing
 
@@ -17,6 +17,18 @@ from windrow import testing
 @pytest.mark.parametrize(("name", "page"), pages.PAGES.items(), ids=list(pages.PAGES))
 def test_a_written_page_is_up_to_date(name: str, page: Callable[[], str]) -> None:
     assert (pages.DOCS / name).read_text(encoding="utf-8") == page(), "run `make pages`"
+
+
+def test_every_statement_of_a_requirement_document_has_proofs_that_exist() -> None:
+    assert statements.unproved() == []
+
+
+def test_every_line_of_the_features_links_to_one_test() -> None:
+    page = (pages.DOCS / "features.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| feature")]
+    assert len(lines) > 50
+    for line in lines:
+        assert len(re.findall(r"\]\(\.\./tests/\S+\.py#test_\w+\)", line)) == 1, line
 
 
 @pytest.mark.parametrize("kind", references.kinds()[1:], ids=lambda kind: kind.code)

@@ -34,11 +34,6 @@ def params() -> list[Any]:
     ]
 
 
-@pytest.mark.proves(
-    "Spark: shards on several executors, moving between them",
-    "Tools: drills, and a checker of topics for your own jobs",
-    "Kafka: sessions and windows around messages, killed while late records come: what stands is the oracle's",
-)
 @pytest.mark.parametrize("drill", params())
 def test_nothing_is_lost_and_nothing_comes_twice(drill: Drill, request: pytest.FixtureRequest) -> None:
     kafka: wr.Kafka | None = None

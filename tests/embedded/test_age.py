@@ -98,7 +98,6 @@ def old(aged: tuple[Aging, dict[str, int], Any], tmp_path: Path) -> Aging:
     return job
 
 
-@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 @pytest.mark.parametrize("lost", ["nothing", "store", "store and newest snapshot"])
 def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(
     old: Aging, aged: tuple[Aging, dict[str, int], Any], lost: str
@@ -121,7 +120,6 @@ def test_what_a_job_keeps_is_bounded_and_leads_back_to_its_state(
         old.live(op, 20)
 
 
-@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 def test_what_a_job_without_messages_keeps_leads_back_without_store_and_snapshots(tmp_path: Path) -> None:
     job = Aging(tmp_path / "job", define(n=wr.count()))
     with job.open() as op:
@@ -137,7 +135,6 @@ def test_what_a_job_without_messages_keeps_leads_back_without_store_and_snapshot
         job.live(op, 20)
 
 
-@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 def test_many_short_runs_take_snapshots_and_stay_small(tmp_path: Path) -> None:
     job = Aging(tmp_path / "job")
     for _ in range(16):
@@ -160,7 +157,6 @@ def test_an_old_job_is_forked_and_backed_up(
         assert verify(str(tmp_path / copy)).wrong == []
 
 
-@pytest.mark.proves("Coming back: a job that is as small after years as after hours")
 @pytest.mark.parametrize("slices", range(0, 40, 5))
 def test_a_crash_between_two_slices_loses_nothing(tmp_path: Path, slices: int) -> None:
     job = Aging(tmp_path / "job")

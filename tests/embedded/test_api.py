@@ -46,7 +46,6 @@ def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
 # -- results --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Embedded: `add_message`, `timeout`, `get_result`, `flush`")
 def test_results_are_panes_with_their_token(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         for m in (message(1), message(2), message(3, "b"), message(11)):
@@ -57,7 +56,6 @@ def test_results_are_panes_with_their_token(location: str) -> None:
         assert str(panes[0]) == "[1970-01-01 00:00, 00:00:10)Z  a  ON_TIME #0  n=2 total=2"
 
 
-@pytest.mark.proves("Embedded: `add_message`, `timeout`, `get_result`, `flush`")
 def test_results_stay_until_they_are_flushed_over_a_restart_too(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
@@ -116,7 +114,6 @@ def test_a_table_is_one_step(location: str) -> None:
         assert told(op.get_result()) == [(0, "a", "ON_TIME", 0, 1), (0, "b", "ON_TIME", 0, 1)]
 
 
-@pytest.mark.proves("Embedded: `drain`")
 def test_drain_fires_everything_and_what_comes_later_is_late(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
@@ -126,7 +123,6 @@ def test_drain_fires_everything_and_what_comes_later_is_late(location: str) -> N
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
 
 
-@pytest.mark.proves("Watermarks: explicit")
 def test_an_explicit_watermark_moves_when_it_is_told(location: str) -> None:
     with define(watermark=wr.explicit()).open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
@@ -136,7 +132,6 @@ def test_an_explicit_watermark_moves_when_it_is_told(location: str) -> None:
         assert told(op.get_result()) == [(0, "a", "ON_TIME", 0, 1)]
 
 
-@pytest.mark.proves("Emission: periods of `now` on one grid")
 def test_periods_tick_by_the_clock_that_is_given(location: str) -> None:
     clock = ManualClock()
     with define(emit=wr.Emit(early=wr.every("10 seconds"))).open(location, clock=clock) as op:
@@ -150,7 +145,6 @@ def test_periods_tick_by_the_clock_that_is_given(location: str) -> None:
 # -- positions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Embedded: a message with a position is counted once")
 def test_a_replayed_message_does_nothing_and_is_counted(location: str) -> None:
     for _ in range(2):
         with define().open(location, clock=ManualClock()) as op:
@@ -163,7 +157,6 @@ def test_a_replayed_message_does_nothing_and_is_counted(location: str) -> None:
         assert op.counters["replayed"] == 5
 
 
-@pytest.mark.proves("Embedded: a message with a position is counted once")
 def test_rows_of_one_record_are_told_apart_by_ordinals(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         for ordinal in (0, 1, 1, 2):
@@ -241,7 +234,6 @@ def test_a_consumer_is_assigned_where_the_job_goes_on(location: str) -> None:
 # -- queries --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Embedded: `get_windows`, `get_messages`")
 def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         for second in (31, 1, 11, 21):
@@ -276,7 +268,6 @@ def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str)
         assert op.get_windows(key={"k": "c"}) == []
 
 
-@pytest.mark.proves("Embedded: `get_windows`, `get_messages`")
 def test_messages_between_two_bounds_both_included(location: str) -> None:
     definition = define(agg={"m": wr.median("x")})
     with definition.open(location, clock=ManualClock()) as op:
@@ -309,9 +300,6 @@ def test_a_key_that_the_operator_does_not_have_is_refused(location: str, key: An
 # -- dead letters ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves(
-    "Lateness and retention: dead letters with reason, position and payload; all counted, kept up to a limit"
-)
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -342,9 +330,6 @@ def test_what_cannot_be_counted_is_a_dead_letter_with_a_reason(
         assert [w.messages for w in op.get_windows()] == [1]
 
 
-@pytest.mark.proves(
-    "Lateness and retention: dead letters with reason, position and payload; all counted, kept up to a limit"
-)
 def test_letters_beyond_the_limit_are_counted_and_not_kept(location: str) -> None:
     with define(dead_letter_limit=2).open(location, clock=ManualClock()) as op:
         op.add_messages([wr.Message({"k": "a", "t": None, "x": 1})] * 5)
@@ -371,7 +356,6 @@ class Moody:
         return None
 
 
-@pytest.mark.proves("Embedded: a sink that refuses pauses intake")
 def test_a_sink_that_refuses_pauses_the_operator_until_it_takes_what_is_pending(location: str) -> None:
     sink = Moody()
     with define().open(location, clock=ManualClock(), sink=sink) as op:
@@ -400,7 +384,6 @@ def test_panes_that_were_refused_go_out_at_the_next_open(location: str) -> None:
         assert sink.got == [(1, 1)]
 
 
-@pytest.mark.proves("Sinks: a function of panes (embedded)")
 def test_a_function_is_a_sink(location: str) -> None:
     got: list[tuple[list[wr.Pane], wr.Token]] = []
     with define().open(location, clock=ManualClock(), sink=lambda p, t: got.append((p, t))) as op:
@@ -411,10 +394,6 @@ def test_a_function_is_a_sink(location: str) -> None:
     assert token.commit == 1 and str(token) == f"{token.job}/1"
 
 
-@pytest.mark.proves(
-    "Coming back: panes of a commit go out once",
-    "Sinks: Parquet with manifests",
-)
 def test_a_parquet_sink_is_given_a_token_twice_and_has_it_once(tmp_path: Path, location: str) -> None:
     sink = wr.sinks.parquet(str(tmp_path / "out"))
     taken: list[Callable[[], None]] = []
@@ -436,7 +415,6 @@ def test_a_parquet_sink_is_given_a_token_twice_and_has_it_once(tmp_path: Path, l
     assert wr.read_panes(sink.path).column("n").to_pylist() == [1, 1]
 
 
-@pytest.mark.proves("Sinks: console")
 def test_the_console_sink_prints_a_line_a_pane(location: str, capsys: pytest.CaptureFixture[str]) -> None:
     with define().open(location, clock=ManualClock(), sink=wr.sinks.console(limit=1)) as op:
         for m in (message(1), message(1, "b"), message(11)):
@@ -452,7 +430,6 @@ def test_the_console_sink_prints_a_line_a_pane(location: str, capsys: pytest.Cap
 # -- definitions and state ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Definitions: fingerprint of what shapes state; other state is refused")
 def test_state_of_another_definition_is_refused_naming_both(location: str) -> None:
     define().open(location, clock=ManualClock()).close()
     with define().open(location, clock=ManualClock()) as op:

@@ -138,7 +138,6 @@ def lose(location: Path) -> None:
         shutil.rmtree(location / folder, ignore_errors=True)
 
 
-@pytest.mark.proves("Coming back: messages lost inside a chain: replayed from the source")
 @pytest.mark.parametrize(("chain", "how"), ALL)
 def test_what_a_chain_lost_comes_back_and_goes_on_alike(chain: wr.Chain, how: type, tmp_path: Path) -> None:
     assert isinstance(chain.logic().refiling(), how)

@@ -84,7 +84,6 @@ def test_a_replay_after_opening_again_tells_nothing_more(tmp_path: Path) -> None
         assert values(op) == []
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @pytest.mark.parametrize("how", ["inner", "left", "anti", "semi"])
 def test_rows_that_wait_for_a_partner_are_on_time_for_the_next(tmp_path: Path, how: str) -> None:
     """The partner comes five seconds of event time later, or not at all: a window of one second still waits for the row."""
@@ -188,9 +187,6 @@ UNTAKEN: dict[str, tuple[Any, list[tuple[int, str, int]], tuple[int, int], int]]
 }  # fmt: skip
 
 
-@pytest.mark.proves(
-    "Lateness and retention: a row of an operator that the next one cannot take is a dead letter of that one"
-)
 @pytest.mark.parametrize("name", UNTAKEN)
 def test_a_row_that_the_next_operator_cannot_take_is_a_dead_letter_of_it(name: str, tmp_path: Path) -> None:
     first, messages, told, letters = UNTAKEN[name]

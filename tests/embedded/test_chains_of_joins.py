@@ -72,7 +72,6 @@ def plain(fed: list[tuple[str, wr.Message]]) -> list[tuple[dict[str, Any], dict[
     ]
 
 
-@pytest.mark.proves("Joins: three and more inputs, by joining what an operator of a chain tells")
 def test_a_join_of_three_inputs_gives_every_triple_once(tmp_path: Path) -> None:
     """Messages two seconds out of order, one by one, over three runs that are fed everything again."""
     fed = random_messages()

@@ -58,9 +58,6 @@ def row(t: float, v: int, k: str = "a", gap: int = 3 * S) -> dict[str, Any]:
     return {"t": round(t * S), "k": k, "v": v, "gap": gap}
 
 
-@pytest.mark.proves(
-    "Aggregations: your own that raise where states meet cost the messages of that step alone"
-)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_reduction_that_raises_leaves_what_was_there(window: str, kept: bool, tmp_path: Path) -> None:

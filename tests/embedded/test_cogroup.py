@@ -40,9 +40,6 @@ def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
     return [(p.window.start_us // S, p.key["id"], p["n"], p["spent"], p["paid"]) for p in panes]  # type: ignore[union-attr]
 
 
-@pytest.mark.proves(
-    "Windows: one aggregate over several inputs, each aggregation of one or of all",
-)
 def test_each_input_has_aggregations_keys_and_times_of_its_own(tmp_path: Path) -> None:
     with accounts().open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages({"orders": [order(1), order(2, 2)], "paid": [payment(3), payment(4)]})
@@ -54,9 +51,6 @@ def test_each_input_has_aggregations_keys_and_times_of_its_own(tmp_path: Path) -
         assert told(op.get_result())[2:] == [(10, 3, 2, 10, 7)]
 
 
-@pytest.mark.proves(
-    "Watermarks: of several inputs, the earliest of theirs (Apex Malhar's MergeWindowedOperator)"
-)
 def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) -> None:
     with TestDriver(accounts(), tmp_path) as driver:
         driver.add({**order(1_000)}, "orders")
@@ -68,7 +62,6 @@ def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) ->
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
 def test_what_an_input_does_not_let_pass_is_nothing_but_time(tmp_path: Path) -> None:
     paid = wr.Input("paid", event_time="at", by="order", where=wr.col("sum") > 0)
     with TestDriver(accounts(inputs=(ORDERS, paid)), tmp_path) as driver:
@@ -80,7 +73,6 @@ def test_what_an_input_does_not_let_pass_is_nothing_but_time(tmp_path: Path) -> 
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: filters and ids of the inputs of one aggregate over several")
 def test_a_message_is_known_by_its_ids_within_its_input_and_key(tmp_path: Path) -> None:
     definition = accounts(ids="no")
     with TestDriver(definition, tmp_path) as driver:
@@ -109,9 +101,6 @@ def test_an_idle_input_holds_nobody_back_and_late_is_who_is_behind_all(tmp_path:
         assert letter.reason == "too_late"
 
 
-@pytest.mark.proves(
-    "Lateness and retention: a dead letter is the message as its input has it, of several inputs too"
-)
 def test_a_dead_letter_is_the_message_as_it_came_and_says_of_which_input(tmp_path: Path) -> None:
     definition = accounts(
         allowed_lateness="0 seconds", null_keys="dead_letter", window=wr.tumbling("1 second")
@@ -155,7 +144,6 @@ def test_rows_of_other_inputs_are_null_to_an_expression_whatever_it_makes_of_nul
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: sessions of the messages of several inputs")
 def test_a_message_of_one_input_bridges_sessions_of_another(tmp_path: Path) -> None:
     definition = accounts(
         window=wr.session("5 seconds"), emit=wr.Emit(early=wr.every_batch, mode="retracting")
@@ -175,7 +163,6 @@ def test_a_message_of_one_input_bridges_sessions_of_another(tmp_path: Path) -> N
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Queries: the message of an input that made one session of two")
 @pytest.mark.parametrize("spent", [wr.sum("amount"), wr.median("amount")], ids=["incremental", "messages"])
 def test_a_session_is_explained_by_the_message_of_the_input_that_joined_it(
     spent: wr.Aggregation, tmp_path: Path
@@ -200,9 +187,6 @@ def test_windows_of_messages_count_those_of_all_inputs(tmp_path: Path) -> None:
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves(
-    "Queries: windows and messages of an aggregate over several inputs, why a window holds what it holds"
-)
 def test_messages_are_asked_for_by_input_and_explained_by_input(tmp_path: Path) -> None:
     agg = {
         "n": wr.count(),
@@ -280,7 +264,6 @@ def test_equal_keys_of_different_types_are_one_key_and_what_has_no_common_type_i
         assert (letter.reason, letter.input) == ("malformed", "paid")
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 def test_inputs_are_rows_of_other_operators_and_its_rows_go_on(tmp_path: Path) -> None:
     def part(name: str, source: str) -> wr.Aggregate:
         return wr.Aggregate(
@@ -446,9 +429,6 @@ class Owed:
 OWED = Owed(orders="amount", paid=("sum", wr.col("fee") * 2))  # type: ignore[call-arg]
 
 
-@pytest.mark.proves(
-    "Aggregations: your own over several inputs, a method for each (Apex Malhar's MergeAccumulation)"
-)
 @pytest.mark.parametrize("mode", ["accumulating", "discarding"])
 def test_a_class_of_the_users_makes_one_state_of_several_inputs(tmp_path: Path, mode: Any) -> None:
     definition = accounts(agg={"owed": OWED, "n": wr.count()}, emit=wr.Emit(early=wr.every_batch, mode=mode))

@@ -57,7 +57,6 @@ def shown(op: Any) -> list[tuple[Any, ...]]:
     return told
 
 
-@pytest.mark.proves("Joins: of rows that may be taken back, whose pairs are taken back with them")
 def test_a_pair_goes_with_the_row_that_made_it_and_comes_with_the_one_in_its_place(tmp_path: Path) -> None:
     with counts().then(joined()).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([click(1)], "clicks")
@@ -74,7 +73,6 @@ def test_a_pair_goes_with_the_row_that_made_it_and_comes_with_the_one_in_its_pla
 
 
 @pytest.mark.parametrize("how", ["left", "full", "semi", "anti", "asof"])
-@pytest.mark.proves("Joins: of rows that may be taken back, whose pairs are taken back with them")
 def test_who_loses_all_partners_is_alone_again(how: Any, tmp_path: Path) -> None:
     """Hosts by how many clicks they have: those of one are gone when there is a second."""
     by_n = counts(
@@ -136,7 +134,6 @@ def standing(told: list[Any]) -> Counter[str]:
 
 @given(data=st.data())
 @examples(25, deep=5_000)
-@pytest.mark.proves("Joins: of rows that may be taken back, whose pairs are taken back with them")
 def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.DataObject) -> None:
     """Where nothing came too late: that of a join of rows that are told once, in lists and loops, over the last of them."""
     graph = data.draw(corrected_joins().filter(lambda g: g.inputs[0].watermark == wr.explicit()))

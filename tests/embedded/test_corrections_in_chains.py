@@ -56,7 +56,6 @@ def shown(panes: list[Any]) -> list[tuple[Any, ...]]:
     return [(p.kind.value, *p.key.values(), *p.values.values()) for p in panes]
 
 
-@pytest.mark.proves("Windows: aggregates of corrected results, exact (retractions through chains)")
 @pytest.mark.parametrize(
     "emit",
     [wr.Emit.update(), wr.Emit(early=wr.every_batch), wr.Emit(early=wr.every_batch, mode="retracting")],
@@ -161,7 +160,6 @@ def evaluated(aggregation: Any, some: list[Row]) -> Any:
     return evaluate(aggregation, made)
 
 
-@pytest.mark.proves("Windows: aggregates of corrected results, exact (retractions through chains)")
 @given(data=st.data())
 @examples(42, deep=5_000)
 def test_the_last_results_are_those_over_the_last_results_before(data: st.DataObject) -> None:

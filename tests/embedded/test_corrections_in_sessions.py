@@ -55,9 +55,6 @@ class Told:
         return shown(new)
 
 
-@pytest.mark.proves(
-    "Windows: sessions of messages that are taken back: they fall apart where one held them together"
-)
 def test_a_session_falls_apart_where_the_message_that_goes_held_it_together(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
         told = Told(driver)
@@ -165,9 +162,6 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves(
-    "Windows: sessions of messages that are taken back: they fall apart where one held them together"
-)
 @given(data=st.data())
 @examples(12, deep=10_000)
 def test_sessions_that_take_back_tell_what_their_oracle_says(data: st.DataObject) -> None:

@@ -32,9 +32,6 @@ def row(t: int, kind: str | None, k: str | None = "a", u: int = 0) -> dict[str, 
     return {"t": t * S, "k": k, "kind": kind, "u": u}
 
 
-@pytest.mark.proves(
-    "Definitions: a filter of the input; what does not pass moves the watermark and is nothing else"
-)
 @pytest.mark.parametrize("as_table", [False, True])
 def test_what_does_not_pass_is_in_no_window_and_ends_windows(tmp_path: Path, as_table: bool) -> None:
     def add(op: Any, rows: list[dict[str, Any]]) -> None:
@@ -47,9 +44,6 @@ def test_what_does_not_pass_is_in_no_window_and_ends_windows(tmp_path: Path, as_
         assert op.watermark == 25 * S
 
 
-@pytest.mark.proves(
-    "Definitions: a filter of the input; what does not pass moves the watermark and is nothing else"
-)
 def test_what_does_not_pass_is_no_dead_letter_and_no_duplicate(tmp_path: Path) -> None:
     definition = sales(ids="u", null_keys="dead_letter")
     with definition.open(str(tmp_path), clock=ManualClock(0)) as op:
@@ -90,9 +84,6 @@ def joined(**more: Any) -> wr.Join:
     return wr.Join(**options | more)
 
 
-@pytest.mark.proves(
-    "Definitions: a filter of the input; what does not pass moves the watermark and is nothing else"
-)
 def test_each_input_of_a_join_is_filtered_and_heard(tmp_path: Path) -> None:
     with joined().open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages({"orders": [row(1, "sale"), row(2, "offer"), row(3, "sale", k="b")]})

@@ -75,7 +75,6 @@ def test_messages_say_what_lists_and_structs_are_that_expressions_take_apart(
         op.add_message({"t": 0, "k": "a", "s": None, "l": None})
 
 
-@pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")
 @pytest.mark.parametrize(
     "many",
     [
@@ -180,7 +179,6 @@ def test_a_join_is_told_which_of_its_columns_no_message_has(location: str) -> No
         assert op.dead_letters() == []
 
 
-@pytest.mark.proves("Embedded: messages as dicts, tables and data frames; threads take turns")
 def test_threads_that_share_an_operator_take_turns(location: str) -> None:
     failed: list[BaseException] = []
     with COUNTS.open(location, clock=ManualClock()) as op:

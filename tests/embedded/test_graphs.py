@@ -34,7 +34,6 @@ def at(second: float, position: int | None = None, **fields: Any) -> wr.Message:
     return wr.Message({"t": int(second * S), "k": "a", **fields}, where)
 
 
-@pytest.mark.proves("Windows: any graph of operators, on shared inputs, joined with each other")
 def test_two_aggregates_are_joined_window_by_window_over_a_restart(tmp_path: Path) -> None:
     graph = wr.chain(CLICKS, SALES, BOTH)
     with graph.open(str(tmp_path), clock=ManualClock()) as op:

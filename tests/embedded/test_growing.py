@@ -47,7 +47,6 @@ def row(t: int, offset: int, **more: Any) -> wr.Message:
     return wr.Message({"t": t * S, "k": "a", "v": t, **more}, wr.Position("s", 0, offset))
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 def test_windows_from_before_have_null_for_what_has_come_and_later_ones_have_it(tmp_path: Path) -> None:
     with TestDriver(sums("n"), tmp_path) as driver:
         driver.feed([row(1, 0)])
@@ -77,7 +76,6 @@ def test_what_has_come_may_raise_on_messages_that_are_kept_from_before(tmp_path:
         assert letter.reason == "malformed" and letter.position == wr.Position("s", 0, 2)
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 def test_what_has_gone_comes_back_as_it_was_or_not_at_all(tmp_path: Path) -> None:
     def opened(definition: wr.Aggregate, *messages: wr.Message) -> list[dict[str, Any]]:
         with definition.open(str(tmp_path), clock=ManualClock(0)) as op:
@@ -127,7 +125,6 @@ def test_an_aggregate_that_keeps_messages_grows_as_well(tmp_path: Path) -> None:
         assert last[10 * S] == {"n": 1, "middle": 11.0, "high": 8}
 
 
-@pytest.mark.proves("Coming back: an aggregation more, computed from kept messages, with corrections")
 @pytest.mark.parametrize("mode", ["retracting", "accumulating"])
 def test_what_has_come_is_computed_from_kept_messages_and_corrected(tmp_path: Path, mode: Any) -> None:
     emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode=mode)
@@ -204,7 +201,6 @@ def chained(first: tuple[str, ...], second: dict[str, Any], **more: Any) -> wr.C
     return wr.chain(parts, tens)
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 def test_operators_of_a_chain_grow_each_by_itself(tmp_path: Path) -> None:
     """An early pane is dated at the end of its window, so that the next operator has seen times beyond all messages."""
     grown = chained(("n", "total"), {"n": wr.sum("n"), "total": wr.sum("total"), "rows": wr.count()})
@@ -258,7 +254,6 @@ def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 @pytest.mark.parametrize("recompute", [False, True])
 def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
     recompute: bool, tmp_path: Path
@@ -285,7 +280,6 @@ def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 def test_operators_side_by_side_grow_each_by_itself(tmp_path: Path) -> None:
     """Also where it is computed of kept messages."""
 
@@ -307,7 +301,6 @@ def test_operators_side_by_side_grow_each_by_itself(tmp_path: Path) -> None:
     assert wr.read_state(str(tmp_path)).get_windows(operator="visits")[0].values == {"n": 3, "total": None}
 
 
-@pytest.mark.proves("Coming back: an aggregation more, computed from kept messages, with corrections")
 def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp_path: Path) -> None:
     """Kept is of each input what aggregations of it name: another column, or that column of another input, is not."""
 
@@ -392,7 +385,6 @@ def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObjec
         job.check()
 
 
-@pytest.mark.proves("Coming back: an aggregation more, or less, on the state that there is")
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds"), wr.tuples(3)])
 def test_the_last_aggregation_that_needs_messages_may_go_and_messages_are_kept_on(
     window: Any, tmp_path: Path

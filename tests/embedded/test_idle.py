@@ -29,7 +29,6 @@ def message(second: int) -> wr.Message:
     return wr.Message({"k": "a", "t": second * 1_000_000})
 
 
-@pytest.mark.proves("Embedded: an idle job makes no commits")
 def test_an_idle_job_makes_no_commits_and_no_files(tmp_path: Path) -> None:
     clock = ManualClock(0)
     with definition().open(str(tmp_path), clock=clock) as op:
@@ -89,7 +88,6 @@ def panes_of(folder: Path, **more: Any) -> list[str]:
     return told
 
 
-@pytest.mark.proves("Embedded: an idle job makes no commits")
 @pytest.mark.parametrize(
     "more",
     [

@@ -40,9 +40,6 @@ def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
     return [(p.window.start_us // S, p.window.end_us // S, p.key["site"], p["users"], p["n"]) for p in panes]  # type: ignore[union-attr]
 
 
-@pytest.mark.proves(
-    "Windows: a chained aggregate keeps the windows that its rows came from, sessions too (`wr.inherited`)"
-)
 def test_sessions_of_users_are_windows_of_sites(tmp_path: Path) -> None:
     with TestDriver(wr.chain(users(wr.session("5 seconds")), sites()), tmp_path) as driver:
         driver.feed(

@@ -43,9 +43,6 @@ def test_event_times_that_are_declared_as_numbers_may_come_for_both_inputs_at_on
         assert len(op.get_result()) == 4
 
 
-@pytest.mark.proves(
-    "Joins: columns keep their names, `schema=` declares them; a message with a column that cannot be is a dead letter"
-)
 def test_a_column_keeps_the_name_that_its_first_row_had(tmp_path: Path) -> None:
     driver = JoinDriver(joined(), tmp_path)
     driver.feed([row(1, 1, v="a")], "left")
@@ -82,9 +79,6 @@ def test_declared_columns_are_called_the_same_whatever_comes_first(
         assert op.result_table().schema.field("left_v").type == pa.decimal128(9, 2)
 
 
-@pytest.mark.proves(
-    "Joins: columns keep their names, `schema=` declares them; a message with a column that cannot be is a dead letter"
-)
 @pytest.mark.parametrize("name", ["commit", "pane", "window", "right_v", "left_v"])
 @pytest.mark.parametrize("itself", [False, True], ids=["two inputs", "with itself"])
 def test_a_message_with_a_column_that_cannot_be_is_a_dead_letter_and_alone(

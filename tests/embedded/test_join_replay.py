@@ -92,7 +92,6 @@ def lose(location: Path) -> None:
         shutil.rmtree(location / folder, ignore_errors=True)
 
 
-@pytest.mark.proves("Joins: lost messages replayed from the sources, embedded")
 @pytest.mark.parametrize("definition", ALL)
 def test_what_comes_back_is_what_was_there_and_goes_on_alike(definition: wr.Join, tmp_path: Path) -> None:
     clock, told = ManualClock(), []

@@ -52,7 +52,6 @@ def location(tmp_path: Path) -> str:
 # -- feeding --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Joins: embedded: `add_message` by input, `get_messages`, dead letters by input")
 def test_messages_of_both_inputs_are_joined_as_they_come(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(order(1), "orders")
@@ -217,7 +216,6 @@ def test_a_period_is_waited_for(location: str) -> None:
 # -- watermark ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Joins: watermark: the least of both inputs, idle ones left out")
 def test_the_watermark_is_the_least_of_both_inputs(location: str) -> None:
     with define("left", orders={"watermark": "5 seconds"}).open(location, clock=ManualClock()) as op:
         op.add_message(order(100), "orders")
@@ -231,7 +229,6 @@ def test_the_watermark_is_the_least_of_both_inputs(location: str) -> None:
         assert told(op.get_result()) == [(1, 100, None, "ON_TIME")]
 
 
-@pytest.mark.proves("Joins: watermark: the least of both inputs, idle ones left out")
 def test_an_input_that_is_idle_holds_nobody_back(location: str) -> None:
     clock = ManualClock()
     idle = {"watermark": wr.bounded("0 seconds", idle="1 minute")}
@@ -262,7 +259,6 @@ def test_an_explicit_watermark_is_the_whole_joins(location: str) -> None:
 # -- queries --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Joins: embedded: `add_message` by input, `get_messages`, dead letters by input")
 def test_messages_of_an_input_between_two_bounds_both_included(location: str) -> None:
     with define(retention="1 hour").open(location, clock=ManualClock()) as op:
         for n in range(6):
@@ -306,7 +302,6 @@ def test_a_stream_with_itself_gives_what_either_side_keeps(location: str) -> Non
         assert [m.payload["value"] for m in op.get_messages(key=1)] == [6, 20]
 
 
-@pytest.mark.proves("Joins: `get_windows` of an input")
 def test_windows_of_an_input_are_what_its_messages_make_of_them(location: str) -> None:
     with windowed().open(location, clock=ManualClock()) as op:
         for offset, (second, key) in enumerate([(1, 7), (12, 7), (13, 8)]):
@@ -343,7 +338,6 @@ def windowed() -> wr.Join:
 # -- dead letters ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Joins: embedded: `add_message` by input, `get_messages`, dead letters by input")
 @pytest.mark.parametrize("input", ["orders", "shipments"])
 @pytest.mark.parametrize(
     ("second", "reason"), [(None, "malformed"), (49, "too_late"), (1, "out_of_retention")]

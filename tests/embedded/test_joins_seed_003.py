@@ -46,7 +46,6 @@ UPDATES: list[tuple[int, dict[str, list[wr.Message]], list[tuple[int, int, int]]
 ]
 
 
-@pytest.mark.proves("Joins: Orders and Shipments, update by update")
 @pytest.mark.parametrize(
     "window", [wr.rows(3, per="input"), wr.sliding("2 minutes")], ids=["tuple window", "time window"]
 )

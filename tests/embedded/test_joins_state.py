@@ -134,7 +134,6 @@ def undisturbed(
         return definition, every, folder / "begun", ended(folder / "ended", definition)
 
 
-@pytest.mark.proves("Joins: killed anywhere and fed again, every row comes once")
 @pytest.mark.parametrize("lost", ["local", "nothing", "CURRENT", "one file"])
 def test_a_store_that_is_lost_or_damaged_is_built_anew(
     tmp_path: Path, undisturbed: tuple[wr.Join, int, Path, Any], lost: str, monkeypatch: pytest.MonkeyPatch

@@ -59,9 +59,6 @@ def test_letters_that_were_refused_after_the_panes_were_out_are_asked_for_again(
         assert letters.got == [(1, "dead_letters", 1)]
 
 
-@pytest.mark.proves(
-    "Sinks: dead letters go out as panes do, retried, in order, by the next driver where one dies"
-)
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_life_that_ends_between_panes_and_letters_leaves_the_letters_to_the_next(
     tmp_path: Path, dies: bool

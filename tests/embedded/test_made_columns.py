@@ -31,7 +31,6 @@ def row(ms: int | None, name: str | None, place: str = "Rome", kind: int = 1) ->
     return {"ms": ms, "name": name, "place": place, "kind": kind}
 
 
-@pytest.mark.proves("Definitions: keys and event time by expressions")
 @pytest.mark.parametrize("as_table", [False, True])
 def test_keys_and_time_are_what_expressions_make_of_a_message(tmp_path: Path, as_table: bool) -> None:
     rows = [
@@ -52,7 +51,6 @@ def test_keys_and_time_are_what_expressions_make_of_a_message(tmp_path: Path, as
         assert [letter.reason for letter in op.dead_letters()] == ["malformed"]
 
 
-@pytest.mark.proves("Definitions: keys and event time by expressions")
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.tuples(2)])
 def test_the_oracle_says_the_same_also_after_a_crash_and_where_an_expression_raises(
     tmp_path: Path, window: Any

@@ -39,7 +39,6 @@ def together(op: Any, messages: list[wr.Message]) -> None:
     op.add_messages(messages)
 
 
-@pytest.mark.proves("Watermarks: what is dated too far ahead of `now` is a dead letter and moves nothing")
 @pytest.mark.parametrize("feed", [one_by_one, together])
 def test_a_message_ten_years_ahead_is_a_dead_letter_and_makes_no_other_late(
     feed: Callable[[Any, list[wr.Message]], None], tmp_path: Path

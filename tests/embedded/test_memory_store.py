@@ -26,7 +26,6 @@ def rows(*times: int) -> list[wr.Message]:
     return [wr.Message({"t": t * S, "k": "ab"[t % 2], "v": t}, wr.Position("s", 0, t)) for t in times]
 
 
-@pytest.mark.proves("Embedded: a store in memory, built anew from snapshot and log")
 def test_what_was_committed_in_memory_is_there_after_a_kill_and_is_told_once(tmp_path: Path) -> None:
     with TestDriver(COUNTS, tmp_path, store="memory") as driver:
         driver.feed(rows(1, 2, 3))
@@ -46,7 +45,6 @@ def test_what_was_committed_in_memory_is_there_after_a_kill_and_is_told_once(tmp
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Embedded: a store in memory, built anew from snapshot and log")
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_job_goes_from_memory_to_disk_and_back(tmp_path: Path, snapshot: bool) -> None:
     kept = []

@@ -72,7 +72,6 @@ BAD: dict[str, tuple[dict[Any, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.proves("Embedded: what cannot be counted is one dead letter, wherever it comes")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", BAD)
 def test_a_message_that_cannot_be_counted_is_one_dead_letter_wherever_it_comes(
@@ -263,7 +262,6 @@ def fed(op: Any, first: int, total: int) -> Iterator[Callable[[], object]]:
         yield op.timeout if at % 8 else op.get_windows
 
 
-@pytest.mark.proves("Embedded: a call that raises, or is interrupted, loses and doubles nothing")
 # A tracer can raise where no Ctrl-C can: between the last line under a `with` and the close of its file.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("job", JOBS)

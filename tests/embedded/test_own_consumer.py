@@ -36,9 +36,6 @@ def assigned(op: Any, *wanted: Any, **options: Any) -> list[tuple[str, int, int]
     return [(p.topic, p.partition, p.offset) for p in op.next_offsets(list(wanted), **options)]
 
 
-@pytest.mark.proves(
-    "Kafka: a consumer loop of your own: every partition is assigned, also those not seen yet"
-)
 def test_partitions_that_were_not_seen_begin_at_their_beginning_or_where_they_say(tmp_path: Path) -> None:
     with COUNTS.open(str(tmp_path), clock=ManualClock()) as op:
         orders = [TopicPartition("orders", n) for n in range(3)]

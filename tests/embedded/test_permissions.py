@@ -33,7 +33,6 @@ def modes(location: Path) -> tuple[set[str], set[str]]:
     return folders, {oct(p.stat().st_mode & 0o7777) for p in own}
 
 
-@pytest.mark.proves("Security: folders of state are closed to others")
 @pytest.mark.usefixtures("no_umask")
 def test_others_may_not_look_into_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)

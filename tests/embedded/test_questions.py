@@ -56,10 +56,6 @@ def numbered(by: Any, of_all: bool) -> dict[int, int]:
     return numbers
 
 
-@pytest.mark.proves(
-    "Queries: the messages of a window, of time or of numbers, by what `get_windows` gives",
-    "Queries: of a window its start and end, how many messages it has, where the first and the last stand",
-)
 @pytest.mark.parametrize(
     ("kind", "window", "by"),
     [
@@ -168,7 +164,6 @@ def test_leading_columns_find_the_messages_of_a_join_window(tmp_path: Path) -> N
             op.get_messages(key=("x", 1, "p", 0))
 
 
-@pytest.mark.proves("Queries: times in questions as text, as in messages")
 def test_a_question_takes_times_as_text(tmp_path: Path) -> None:
     with aggregate(wr.tumbling("10 s"), ()).open(str(tmp_path), clock=ManualClock()) as op:
         for one in messages():

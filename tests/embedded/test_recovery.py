@@ -59,7 +59,6 @@ def goes_on(location: Path, agg: dict[str, Any], tmp_path: Path) -> None:
     assert ended[0][0] != []
 
 
-@pytest.mark.proves("Coming back: local disk of a shard lost: snapshot and segments")
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 def test_the_local_disk_is_lost(tmp_path: Path, agg: dict[str, Any]) -> None:
     begun(tmp_path / "job", agg, range(40))
@@ -67,7 +66,6 @@ def test_the_local_disk_is_lost(tmp_path: Path, agg: dict[str, Any]) -> None:
     goes_on(tmp_path / "job", agg, tmp_path)
 
 
-@pytest.mark.proves("Coming back: a store that a full disk kept from being written whole is built anew")
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 def test_a_store_that_could_not_be_written_whole_is_not_taken_for_whole(
     tmp_path: Path, agg: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -88,7 +86,6 @@ def _no_room(*_: Any) -> None:
     raise e.StateError("No space left on device")
 
 
-@pytest.mark.proves("Coming back: local disk of a shard lost: snapshot and segments")
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 def test_the_local_disk_is_lost_and_old_segments_are_swept(
     tmp_path: Path, agg: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -101,7 +98,6 @@ def test_the_local_disk_is_lost_and_old_segments_are_swept(
     goes_on(tmp_path / "job", agg, tmp_path)
 
 
-@pytest.mark.proves("Coming back: snapshots and segments lost too: windows from the changelog")
 def test_snapshots_are_lost_too_and_windows_come_from_the_changelog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +109,6 @@ def test_snapshots_are_lost_too_and_windows_come_from_the_changelog(
     goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost and the source does not have them: refused, saying what is lost"
-)
 def test_messages_that_are_lost_are_refused_not_forgotten(tmp_path: Path) -> None:
     begun(tmp_path / "job", FULL_STATE, range(40))
     shutil.rmtree(tmp_path / "job" / "local")
@@ -124,7 +117,6 @@ def test_messages_that_are_lost_are_refused_not_forgotten(tmp_path: Path) -> Non
         define(FULL_STATE).open(str(tmp_path / "job"), clock=ManualClock())
 
 
-@pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 def test_a_damaged_store_is_moved_aside_and_built_anew(tmp_path: Path, agg: dict[str, Any]) -> None:
     begun(tmp_path / "job", agg, range(40))
@@ -151,7 +143,6 @@ def test_a_store_of_another_job_is_not_taken(tmp_path: Path) -> None:
     goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
-@pytest.mark.proves("Coming back: a torn record: void at the end, refused in the middle")
 def test_a_torn_record_at_the_end_was_never_committed(tmp_path: Path) -> None:
     begun(tmp_path / "job", INCREMENTAL, range(40))
     log = tmp_path / "job" / "log"
@@ -160,7 +151,6 @@ def test_a_torn_record_at_the_end_was_never_committed(tmp_path: Path) -> None:
     goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
-@pytest.mark.proves("Coming back: a torn record: void at the end, refused in the middle")
 def test_a_torn_record_in_the_middle_is_refused(tmp_path: Path) -> None:
     begun(tmp_path / "job", INCREMENTAL, range(40))
     records = sorted((tmp_path / "job" / "log").glob("*.wrl"))
@@ -176,7 +166,6 @@ def test_leftovers_of_an_attempt_that_no_commit_names_count_for_nothing(tmp_path
     goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
-@pytest.mark.proves("Coming back: two drivers: only the newer goes on")
 def test_an_older_driver_stops_when_a_newer_one_has_opened_the_job(tmp_path: Path) -> None:
     from windrow.checkpoint.job import Job
 

@@ -97,7 +97,6 @@ def opened(
     return definition.open(str(job), clock=clock, replay=again, **options)
 
 
-@pytest.mark.proves("Coming back: messages lost: replayed from the source, embedded")
 @pytest.mark.parametrize("upto", [75])
 @pytest.mark.parametrize("definition", ALL)
 def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
@@ -194,9 +193,6 @@ def test_only_what_retained_windows_need_is_read(tmp_path: Path, begun: Begun) -
     assert all(20 <= first <= 31 for first, _ in ranges.values())
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost and the source does not have them: refused, saying what is lost"
-)
 @pytest.mark.parametrize(
     "definition", [DEFINITIONS["tumbling"], DEFINITIONS["tuples"]], ids=["time", "tuples"]
 )

@@ -41,9 +41,6 @@ def counts(**more: Any) -> wr.Aggregate:
     return wr.Aggregate(**(settings | more))
 
 
-@pytest.mark.proves(
-    "Embedded: results as Arrow tables, data frames of pandas and polars, panes made when they are looked at"
-)
 def test_results_are_a_table_a_data_frame_or_panes(tmp_path: Path) -> None:
     with counts().open(str(tmp_path)) as op:
         op.add_messages([{"t": t * S, "k": k} for t, k in ((1, "b"), (2, "a"), (3, "a"), (25, "a"))])

@@ -32,7 +32,6 @@ def visits(**options: Any) -> wr.Aggregate:
     return wr.Aggregate(**given)
 
 
-@pytest.mark.proves("Windows: sessions of a filtered input, with keys and event time by expressions")
 def test_sessions_are_of_what_passes_by_keys_and_times_that_are_made(tmp_path: Path) -> None:
     definition = visits(
         by={"name": pc.utf8_lower(wr.col("who"))},
@@ -63,9 +62,6 @@ def test_what_sql_cannot_see_of_a_row_is_not_left_to_it(more: dict[str, Any]) ->
     assert visits(**more).logic().pushdown(schema) is None
 
 
-@pytest.mark.proves(
-    "Windows: sessions by size: the oldest go, with their last words, and nothing touches what was told"
-)
 @pytest.mark.parametrize("per", ["key", "job"])
 def test_sessions_beyond_a_number_go_and_what_could_touch_them_is_out_of_retention(
     per: Any, tmp_path: Path
@@ -85,7 +81,6 @@ def test_sessions_beyond_a_number_go_and_what_could_touch_them_is_out_of_retenti
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: sessions by messages of others, with aggregations of kept messages")
 def test_sessions_by_messages_keep_them_for_a_median(tmp_path: Path) -> None:
     definition = visits(
         window=wr.session(messages=2),
@@ -104,7 +99,6 @@ def test_sessions_by_messages_keep_them_for_a_median(tmp_path: Path) -> None:
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
 def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Path) -> None:
     definition = visits(
         window=wr.session(wr.col("gap") * S, max_length="10 seconds"), agg={"middle": wr.median("gap")}
@@ -118,7 +112,6 @@ def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Pa
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: sessions with a longest length, and gaps of the messages' own")
 @pytest.mark.parametrize("lateness", ["0 seconds", None])
 @pytest.mark.parametrize("passed", [0, 9, 10.5])
 @pytest.mark.parametrize("order", [*itertools.permutations((11, 13, 15))])

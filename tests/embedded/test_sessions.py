@@ -44,7 +44,6 @@ def rows(*given: tuple[float, str]) -> list[dict[str, Any]]:
     return [{"t": int(t * S), "k": k, "v": 1} for t, k in given]
 
 
-@pytest.mark.proves("Windows: sessions: messages of a key at most a gap apart, in any order and cut")
 def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> None:
     chance = random.Random(7)
     messages = rows(*((chance.randrange(400), chance.choice("abc")) for _ in range(120)))
@@ -65,7 +64,6 @@ def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> Non
         driver.assert_state_zero()
 
 
-@pytest.mark.proves("Windows: sessions: told windows that are no more are taken back, the others never touch")
 @pytest.mark.parametrize("mode", ["accumulating", "retracting"])
 def test_what_is_told_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
     chance = random.Random(11)
@@ -309,7 +307,6 @@ def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:
         assert op.get_windows(key="nobody") == []
 
 
-@pytest.mark.proves("Queries: a session explained by the message that made it of two")
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"m": wr.median("v")}], ids=["incremental", "messages"])
 def test_a_session_is_explained_by_the_message_that_made_it_of_two(agg: Any, tmp_path: Path) -> None:
     given = rows((20, "a"), (35, "a"), (27, "a"), (60, "a"), (50, "a"), (40, "a"), (28, "a"), (90, "a"))
@@ -333,7 +330,6 @@ GROWING = list(product(MODES, (None, wr.tumbling("1 minute")), ({"n": wr.count()
 EVERY_OTHER = [GROWING[n] for n in (0, 3, 5, 6, 8, 11)]
 
 
-@pytest.mark.proves("Coming back: a larger gap of sessions on the state that there is")
 @pytest.mark.parametrize(("mode", "cut", "agg"), usually(EVERY_OTHER, deep=GROWING))
 def test_under_a_larger_gap_sessions_of_the_state_are_joined(
     mode: Any, cut: Any, agg: Any, tmp_path: Path
@@ -406,7 +402,6 @@ def test_of_a_window_that_was_told_and_taken_back_nothing_is_left() -> None:
     assert len(wr.latest(panes, by="k")) == 0
 
 
-@pytest.mark.proves("Windows: any graph of operators, on shared inputs, joined with each other")
 def test_sessions_are_counted_by_the_next_operator(tmp_path: Path) -> None:
     first = visits(emit=wr.Emit.append(), name="sessions", watermark="0 seconds")
     second = wr.Aggregate(
@@ -445,7 +440,6 @@ def test_a_chain_after_sessions_that_may_be_corrected_is_refused() -> None:
         )
 
 
-@pytest.mark.proves("Windows: sessions: a gap of each message's own, by an expression")
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_gaps_of_their_own_are_durations_of_any_unit_or_microseconds(unit: str, tmp_path: Path) -> None:
     gaps = pa.array([2 * S, 3 * S, None, -S, 0], pa.duration("us")).cast(pa.duration(unit))

@@ -58,7 +58,6 @@ def alone(definition: Any, folder: Path) -> tuple[list[str], list[str]]:
         return [str(row) for row in op.get_result()], [d.reason for d in op.dead_letters()]
 
 
-@pytest.mark.proves("Embedded: several operators on one input, one log and one commit for all")
 def test_each_tells_what_it_tells_alone_whatever_happens_to_the_job(tmp_path: Path) -> None:
     wanted = {d.name: alone(d, tmp_path / "alone") for d in ALL}
     clock, place = ManualClock(), str(tmp_path / "job")

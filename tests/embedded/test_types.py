@@ -48,9 +48,6 @@ def drift(*values: Any) -> list[dict[str, Any]]:
     return [{"v": value} for value in values]
 
 
-@pytest.mark.proves(
-    "Aggregations: decimals and numbers widen, structs gain fields, columns that nobody uses harm nobody"
-)
 @pytest.mark.parametrize("median", [False, True], ids=["accumulators", "messages"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["one step", "step by step"])
 @pytest.mark.parametrize(
@@ -94,9 +91,6 @@ def test_the_first_value_of_a_sum_decides_nothing_where_it_can_be_no_number(
     assert letter.detail == "wr.sum('v'): column of type string cannot be summed: cast it to a number first"
 
 
-@pytest.mark.proves(
-    "Aggregations: decimals and numbers widen, structs gain fields, columns that nobody uses harm nobody"
-)
 @pytest.mark.parametrize(
     "odd",
     [("n/a", 1, 2.5), (1, "n/a", [1]), ({"a": 1}, {"a": "x"}, 5), ("\ud800", b"\xff", object())],

@@ -19,7 +19,6 @@ DEFINITIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.proves("Definitions: columns that rows cannot be told with are refused by name")
 @pytest.mark.parametrize("kind", ["interval", "list", "struct"])
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_a_column_that_cannot_be_told_is_refused_and_the_rows_come_again_without_it(

@@ -71,7 +71,6 @@ CASES: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.proves("Lateness and retention: a dead letter of an expression that raised says which one")
 @pytest.mark.parametrize("case", CASES)
 def test_the_letter_of_a_message_names_the_expression_that_raised_on_it(tmp_path: Path, case: str) -> None:
     definition, place = CASES[case]

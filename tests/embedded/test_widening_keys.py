@@ -39,7 +39,6 @@ def counted(**options: Any) -> wr.Aggregate:
     return wr.Aggregate(**given)
 
 
-@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
 @pytest.mark.parametrize(
     "options",
     [
@@ -107,7 +106,6 @@ def test_rows_around_messages_go_on_where_the_keys_have_more_digits(function: An
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
 @pytest.mark.parametrize("window", [wr.tumbling("1 hour"), wr.session("1 hour")])
 @pytest.mark.parametrize("wide", [pa.binary(), pa.large_binary()])
 def test_binaries_of_one_size_as_keys_are_found_when_others_come(
@@ -142,7 +140,6 @@ def test_rows_around_messages_go_on_where_binaries_of_one_size_become_others(tmp
             op.flush()
 
 
-@pytest.mark.proves("Windows: a key is the same key when its column widens, whatever page it lies in")
 @pytest.mark.parametrize(
     ("made", "keys"),
     [

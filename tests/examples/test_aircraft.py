@@ -14,7 +14,6 @@ from tests.deep import usually
 EVERY, DAYS = usually((10, 4_962), deep=(1, 44_824))
 
 
-@pytest.mark.proves("Windows: sessions: told windows that are no more are taken back, the others never touch")
 @pytest.mark.slow
 def test_every_working_day_is_what_pandas_computes(play: Callable[..., str], tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -14,7 +14,6 @@ from tests.deep import usually
 EVERY, FLOWN = usually((10, 5_021), deep=(1, 50_173))
 
 
-@pytest.mark.proves("Windows: features of flights, live and as a backfill, the same and those of pandas")
 @pytest.mark.slow
 def test_features_are_the_same_live_as_a_backfill_and_by_pandas(
     play: Callable[..., str], tmp_path: Path

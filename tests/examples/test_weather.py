@@ -14,7 +14,6 @@ from tests.deep import usually
 EVERY, FLOWN, WITHOUT, CANCELLED = usually((10, 5_021, 9, 175), deep=(1, 50_173, 68, 1_782))
 
 
-@pytest.mark.proves("Joins: inner, left, right, full, semi, anti, as-of")
 @pytest.mark.slow
 def test_every_row_of_both_joins_is_what_pandas_joins(run: Callable[..., str], tmp_path: Path) -> None:
     said = run("weather", "--quick", "--every", str(EVERY), "--out", str(tmp_path / "out"))

@@ -41,7 +41,6 @@ def same(found: Any, wanted: Any, where: str) -> None:
         assert found == wanted, where
 
 
-@pytest.mark.proves("Coming back: state of an archive, of every operator")
 @pytest.mark.parametrize("name", ARCHIVED)
 def test_a_job_of_an_archive_goes_on_as_it_would_have(name: str, written: Path, tmp_path: Path) -> None:
     kind, job = KINDS[name], written / name / "job"

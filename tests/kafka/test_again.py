@@ -100,10 +100,6 @@ def begun(
         run(definition, job, source, sink, first + 30)
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost: read from their topic again, embedded and Spark",
-    "Kafka: lost messages read from the topic again, without being asked",
-)
 @pytest.mark.parametrize("definition", ALL)
 def test_a_consumer_loop_that_lost_its_messages_reads_them_again(
     definition: wr.Aggregate, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path

@@ -66,7 +66,6 @@ def lose(place: Path) -> None:
         shutil.rmtree(place / "windrow" / folder)
 
 
-@pytest.mark.proves("Coming back: messages lost: read from their topic again, embedded and Spark")
 @pytest.mark.parametrize(
     ("definitions", "keyed"),
     usually(

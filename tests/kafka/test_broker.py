@@ -53,7 +53,6 @@ def committed(kafka: wr.Kafka, count: int) -> list[bytes]:
         consumer.close()
 
 
-@pytest.mark.proves("Tools: a Kafka broker in a container, for tests")
 def test_transactions_end_and_outlive_whatever_happens_to_the_broker(broker: KafkaBroker) -> None:
     where = broker.kafka
     write(where, b"first")

@@ -123,7 +123,6 @@ def test_a_result_that_is_removed_is_found(
     assert any("the result of" in line for line in report.lost)
 
 
-@pytest.mark.proves("Tools: drills, and a checker of topics for your own jobs")
 def test_a_row_that_is_there_twice_is_found(
     job: tuple[Any, Any], sender: Sender, new_topic: Callable[..., str]
 ) -> None:

@@ -91,7 +91,6 @@ def until(true: Callable[[], bool], *watched: Running, pause_s: float = 0.02) ->
         threading.Event().wait(pause_s)
 
 
-@pytest.mark.proves("Kafka: a consumer loop without Spark, alone and in a group")
 def test_records_of_all_partitions_are_counted_and_read_on_after_a_stop(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
 ) -> None:
@@ -178,9 +177,6 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     running[0].stop()
 
 
-@pytest.mark.proves(
-    "Kafka: expired offsets, topics made anew, partitions added: stopped with the remedy, or gone on with where that is safe"
-)
 def test_a_topic_that_is_made_anew_stops_the_loop(
     kafka: wr.Kafka,
     new_topic: Callable[..., str],
@@ -201,9 +197,6 @@ def test_a_topic_that_is_made_anew_stops_the_loop(
         until(lambda: False, *running)
 
 
-@pytest.mark.proves(
-    "Kafka: expired offsets, topics made anew, partitions added: stopped with the remedy, or gone on with where that is safe"
-)
 def test_records_that_expired_unread_stop_the_job_or_are_passed_over_on_request(
     kafka: wr.Kafka,
     new_topic: Callable[..., str],
@@ -252,7 +245,6 @@ def test_while_the_sink_refuses_nothing_is_read_and_nothing_is_lost(
     running[0].stop()
 
 
-@pytest.mark.proves("Kafka: a consumer loop without Spark, alone and in a group")
 def test_members_of_a_group_share_partitions_and_take_over_from_who_leaves(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, running: list[Running]
 ) -> None:
@@ -342,7 +334,6 @@ def test_a_tick_that_is_no_time_is_refused(kafka: wr.Kafka, tmp_path: Path) -> N
         COUNTS.run(str(tmp_path), wr.sources.kafka(kafka, "t", value=VALUE), tick="0 seconds")
 
 
-@pytest.mark.proves("Kafka: a consumer loop without Spark, alone and in a group")
 def test_a_join_and_what_follows_it_read_a_topic_for_each_input(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:

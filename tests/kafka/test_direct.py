@@ -58,7 +58,6 @@ def start(source: Any, location: Path, sink: Any, queries: list[Any], **options:
     return query
 
 
-@pytest.mark.proves("Kafka: Spark's tasks read topics themselves, with and without a shuffle")
 @pytest.mark.parametrize("keyed", [False, True], ids=["any partition", "keyed"])
 def test_topic_to_topic_and_on_from_the_jobs_own_offsets(
     spark: Any,
@@ -127,7 +126,6 @@ def test_with_its_log_in_kafka_the_folder_and_sparks_checkpoint_may_go(
     }
 
 
-@pytest.mark.proves("Sinks: dead letters to a topic, with their coordinates")
 def test_what_cannot_be_decoded_is_a_dead_letter_with_its_coordinates(
     spark: Any,
     kafka: wr.Kafka,
@@ -193,9 +191,6 @@ def test_shards_by_partition_are_not_opened_as_shards_by_key(
         start(wr.sources.kafka(kafka, topic, value=VALUE), tmp_path, sink, queries).awaitTermination()
 
 
-@pytest.mark.proves(
-    "Kafka: expired offsets, topics made anew, partitions added: stopped with the remedy, or gone on with where that is safe"
-)
 def test_partitions_that_are_added_to_a_keyed_topic_stop_the_job(
     spark: Any,
     kafka: wr.Kafka,

@@ -101,7 +101,6 @@ def begin(changelog: ShardChangelog, key: str, value: str) -> None:
     producer.flush()
 
 
-@pytest.mark.proves("Kafka: compaction never takes a committed value")
 def test_the_cleaner_never_takes_a_committed_value(kafka: wr.Kafka, topic: str) -> None:
     changelog = ShardChangelog(kafka, topic, 0)
     changelog.copy(JOB, 1, changed({"kept": "1", "often": "1", "gone": "1"}))

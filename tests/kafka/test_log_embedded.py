@@ -68,7 +68,6 @@ def goes_on(location: Path, agg: dict[str, Any], tmp_path: Path, log: KafkaLog, 
     assert ended[0][0] != []
 
 
-@pytest.mark.proves("Kafka: log, segments and changelog in topics; the location is a cache")
 @BOTH
 def test_the_whole_folder_is_deleted_and_everything_is_back(
     tmp_path: Path, agg: dict[str, Any], log: KafkaLog

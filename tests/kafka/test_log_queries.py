@@ -20,7 +20,6 @@ from windrow.testing.clock import ManualClock
 # -- from anywhere ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Queries: of a job with its log in Kafka, from any machine")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_running_job_is_read_from_its_topics_alone(tmp_path: Path, log: KafkaLog, kind: str) -> None:
     definition, clock = KINDS[kind], ManualClock()
@@ -40,7 +39,6 @@ def test_a_running_job_is_read_from_its_topics_alone(tmp_path: Path, log: KafkaL
         state.close()
 
 
-@pytest.mark.proves("Queries: of a job with its log in Kafka, from any machine")
 @pytest.mark.parametrize("kind", ["incremental", "full state", "join"])
 def test_every_commit_can_be_read_as_it_was(tmp_path: Path, log: KafkaLog, kind: str) -> None:
     history: dict[int, Any] = {}
@@ -130,7 +128,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, log: KafkaLog,
 HERE: KafkaLog
 
 
-@pytest.mark.proves("Queries: of a job with its log in Kafka, from any machine")
 def test_the_command_line_takes_a_log_for_a_location(
     tmp_path: Path, log: KafkaLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

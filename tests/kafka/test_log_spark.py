@@ -63,7 +63,6 @@ def wipe(place: Path) -> None:
     shutil.rmtree(place / "checkpoint" / "windrow")
 
 
-@pytest.mark.proves("Kafka: log, segments and changelog in topics; the location is a cache")
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 def test_the_whole_folder_is_deleted_and_the_query_goes_on(
     spark: Any, feed: Any, tmp_path: Path, log: KafkaLog, agg: dict[str, Any]
@@ -80,7 +79,6 @@ def test_the_whole_folder_is_deleted_and_the_query_goes_on(
     assert len(told(places[0])) > 10
 
 
-@pytest.mark.proves("Kafka: log, segments and changelog in topics; the location is a cache")
 def test_shards_come_back_from_the_changelog_where_segments_expired(
     spark: Any, feed: Any, tmp_path: Path, log: KafkaLog
 ) -> None:

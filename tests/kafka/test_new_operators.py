@@ -49,7 +49,6 @@ LISTED = wr.JoinWindow(
 SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.int64()}, ttl="1 hour")
 
 
-@pytest.mark.proves("Operators: deduplication and process functions, from topic to topic")
 @pytest.mark.parametrize(
     ("definition", "wanted"),
     [
@@ -120,10 +119,6 @@ AROUND = wr.Over(
 )  # fmt: skip
 
 
-@pytest.mark.proves(
-    "Windows: one aggregate over several topics, in a consumer loop that is stopped and goes on",
-    "Windows: around anchors of another topic, corrected, in a consumer loop that is stopped and goes on",
-)
 @pytest.mark.parametrize(
     ("both", "columns", "wanted"),
     [

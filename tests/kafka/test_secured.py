@@ -92,7 +92,6 @@ def given(kafka: wr.Kafka) -> wr.Kafka:
     return kafka
 
 
-@pytest.mark.proves("Kafka: brokers that ask for passwords, over TLS; who is not let in is told why")
 def test_a_job_with_all_of_it_in_kafka_runs_and_is_asked(given: wr.Kafka, tmp_path: Path) -> None:
     log, flights = wr.kafka_log(given, "job"), wr.sources.kafka(given, "given", value=VALUE)
     COUNTS.run(tmp_path / "job", flights, sink=wr.sinks.kafka("told", given), log=log, available_now=True)
@@ -115,7 +114,6 @@ def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any
     assert reader.option("subscribe", "given").load().count() == 100
 
 
-@pytest.mark.proves("Kafka: brokers that ask for passwords, over TLS; who is not let in is told why")
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -51,9 +51,6 @@ def out(new_topic: Callable[..., str]) -> str:
     return new_topic(1)
 
 
-@pytest.mark.proves(
-    "Sinks: Kafka: the panes of a commit are one transaction; unknown outcomes, aborted ones and old drivers"
-)
 def test_each_commit_is_one_transaction_of_its_panes(kafka: wr.Kafka, out: str, tmp_path: Path) -> None:
     sink = wr.sinks.kafka(out, kafka)
     with TOTALS.open(str(tmp_path), sink=sink, clock=ManualClock(0)) as op:
@@ -87,9 +84,6 @@ def test_a_commit_that_is_published_again_is_there_once(kafka: wr.Kafka, out: st
     assert counts(committed(kafka, out)) == [("00:00", "a", 1, "INSERT")]
 
 
-@pytest.mark.proves(
-    "Sinks: Kafka: the panes of a commit are one transaction; unknown outcomes, aborted ones and old drivers"
-)
 def test_a_transaction_whose_outcome_is_unknown_is_decided_by_the_topic(
     kafka: wr.Kafka, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,9 +111,6 @@ def _send_and_lose_the_answer(self: Any, topic: str, portions: Any, tokens: str,
     raise KafkaFailed("no answer")
 
 
-@pytest.mark.proves(
-    "Sinks: Kafka: the panes of a commit are one transaction; unknown outcomes, aborted ones and old drivers"
-)
 def test_panes_of_an_aborted_transaction_are_seen_by_nobody(
     kafka: wr.Kafka, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +135,6 @@ def _send_and_die(self: Any, topic: str, portions: Any, tokens: str, token: Any)
     raise KafkaFailed("dead")
 
 
-@pytest.mark.proves(
-    "Sinks: Kafka: the panes of a commit are one transaction; unknown outcomes, aborted ones and old drivers"
-)
 def test_a_driver_that_was_replaced_publishes_nothing(kafka: wr.Kafka, out: str, tmp_path: Path) -> None:
     """It slept between its commit and the publishing of it; the new driver has published it since."""
     refusing = _Refusing(wr.sinks.kafka(out, kafka))
@@ -222,7 +210,6 @@ def test_a_token_behind_another_jobs_open_transaction_is_waited_for(
     assert len(committed(kafka, out)) == 2
 
 
-@pytest.mark.proves("Sinks: Kafka: upserts and tombstones for a compacted topic")
 def test_upsert_keeps_the_current_pane_under_window_and_key(
     kafka: wr.Kafka, out: str, tmp_path: Path
 ) -> None:
@@ -239,7 +226,6 @@ def test_upsert_keeps_the_current_pane_under_window_and_key(
     assert [(k, v["n"]) for k, v in records] == [(key, 1), (key, 2)]
 
 
-@pytest.mark.proves("Sinks: Kafka: upserts and tombstones for a compacted topic")
 def test_upsert_writes_a_tombstone_where_a_pane_is_only_taken_back() -> None:
     import pyarrow as pa
 

@@ -72,7 +72,6 @@ def test_a_topic_that_is_gone_or_was_made_anew_has_nothing_newer(
     assert wr.KafkaSource(kafka).newest(read) == {**read, (topic, 0): 1}
 
 
-@pytest.mark.proves("Spark: a silent Kafka partition is idle only if the broker has nothing newer")
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("form", "more"),

@@ -81,7 +81,6 @@ def panes(folder: Path) -> list[tuple[int, str, int, int]]:
     )
 
 
-@pytest.mark.proves("Spark: Kafka, by our source or Spark's own, a deleted Spark checkpoint")
 @pytest.mark.spark
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_topic_becomes_panes_and_a_deleted_spark_checkpoint_repeats_and_loses_nothing(

@@ -103,7 +103,6 @@ def test_what_a_transaction_of_a_test_wrote_is_seen_at_once(
     reader.close()
 
 
-@pytest.mark.proves('Spark: a Kafka source without jars, `format("windrow-kafka")`')
 def test_a_range_that_ends_in_aborted_records_and_control_records_is_read_to_its_end(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:

@@ -21,7 +21,6 @@ def read(spark: Any, kafka: wr.Kafka, form: str, topic: str, **options: Any) -> 
     return reader.load()
 
 
-@pytest.mark.proves('Spark: a Kafka source without jars, `format("windrow-kafka")`')
 def test_both_give_the_same_columns_types_and_rows(
     spark: Any, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:

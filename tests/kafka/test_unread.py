@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 import windrow as wr
 from tests.kafka.conftest import Sender
@@ -44,9 +43,6 @@ def unread(job: Path) -> list[list[Any]]:
     return sorted(row[1:] for row in noted)
 
 
-@pytest.mark.proves(
-    "Kafka: records that a delivery policy would skip are passed over unread, and noted in the log"
-)
 def test_all_but_the_newest_of_a_backlog_is_passed_over_and_comes_back_from_no_replay(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
@@ -72,9 +68,6 @@ def test_all_but_the_newest_of_a_backlog_is_passed_over_and_comes_back_from_no_r
         assert [m.payload["x"] for m in op.get_messages()] == before
 
 
-@pytest.mark.proves(
-    "Kafka: records that a delivery policy would skip are passed over unread, and noted in the log"
-)
 def test_records_that_are_too_old_are_passed_over_also_where_nothing_comes_behind_them(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
@@ -96,9 +89,6 @@ def test_records_that_are_too_old_are_passed_over_also_where_nothing_comes_behin
         assert {p: o for (_, p), o in op.next_offsets().items()} == {0: 7}
 
 
-@pytest.mark.proves(
-    "Kafka: records that a delivery policy would skip are passed over unread, and noted in the log"
-)
 def test_where_more_comes_than_is_read_at_once_the_rest_is_passed_over(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
@@ -145,9 +135,6 @@ def test_the_newest_of_a_topic_is_read_where_transactions_end_behind_it(
         assert unread(tmp_path) == [[0, 0, 14]]
 
 
-@pytest.mark.proves(
-    "Kafka: records that a delivery policy would skip are passed over unread, and noted in the log"
-)
 def test_the_newest_that_can_be_counted_is_read_where_others_end_a_partition(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:

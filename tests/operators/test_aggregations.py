@@ -79,7 +79,6 @@ def test_flights_of_three_carriers_in_one_table() -> None:
 # -- sums -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: exact integer sums; beyond int64 a dead letter or a decimal")
 def test_a_sum_that_passes_int64_on_the_way_comes_back_exact() -> None:
     numbers = [2**62, 2**62, 2**62, -(2**62), -(2**62), -(2**62), 5]
     assert value(wr.sum("x"), pa.array(numbers)) == 5
@@ -94,7 +93,6 @@ def test_a_sum_beyond_int64_is_null_and_told_as_overflow() -> None:
     assert make_kernel(wr.avg("x"), [ONE]).overflowed(pa.nulls(1, pa.float64())).to_pylist() == [False]
 
 
-@pytest.mark.proves("Aggregations: exact integer sums; beyond int64 a dead letter or a decimal")
 def test_a_sum_beyond_int64_is_a_decimal_on_request() -> None:
     kernel = make_kernel(wr.sum("x"), [ONE], {"integer_overflow": "decimal"})
     result = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
@@ -125,7 +123,6 @@ def test_partials_of_narrow_integers_may_lack_the_high_limb() -> None:
 # -- moments ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: `variance`, `stddev`, of sample or population")
 @pytest.mark.parametrize("offset", [0.0, 1e9, -1e12, 2.0**45])
 def test_variance_does_not_lose_its_digits_to_a_large_offset(offset: float) -> None:
     steps = [
@@ -151,7 +148,6 @@ def test_variance_with_an_infinity_is_nan_not_an_error() -> None:
     assert math.isnan(value(wr.variance("x", ddof=0), pa.array([math.inf])))
 
 
-@pytest.mark.proves("Aggregations: `weighted_avg`")
 def test_a_weighted_average_is_null_where_the_weights_cancel() -> None:
     assert value(wr.weighted_avg("x", "w"), pa.array([1.0, 3.0]), pa.array([1, 3])) == 2.5
     assert value(wr.weighted_avg("x", "w"), pa.array([1.0, 3.0]), pa.array([2, -2])) is None
@@ -171,7 +167,6 @@ def test_min_and_max_take_nan_as_the_largest_number() -> None:
     assert math.isnan(top[0]) and top[1] == math.inf
 
 
-@pytest.mark.proves("Aggregations: `first`, `last` by position")
 def test_a_later_commit_may_bring_the_first_position() -> None:
     early, late = rows(pa.array(["c"]), positions=[1]), rows(pa.array(["a", "b"]), positions=[5, 9])
     assert commits(wr.first("x"), late, early) == "c"
@@ -203,7 +198,6 @@ def test_first_and_last_skip_nulls_but_max_by_keeps_them() -> None:
     assert value(wr.max_by("x", "y"), column, pa.array([1, 2, None])) == "a"
 
 
-@pytest.mark.proves("Aggregations: `earliest`, `latest` by event time")
 def test_event_time_decides_and_position_breaks_the_tie() -> None:
     older = rows(pa.array(["late 9", "late 7"]), times=[5, 8], positions=[9, 7])
     newer = rows(pa.array(["early 2", "late 3"]), times=[5, 8], positions=[2, 3])
@@ -223,7 +217,6 @@ def test_without_positions_equal_event_times_go_by_arrival() -> None:
     assert commits(wr.latest("x"), *steps) == "c"
 
 
-@pytest.mark.proves("Aggregations: `min_by`, `max_by`")
 def test_of_equal_maxima_the_first_position_wins() -> None:
     older = rows(pa.array(["b"]), pa.array([7]), positions=[4])
     newer = rows(pa.array(["a", "c"]), pa.array([7, 7]), positions=[2, 6])
@@ -240,7 +233,6 @@ def test_max_by_takes_nan_as_the_largest_and_the_zeros_as_equal() -> None:
 # -- collections ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: `collect_list`, `collect_set`")
 def test_a_set_is_sorted_and_knows_one_nan_and_one_zero() -> None:
     column = pa.array([3.0, math.nan, -0.0, 0.0, None, math.nan, -5.0])
     found = value(wr.collect_set("x"), column)
@@ -265,7 +257,6 @@ def test_lists_of_structs_are_collected_whole() -> None:
 # -- percentiles ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: `median`, `percentile`")
 @pytest.mark.parametrize(
     ("fraction", "expected"), [(0.0, 1.0), (0.25, 3.25), (0.5, 5.5), (0.95, 9.549999999999999), (1.0, 10.0)]
 )
@@ -287,7 +278,6 @@ def test_the_median_of_an_even_number_lies_in_the_middle() -> None:
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: filters and expressions")
 def test_a_filter_leaves_the_identity_where_it_is_not_true() -> None:
     kernel = make_kernel(wr.sum("x"), [ONE])
     parts = lift_where(kernel, rows(pa.array([1, 2, 4])), pa.array([True, None, False]))

@@ -424,19 +424,6 @@ def test_every_kind_has_a_reference() -> None:
     assert {k.aggregation.kind for k in KINDS} == set(KERNELS)
 
 
-@pytest.mark.proves(
-    "Aggregations: `count`, `sum`, `min`, `max`, `avg`",
-    "Aggregations: `variance`, `stddev`, of sample or population",
-    "Aggregations: `weighted_avg`",
-    "Aggregations: `first`, `last` by position",
-    "Aggregations: `earliest`, `latest` by event time",
-    "Aggregations: `any_value`",
-    "Aggregations: `min_by`, `max_by`",
-    "Aggregations: `top_k`",
-    "Aggregations: `top_k_by`, `sort_list`, `reduce`",
-    "Aggregations: `collect_list`, `collect_set`",
-    "Aggregations: `count_distinct`",
-)
 @pytest.mark.parametrize(("columns", "kinds"), EVERY)
 def test_any_cut_and_any_bracketing_give_the_reference(columns: tuple[str, ...], kinds: list[Kind]) -> None:
     kernels = [make_kernel(kind.aggregation, kernel_types(columns)) for kind in kinds]

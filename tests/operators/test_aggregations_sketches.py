@@ -30,7 +30,6 @@ def state_of(kernel: Kernel, values: pa.Array, steps: int) -> Parts:
 # -- approx_count_distinct --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Aggregations: `approx_count_distinct`")
 @pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize(("lg_k", "error"), [(4, 0.6), (8, 0.15), (12, 0.04), (21, 0.002)])
 def test_distinct_counts_stay_within_three_standard_errors(lg_k: int, error: float, steps: int) -> None:
@@ -68,7 +67,6 @@ def shapes() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.proves("Aggregations: `approx_percentile`")
 @pytest.mark.parametrize("steps", [1, 50])
 @pytest.mark.parametrize("shape", list(shapes()))
 def test_percentiles_stay_within_the_rank_error_of_the_sketch(shape: str, steps: int) -> None:

@@ -76,7 +76,6 @@ def kernel_of(aggregation: wr.Aggregation, column: str | None) -> Kernel:
     return make_kernel(aggregation, [COLUMNS[column][0]] if column else [])
 
 
-@pytest.mark.proves("Aggregations: `count`, `sum`, `min`, `max`, `avg`")
 @pytest.mark.parametrize("i", range(len(CASES)), ids=[f"{a!r} of {c}" for a, c in CASES])
 def test_partials_of_the_jvm_merge_to_the_values_of_lifted_rows(
     i: int, table: pa.Table, partials: pa.Table

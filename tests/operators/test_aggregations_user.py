@@ -62,7 +62,6 @@ def merged(parts: Parts, codes: list[int]) -> tuple[Parts, list[Failure]]:
     return KERNEL.merge(parts, Groups([pa.array(codes)], len(codes)), failures), failures
 
 
-@pytest.mark.proves("Aggregations: your own, incremental: a class")
 def test_add_is_called_once_a_message_and_merge_where_states_meet() -> None:
     Mean.calls.clear()
     first, _ = merged(lifted(1, 2, 6), [0, 0, 1])
@@ -83,7 +82,6 @@ def test_rows_are_added_to_the_state_before_them_without_a_merge() -> None:
     assert KERNEL.finish(both, 1).to_pylist() == [3.0]
 
 
-@pytest.mark.proves("Aggregations: code of yours that raises fails its own window only")
 def test_an_exception_fails_its_own_group_and_no_other() -> None:
     parts, failures = merged(lifted(1, 13, 2, 3), [0, 1, 1, 0])
     assert [(f.group, str(f.error)) for f in failures] == [(1, "thirteen")]
@@ -185,7 +183,6 @@ def letters(messages: pa.Table) -> str:
 joined = wr.aggregate_function(name="letters", returns=pa.string())(letters)
 
 
-@pytest.mark.proves("Aggregations: your own, of the window's messages: a function")
 def test_messages_come_in_event_time_order_with_ties_by_position() -> None:
     table = pa.table({"x": ["c", "b", "z", "a"]})
     times, groups = pa.array([2, 1, 5, 1]), Groups([pa.array([0, 0, 1, 0])], 4)

@@ -44,9 +44,6 @@ def opened(case: Any, frames: dict[str, Any], store: str = "memory") -> tuple[li
         return op.result_table().to_pylist(), op.dead_letters()
 
 
-@pytest.mark.proves(
-    "Tools: `apply` on frames in this process, for every operator: rows of an open one, drained"
-)
 @pytest.mark.parametrize("name", FOUND)
 @given(data=st.data())
 @examples(3, deep=2_000)

@@ -53,20 +53,6 @@ def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
     return st.lists(one, min_size=3, max_size=10)
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost: replayed from the source, embedded",
-    "Coming back: process killed anywhere",
-    "Ids: a second message of a key and id is a duplicate, within retention",
-    "Joins: inner, left, right, full, semi, anti, as-of",
-    "Joins: killed anywhere and fed again, every row comes once",
-    "Joins: three and more inputs, by joining what an operator of a chain tells",
-    "Joins: windows of rows, a stream with itself, conditions on pairs",
-    "Operators: deduplication, and functions of your own over keyed state and timers",
-    "Operators: delivery policies, on every input of every operator, `deliver=`",
-    "Tools: oracle, and operators compared with it",
-    "Windows: any graph of operators, on shared inputs, joined with each other",
-    "Windows: several operators in a chain (window propagation)",
-)
 @pytest.mark.parametrize("name", FOUND)
 @given(data=st.data())
 @examples(12, deep=5_000)
@@ -96,7 +82,6 @@ def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_killed_and
             job.check()
 
 
-@pytest.mark.proves("Coming back: process killed anywhere")
 @pytest.mark.parametrize("name", FOUND)
 def test_a_job_that_dies_at_every_point_of_a_commit_loses_nothing_and_repeats_nothing(name: str) -> None:
     operator = OPERATORS[name]
@@ -126,10 +111,6 @@ TRIGGERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.proves(
-    "Coming back: process killed anywhere",
-    "Emission: every trigger, also of messages added one by one, in a process that dies at any point of a commit",
-)
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_messages_one_by_one_are_told_by_any_trigger_where_the_job_dies_at_every_point(

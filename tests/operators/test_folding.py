@@ -108,7 +108,6 @@ GATHERED = [
 ]
 
 
-@pytest.mark.proves("Windows: long ones of many commits stay small")
 @pytest.mark.parametrize(("emit", "window", "how"), GATHERED, ids=repr)
 def test_nobody_can_tell_whether_windows_were_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any, how: int
@@ -172,7 +171,6 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     assert folds > 5
 
 
-@pytest.mark.proves("Windows: long ones of many commits stay small")
 def test_a_long_window_of_few_rows_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, blocks, size = live(tmp_path / "folded", wr.Emit(), wr.tumbling("1 hour"))
     monkeypatch.setattr(layout, "FOLD_AT", 10**6)

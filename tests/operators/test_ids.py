@@ -82,7 +82,6 @@ def test_one_bucket_serves_what_is_kept_for_good() -> None:
         assert {key[:8] for key in steps.ids} == {encode_i64(2**63 - 1)}
 
 
-@pytest.mark.proves("Ids: forgotten by whole buckets")
 def test_buckets_below_the_floor_are_dropped_whole_by_one_range_and_never_by_key() -> None:
     steps = Steps(define())
     for second in range(0, 60, 3):

@@ -21,7 +21,6 @@ def rows(source: str, offset: int, key: Any) -> pa.Table:
     return pa.table({"t": [S], "k": [key], **where})
 
 
-@pytest.mark.proves("Joins: keys of different types that are equal meet")
 @pytest.mark.parametrize("scale", ["small", "large"])
 @pytest.mark.parametrize(
     ("kept", "later"), [(1, 1.0), (1.0, 1), (Decimal("1.0"), 1), (1, Decimal(1)), (-3, -3.0)]

@@ -36,9 +36,6 @@ def pairs(driver: TestDriver) -> list[tuple[Any, Any, str]]:
     return [(row["order"], row.values.get("paid"), row.timing.value) for row in driver.panes()]
 
 
-@pytest.mark.proves(
-    "Lateness and retention: joins keep no more than a number of messages, of a key or of an input"
-)
 @pytest.mark.parametrize(("per", "kept"), [("key", [3, 4, 7]), ("job", [4, 7])])
 def test_the_oldest_messages_beyond_the_number_go_unmatched_ones_with_their_row(
     per: str, kept: list[int]

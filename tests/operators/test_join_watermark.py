@@ -50,7 +50,6 @@ def test_an_idle_input_does_not_and_is_named() -> None:
     assert (watermark, idle) == (50 * S, {("b:y", 0)})
 
 
-@pytest.mark.proves("Joins: a static input, or one that changes slowly: never late, holds nobody back")
 def test_a_static_input_neither_holds_it_back_nor_moves_it() -> None:
     join = define({}, {"static": True})
     assert at(join, {"a:x": 50, "b:y": 10})[0] == 50 * S
@@ -79,7 +78,6 @@ OPERATORS: list[Any] = [
 ]
 
 
-@pytest.mark.proves("Watermarks: explicit, of each input by itself")
 @pytest.mark.parametrize("definition", OPERATORS, ids=["join", "cogroup"])
 @given(data=st.data())
 @examples(15, deep=500)

@@ -73,7 +73,6 @@ def test_a_hopping_message_is_in_every_window_that_covers_it() -> None:
     assert seen(wr.hopping("10 seconds", "5 seconds"), kept(7)) == [((0, 10), 1, 0, 0), ((5, 15), 1, 0, 0)]
 
 
-@pytest.mark.proves("Joins: `get_windows` of an input")
 def test_a_sliding_window_ends_where_a_message_stands() -> None:
     us = 1e-6
     assert seen(wr.sliding("5 seconds"), kept(1, 4, 9)) == [

@@ -85,7 +85,6 @@ def told(definition: Any, folder: Path, inputs: tuple[str, ...] = ()) -> list[An
         return found
 
 
-@pytest.mark.proves("Operators: deduplication and process functions in chains, before and after others")
 def test_what_is_said_twice_is_counted_once(tmp_path: Path) -> None:
     panes = told(wr.chain(once(), counts()), tmp_path)
     assert [(p.key["k"], p.window.start_us // S, p["n"]) for p in panes if p.timing == "ON_TIME"] == [

@@ -61,7 +61,6 @@ def left(kind: str, values: list[Any], type_: pa.DataType, signs: list[int], cut
     return kernel.finish(kernel.merge(concat_parts(pieces), groups, []), 1)[0].as_py()
 
 
-@pytest.mark.proves("Windows: aggregates of corrected results, exact (retractions through chains)")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @given(data=st.data())
 @examples(25, deep=3_000)

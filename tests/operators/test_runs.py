@@ -145,9 +145,6 @@ def _drawn(scaled: cases.Scaled, row: dict[str, Any]) -> Any:
     return scaled.drawn(row)
 
 
-@pytest.mark.proves(
-    "Embedded: messages added one by one run together under triggers by batch, count and period, as single steps bit for bit"
-)
 @given(data=st.data())
 @examples(24, deep=5_000)
 def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data: st.DataObject) -> None:
@@ -194,9 +191,6 @@ def sessions(draw: st.DrawFn) -> cases.Scaled:
     return cases.Scaled(definition, pick(0, 10**9 * S), S, draw(st.booleans()))
 
 
-@pytest.mark.proves(
-    "Embedded: messages added one by one run together under triggers by batch, count and period, as single steps bit for bit"
-)
 @given(data=st.data())
 @examples(14, deep=5_000)
 def test_sessions_of_messages_that_run_together_are_those_of_single_steps(data: st.DataObject) -> None:

@@ -100,7 +100,6 @@ def _drawn(row: dict[str, Any], base_us: int, names: list[str]) -> Drawn:
     return Drawn({**payload, "t": row.get("bad", base_us + row["t"] * S)}, None, row["p"])
 
 
-@pytest.mark.proves("Windows: sessions: messages of a key at most a gap apart, in any order and cut")
 @given(data=st.data())
 @examples(40, deep=5_000)
 def test_what_waits_is_told_asked_and_forgotten_as_the_oracle_says(data: st.DataObject) -> None:

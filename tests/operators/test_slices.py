@@ -122,7 +122,6 @@ def plain(logic: Any, step: StepResult, commit: int) -> list[str]:
     return ["step", *map(repr, rows.to_pylist()), *letters]
 
 
-@pytest.mark.proves("Emission: a window of any size fires in slices of bounded memory")
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_a_job_tells_in_slices_what_it_tells_at_once(name: str) -> None:
     changes, place = DEFINITIONS[name], list(DEFINITIONS).index(name)
@@ -202,7 +201,6 @@ def said(op: Any) -> tuple[list[str], list[str]]:
     return [repr(replace(p, token=None)) for p in op.get_result()], list(map(repr, op.get_windows()))
 
 
-@pytest.mark.proves("Coming back: process killed anywhere")
 def test_a_job_that_dies_between_two_parts_of_a_commit_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     one = definition({"agg": {"n": wr.count(), "sum": wr.sum("v")}})
     rows = some(np.random.default_rng(5), 0, 10)

@@ -19,7 +19,6 @@ from windrow.testing.clock import ManualClock
 S = SECOND_US
 
 
-@pytest.mark.proves("Tools: manual clock")
 def test_the_clock_starts_in_2100_and_moves_only_by_hand() -> None:
     clock = ManualClock()
     as_clock: Clock = clock

@@ -17,7 +17,6 @@ TODAY = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 BAD = {"k": "a", "t": "no time"}
 
 
-@pytest.mark.proves("Tools: `TestDriver`: dates of today, and no dead letter that a test does not know of")
 @pytest.mark.parametrize("start", [TODAY, datetime(2013, 7, 1, tzinfo=UTC), datetime(2060, 1, 1, tzinfo=UTC)])
 def test_dates_of_any_day_are_counted_and_no_message_moves_the_clock(start: datetime) -> None:
     with TestDriver(COUNTS) as driver:

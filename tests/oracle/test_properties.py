@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -87,7 +86,6 @@ class Played:
             self.panes += self.oracle.advance(watermark_us, self.now).rows
 
 
-@pytest.mark.proves("Emission: the ledger always adds up")
 @given(definition=definitions(), steps=STEPS)
 @examples(100, deep=2_000)
 def test_the_ledger_always_adds_up(definition: AggregateDefinition, steps: list[Any]) -> None:

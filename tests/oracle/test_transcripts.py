@@ -48,7 +48,6 @@ COUNTED = scenario(
 )
 
 
-@pytest.mark.proves("Tools: transcripts: scenarios as data, in any cut and order")
 @pytest.mark.parametrize(("transcript", "variation"), RUNS)
 def test_the_oracle_does_what_the_transcript_says(transcript: Transcript, variation: str) -> None:
     check(transcript, variation=variation)

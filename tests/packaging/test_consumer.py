@@ -38,7 +38,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
-@pytest.mark.proves("Definitions: typed: a user's job passes `mypy --strict`")
 @pytest.mark.slow
 def test_a_user_s_job_passes_strict_type_checking_and_mistakes_are_found(said: str) -> None:
     files = {line.split(":")[0] for line in said.splitlines() if ": error:" in line}

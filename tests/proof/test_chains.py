@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +65,6 @@ PER_TEN = wr.Aggregate(
 )  # fmt: skip
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @given(data=st.data(), append=st.booleans())
 @PROFILE
 def test_sums_of_counts_are_the_counts_of_one_aggregate(data: st.DataObject, append: bool) -> None:

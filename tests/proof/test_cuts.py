@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +42,6 @@ def _size(window: TupleWindow) -> int:
     return window.last - window.first + 1
 
 
-@pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
     case=st.one_of(
         st.booleans().flatmap(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from tests.deep import examples
 from windrow.testing import ManualClock, TestDriver
 
 
-@pytest.mark.proves("Ids: a second message of a key and id is a duplicate, within retention")
 @given(
     seconds=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=25),
     lives=st.lists(st.integers(1, 9), max_size=4),

@@ -72,9 +72,6 @@ def payload(r: random.Random, definition: wr.Join, one: wr.Input, t: int) -> dic
     return made
 
 
-@pytest.mark.proves(
-    "Joins: columns that come and go, types that drift, reopened between steps, against the oracle"
-)
 @pytest.mark.parametrize("seed", range(16))
 def test_a_join_of_columns_that_drift_gives_what_the_oracle_gives(seed: int, tmp_path: Path) -> None:
     r = random.Random(seed)

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -176,9 +175,6 @@ def in_pieces(case: JoinCase, arrivals: Sequence[dict[str, Any]], cuts: Sequence
     return run
 
 
-@pytest.mark.proves(
-    "Joins: `within`, windows over time on either input; which rows come does not depend on the cut"
-)
 @given(
     case=cases(rows=False),
     arrivals=st.lists(rows(good=True), min_size=2, max_size=16),

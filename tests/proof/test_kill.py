@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
 import windrow as wr
 from tests.deep import usually
@@ -82,9 +81,6 @@ def run(location: Path, out: Path, store: str, watched: Path | None, grown: int 
     return code
 
 
-@pytest.mark.proves(
-    "Coming back: process killed anywhere", "Embedded: a store in memory, built anew from snapshot and log"
-)
 def test_no_pane_is_lost_or_sent_twice_however_often_the_process_is_killed(tmp_path: Path) -> None:
     job, out = tmp_path / "job", tmp_path / "out"
     chance = random.Random(20)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +24,6 @@ def of_key(message: Drawn, key: str | None) -> Drawn:
     return message._replace(payload={**message.payload, "k": key})
 
 
-@pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
 @given(data=st.data(), page_rows=st.sampled_from([1, 2, 16]), fold_at=st.sampled_from([2, 16]))
 @examples(30, deep=10_000)
 def test_windows_in_small_pages_say_what_the_oracle_says(

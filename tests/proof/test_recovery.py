@@ -159,7 +159,6 @@ def larger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return definition, location
 
 
-@pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
 @pytest.mark.parametrize("part", range(8))
 def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
     larger: tuple[Any, Path], part: int, job: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +191,6 @@ def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path, 
     goes_on(INCREMENTAL, job)
 
 
-@pytest.mark.proves("Coming back: a damaged snapshot is passed over")
 @pytest.mark.usefixtures("often")
 def test_a_damaged_snapshot_is_passed_over(job: Path, laid: Laid) -> None:
     laid(INCREMENTAL, job, often=True)
@@ -233,7 +231,6 @@ def test_a_log_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.Monk
         TestDriver(INCREMENTAL, job)
 
 
-@pytest.mark.proves("Coming back: state of a newer windrow is refused")
 def test_state_of_a_newer_windrow_is_refused(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
         newer.setattr("windrow.operators.steps.progress.FORMAT", 2)

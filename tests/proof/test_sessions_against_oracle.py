@@ -150,10 +150,6 @@ def played(
             return told
 
 
-@pytest.mark.proves(
-    "Windows: sessions, any job in any cut as an oracle of lists and loops has it",
-    "Emission: every trigger, and several at once, for sessions, also for what several become",
-)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_any_aggregate_over_sessions_says_what_its_oracle_says(
     block: int, monkeypatch: pytest.MonkeyPatch

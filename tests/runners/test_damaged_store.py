@@ -26,7 +26,6 @@ from windrow.stores.rocks import RocksKV
 from windrow.testing import damage_file
 
 
-@pytest.mark.proves("Coming back: RocksDB damaged: found, moved aside, built anew")
 @pytest.mark.parametrize("commit", [4, 5], ids=["only read", "opened"])
 def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_builds_it_anew(
     tmp_path: Path, commit: int, monkeypatch: pytest.MonkeyPatch

@@ -51,7 +51,6 @@ def of_segment(of: Query, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("windrow.checkpoint.files.write_segment", full)
 
 
-@pytest.mark.proves("Spark: a full disk is told as one, wherever it is met")
 @pytest.mark.parametrize("phase", [of_intent, of_segment, of_commit])
 def test_a_batch_that_meets_a_full_disk_says_so_and_is_made_once_there_is_room(
     tmp_path: Path, phase: Callable[[Query, pytest.MonkeyPatch], None]

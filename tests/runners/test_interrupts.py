@@ -50,7 +50,6 @@ class Records:
         self.op.abandon()
 
 
-@pytest.mark.proves("Spark: a query stops between two batches, Ctrl-C and SIGTERM too")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_loop_when_what_it_has_taken_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: signal.Signals

@@ -180,7 +180,6 @@ def run(folder: Path, kind: Kind) -> tuple[Any, ...]:
     return sorted(job.told), sorted(job.letters), totals
 
 
-@pytest.mark.proves("Spark: batches that do not fit memory")
 @pytest.mark.parametrize("name", usually(USUAL, deep=tuple(KINDS)))
 def test_every_operator_says_the_same_of_rows_in_pieces(
     name: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -14,7 +14,6 @@ from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.runners.tasks import TaskPlan, run
 
 
-@pytest.mark.proves("Spark: a folder that executors do not share is found before the first commit")
 def test_a_task_that_does_not_see_the_drivers_file_does_nothing(tmp_path: Path) -> None:
     folders = JobFolders(str(tmp_path))
     plan = TaskPlan(

@@ -213,9 +213,6 @@ def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_is_told_that_it_i
         old.batch("q", 0, True, act)
 
 
-@pytest.mark.proves(
-    "Sinks: dead letters go out as panes do, retried, in order, by the next driver where one dies"
-)
 def test_letters_of_a_query_are_retried_and_left_to_the_next_driver_as_panes_are(drivers: Drivers) -> None:
     """Panes were out, so that nobody asked for the letters of that commit again."""
 

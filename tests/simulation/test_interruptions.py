@@ -36,7 +36,6 @@ def played() -> Callable[[int], Report]:
     return functools.cache(play)
 
 
-@pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_is_raised_every_message_counts_once(block: int, played: Callable[[int], Report]) -> None:
     """A failure names its seed: python -m windrow.testing.interruptions --seed N --shrink"""
@@ -84,7 +83,6 @@ def _no_letters(self: Any, record: Any, outputs: Any = Publisher._outputs) -> It
     return (one for one in outputs(self, record) if one[1].operator != DEAD_LETTERS)
 
 
-@pytest.mark.proves("Tools: a fuzzer of errors and interrupts at any line and any call")
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [

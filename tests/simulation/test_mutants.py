@@ -454,7 +454,6 @@ MUTANTS: list[tuple[Mutate, int]] = [
 ]
 
 
-@pytest.mark.proves("Tools: a seeded simulator of the commit protocol: drivers, shards, broker, disk, clock")
 @pytest.mark.parametrize(
     ("mutate", "first"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
 )

@@ -122,7 +122,6 @@ def of(definition: Any) -> Callable[[Random], Feed]:
     return drawn
 
 
-@pytest.mark.proves("Tools: a seeded simulator of the commit protocol: drivers, shards, broker, disk, clock")
 @pytest.mark.parametrize(
     ("mutate", "definition"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
 )

@@ -44,7 +44,6 @@ def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Job, "unpublished", lambda self, sink_has=None: [])
 
 
-@pytest.mark.proves("Tools: a seeded simulator of the commit protocol: drivers, shards, broker, disk, clock")
 @pytest.mark.parametrize("block", range(3))
 @pytest.mark.parametrize("outlet", sorted(OUTLETS))
 def test_whatever_goes_wrong_every_row_counts_once(outlet: str, block: int) -> None:

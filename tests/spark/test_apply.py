@@ -15,7 +15,6 @@ from .conftest import SCHEMA, at
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.proves("Spark: columns of any name; `apply` hands out its dead letters")
 @pytest.mark.parametrize("agg", [wr.sum("v`.w"), wr.median("v`.w")], ids=["partials", "rows"])
 def test_apply_takes_any_name_of_a_column_and_hands_out_its_dead_letters(spark: Any, agg: Any) -> None:
     definition = define(
@@ -44,7 +43,6 @@ def test_a_value_on_which_an_expression_raises_is_one_dead_letter(spark: Any) ->
     assert letter.reason == "malformed" and "divide by zero" in letter.detail
 
 
-@pytest.mark.proves("Spark: `apply` on a bounded DataFrame")
 def test_apply_on_a_bounded_frame_gives_the_final_windows(spark: Any, tmp_path: Any) -> None:
     rows = [r for batch in ROWS for r in batch]
     df = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))

@@ -49,7 +49,6 @@ def told(panes: list[wr.Pane]) -> Counter[tuple[Any, ...]]:
     return Counter((p.key["id"], p.window.start_us, p["n"], p["value"]) for p in panes)
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 @pytest.mark.parametrize("by", ["id", ("id", "customer")])
 def test_a_join_then_an_aggregate_give_what_spark_sql_gives_over_all_rows(
     spark: Any, feed: Any, tmp_path: Path, by: Any
@@ -110,7 +109,6 @@ def direct(key: str) -> Counter[tuple[Any, ...]]:
     return Counter((r[key], int(r["t"].timestamp()) // 10 * 10_000_000) for r in rows)
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 def test_an_aggregate_then_a_coarser_one_on_two_shards_count_every_message_once(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:

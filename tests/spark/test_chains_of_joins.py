@@ -76,7 +76,6 @@ def told(panes: list[Any]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(r[n] for n in ("account", "paid", "value", "cost")) for r in panes)
 
 
-@pytest.mark.proves("Joins: three and more inputs, by joining what an operator of a chain tells")
 @pytest.mark.parametrize("how", usually(["left"], deep=["inner", "left"]))
 def test_three_streams_join_like_spark_sql_over_all_rows(
     spark: Any, feed: Any, tmp_path: Path, how: str

@@ -34,10 +34,6 @@ def middles(*names: str, **more: Any) -> wr.Aggregate:
     )  # fmt: skip
 
 
-@pytest.mark.proves(
-    "Windows: aggregates of corrected results, exact (retractions through chains)",
-    "Coming back: an aggregation more, computed from kept messages, with corrections",
-)
 def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -70,7 +66,6 @@ def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
     assert first["n"] == 5 and first["total"] == 13
 
 
-@pytest.mark.proves("Joins: of rows that may be taken back, whose pairs are taken back with them")
 def test_a_join_of_what_is_corrected_tells_in_the_end_what_it_tells_embedded(
     spark: Any, tmp_path: Path
 ) -> None:

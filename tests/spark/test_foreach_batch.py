@@ -27,9 +27,6 @@ from .conftest import SCHEMA, at
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.proves(
-    "Lateness and retention: dead letters with reason, position and payload; all counted, kept up to a limit"
-)
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"mid": wr.median("v")}], ids=["partials", "rows"])
 def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
@@ -65,7 +62,6 @@ def test_what_cannot_be_counted_is_dead_lettered_with_its_reason(
     ]
 
 
-@pytest.mark.proves("Spark: a folder that executors do not share is found before the first commit")
 def test_a_folder_that_tasks_see_otherwise_than_the_driver_is_refused(spark: Any, tmp_path: Any) -> None:
     function = define().foreach_batch(str(tmp_path), sink=wr.sinks.memory())
     function._open(spark)
@@ -77,7 +73,6 @@ def test_a_folder_that_tasks_see_otherwise_than_the_driver_is_refused(spark: Any
     function.close()
 
 
-@pytest.mark.proves("Coming back: panes of a commit go out once")
 def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +93,6 @@ def test_a_sink_that_refuses_fails_the_query_and_a_restart_publishes_first(
     assert same(plain(panes), embedded(define(), ROWS))
 
 
-@pytest.mark.proves("Sinks: a function of a DataFrame (Spark)")
 def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, tmp_path: Any) -> None:
     got: list[Any] = []
     function = define().foreach_batch(
@@ -207,7 +201,6 @@ def test_sizes_are_read_as_spark_reads_them(spark: Any, said: str, size: int) ->
     assert in_bytes(said) == theirs(said) == size
 
 
-@pytest.mark.proves("Spark: speculation is refused")
 def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     conf = spark.sparkContext._conf
     conf.set("spark.speculation", "true")
@@ -218,7 +211,6 @@ def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
         conf.set("spark.speculation", "false")
 
 
-@pytest.mark.proves("Spark: several operators in one commit")
 def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tmp_path: Any) -> None:
     hourly = define({"n": wr.count()}, name="tens")
     total = define({"n": wr.count()}, name="total", by=(), window=wr.hopping("20 seconds", "10 seconds"))
@@ -234,7 +226,6 @@ def test_several_operators_on_one_input_are_one_commit(spark: Any, feed: Any, tm
     assert sum({p.window: p["n"] for p in totals.panes}.values()) == 2 * messages
 
 
-@pytest.mark.proves("Watermarks: `withWatermark` on the DataFrame is honoured, another refused")
 def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(
     spark: Any, feed: Any, tmp_path: Any
 ) -> None:
@@ -246,7 +237,6 @@ def test_the_watermark_of_the_dataframe_is_honoured_and_another_refused(
     define(watermark="7 seconds").writeStream(stream)
 
 
-@pytest.mark.proves("Watermarks: event times without a zone, in a declared one")
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()], ids=["timestamp_ntz", "text"])
 def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     spark: Any, feed: Any, tmp_path: Any, kind: pa.DataType
@@ -272,7 +262,6 @@ def test_times_without_a_zone_are_of_the_zone_that_is_declared(
     assert {to_datetime(pane.window.start_us) for pane in panes} == set(instants.values())
 
 
-@pytest.mark.proves("Watermarks: custom")
 def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_path: Any) -> None:
     half = wr.custom(lambda marks, now_us: max(marks.values(), default=0) // 2, name="half")
     definition = define({"n": wr.count()}, watermark=half, emit=wr.Emit())
@@ -281,7 +270,6 @@ def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_p
     assert [(p.timing.value, p.commit, p["n"]) for p in panes] == [("ON_TIME", 3, 1)]
 
 
-@pytest.mark.proves("Spark: Spark Connect is refused with the reason")
 def test_spark_connect_is_refused_with_the_reason() -> None:
     class ConnectSession:
         """What a session of Spark Connect looks like from here: it has no JVM behind it."""

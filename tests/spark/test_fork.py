@@ -35,7 +35,6 @@ def rows_of(out: Path, after: int = 0) -> list[tuple[Any, ...]]:
     return sorted((r["window"]["start"], r["k"], r["n"], r["mid"]) for r in current if r["commit"] > after)
 
 
-@pytest.mark.proves("Tools: `windrow fork`, of a Spark job")
 @pytest.mark.parametrize("with_checkpoint", [False, True])
 def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path, with_checkpoint: bool) -> None:
     source = feed()

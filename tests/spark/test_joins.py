@@ -88,11 +88,6 @@ def embedded(join: wr.Join, tmp_path: Path) -> Counter[tuple[Any, ...]]:
     return told(rows)
 
 
-@pytest.mark.proves(
-    "Joins: on Spark: two streams, one commit; bounded frames",
-    "Joins: in common sessions of both inputs, and in sessions of one (session join window operator)",
-    "Joins: sessions with gaps of the messages' own, common ones and those of one input",
-)
 def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tmp_path: Path) -> None:
     """Three ways side by side."""
     joins = [define(how=how, name=how) for how in ("inner", "left", "full")]
@@ -122,7 +117,6 @@ def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tm
     assert query.lastProgress["counters"]["rows"] == 240
 
 
-@pytest.mark.proves("Joins: on Spark: two streams, one commit; bounded frames")
 def test_a_bounded_join_gives_the_same_rows(spark: Any) -> None:
     orders, shipments = generated(7, 120)
     frame = define(how="full").apply(
@@ -198,7 +192,6 @@ def test_a_stream_joins_itself(spark: Any, feed: Any, tmp_path: Path) -> None:
     assert sorted((r["left_value"], r["right_value"]) for r in sink.panes) == [(1, 4), (4, 9)]
 
 
-@pytest.mark.proves("Joins: watermark: the least of both inputs, idle ones left out")
 def test_the_watermark_is_the_least_of_both_inputs(spark: Any, feed: Any, tmp_path: Path) -> None:
     orders, shipments = feed("orders", ORDERS), feed("shipments", SHIPMENTS)
     orders.add([{"time": at(100), "id": 1, "value": 1}])
@@ -246,7 +239,6 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: Any, feed: Any, tmp_p
         define().foreach_batch(str(tmp_path / "w"))(spark.createDataFrame(ORDERS.empty_table()), 0)
 
 
-@pytest.mark.proves("Joins: a static input, or one that changes slowly: never late, holds nobody back")
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
     spark: Any, feed: Any, tmp_path: Path, how: str

@@ -44,7 +44,6 @@ def ten_kills(drill: ModuleType, folder: Path) -> None:
     assert drill.main(["--kills", "10"]) == 0
 
 
-@pytest.mark.proves("Coming back: process killed anywhere")
 @pytest.mark.parametrize("kills", usually([one_kill], deep=[one_kill, ten_kills]))
 def test_kills_lose_nothing_and_double_nothing(
     kills: Callable[[ModuleType, Path], None],

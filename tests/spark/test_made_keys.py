@@ -30,11 +30,6 @@ VISITS = wr.Aggregate(
 )
 
 
-@pytest.mark.proves(
-    "Definitions: keys and event time by expressions",
-    "Emission: by the values of a window",
-    "Definitions: a filter of the input; what does not pass moves the watermark and is nothing else",
-)
 def test_what_is_made_filtered_and_told_by_value_is_on_spark_what_it_is_embedded(
     spark: Any, tmp_path: Path
 ) -> None:

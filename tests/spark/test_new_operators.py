@@ -30,9 +30,6 @@ def said(rows: list[Any]) -> list[str]:
     return sorted(repr(getattr(r, "key", "")) + repr(r.values) for r in rows)
 
 
-@pytest.mark.proves(
-    "Operators: deduplication and process functions in a streaming query on Spark, alone and in chains"
-)
 def test_a_query_of_three_operators_tells_what_they_tell_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -59,7 +56,6 @@ def test_a_query_of_three_operators_tells_what_they_tell_embedded(
     assert [len(sinks[n].panes) > least for n, least in zip(names, (79, 20, 40), strict=True)] == 3 * [True]
 
 
-@pytest.mark.proves("Windows: around each message, in a streaming query on Spark that is stopped and goes on")
 def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -89,9 +85,6 @@ def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
     assert (before < len(sink.panes), len(sink.panes)) == (True, 48)
 
 
-@pytest.mark.proves(
-    "Windows: one aggregate over several inputs, in a streaming query on Spark that is stopped and goes on"
-)
 def test_a_query_of_several_inputs_tells_what_they_tell_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -125,7 +118,6 @@ def test_a_query_of_several_inputs_tells_what_they_tell_embedded(
     assert said(sink.panes) == said(twin.panes) and len(sink.panes) > 5
 
 
-@pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
 def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path) -> None:
     totals = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), watermark=wr.explicit(), retention="1 minute",

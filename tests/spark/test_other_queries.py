@@ -17,7 +17,6 @@ from .batches import FLAT, NUMBERED, ROWS, define, run, start
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.proves("Spark: bare: `foreachBatch`")
 def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: Any, tmp_path: Any) -> None:
     sink = wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink)
@@ -44,7 +43,6 @@ def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: 
     again.close()
 
 
-@pytest.mark.proves("Coming back: Spark's checkpoint deleted")
 def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     source = feed()
     run(spark, source, tmp_path, define(), ROWS)
@@ -90,7 +88,6 @@ def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(
     function.close()
 
 
-@pytest.mark.proves("Ids: on Spark, a new query without positions")
 def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, tmp_path: Any) -> None:
     definition = define({"n": wr.count()}, ids=wr.ids("o"))
     first = run(spark, feed("first", NUMBERED), tmp_path, definition, [FLAT[:6], FLAT[3:10]], shards=2)
@@ -106,7 +103,6 @@ def test_rows_with_ids_of_another_query_are_counted_once(spark: Any, feed: Any, 
     function.close()
 
 
-@pytest.mark.proves("Ids: on Spark, a new query without positions")
 def test_with_ids_another_query_is_let_in_from_its_beginning_only(
     spark: Any, feed: Any, tmp_path: Any
 ) -> None:
@@ -133,7 +129,6 @@ def test_another_query_that_begins_elsewhere_is_refused(
         run(spark, feed("again", NUMBERED), tmp_path, definition, [rows])
 
 
-@pytest.mark.proves("Coming back: two drivers: only the newer goes on")
 def test_two_drivers_on_one_state_only_the_newer_goes_on(spark: Any, feed: Any, tmp_path: Any) -> None:
     source = feed()
     older = define().foreach_batch(str(tmp_path / "state"), sink=wr.sinks.memory())

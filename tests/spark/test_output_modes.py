@@ -84,7 +84,6 @@ def theirs(
     return [query(mode) for mode in EMITS], told
 
 
-@pytest.mark.proves("Emission: rows of Spark's append mode", "Emission: rows of Spark's update mode")
 @pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
 @pytest.mark.parametrize("seed", [1])
 def test_append_and_update_give_the_rows_of_sparks_modes(
@@ -116,9 +115,6 @@ def test_append_and_update_give_the_rows_of_sparks_modes(
     assert sum(map(len, got["update"])) > 20
 
 
-@pytest.mark.proves(
-    "Emission: a run with `availableNow` ends with the rows that Spark's own append mode ends it with"
-)
 def test_each_run_with_available_now_emits_what_sparks_own_does(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -180,7 +176,6 @@ def session_batches(seed: int) -> list[list[dict[str, Any]]]:
     return batches
 
 
-@pytest.mark.proves("Emission: rows of Spark's append mode, for sessions")
 def test_append_gives_the_rows_of_sparks_sessions_but_for_those_that_the_page_names(
     spark: Any, feed: Any, tmp_path: Any
 ) -> None:

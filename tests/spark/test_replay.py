@@ -100,7 +100,6 @@ def lose(place: Path) -> None:
         shutil.rmtree(place / "checkpoint" / "windrow" / folder)
 
 
-@pytest.mark.proves("Coming back: messages lost: replayed from the source, Spark")
 @pytest.mark.parametrize(
     ("before", "definitions"),
     [
@@ -146,9 +145,6 @@ def test_shards_that_lost_their_messages_read_the_source_again(
         assert len(told[0]) > 10
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost and the source does not have them: refused, saying what is lost"
-)
 def test_a_source_that_has_lost_files_is_refused_and_nothing_is_guessed(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:

@@ -17,10 +17,6 @@ from .conftest import at
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.proves(
-    "Spark: bare: `foreachBatch`",
-    "Spark: pre-aggregation in the JVM",
-)
 @pytest.mark.parametrize(
     ("agg", "named", "groups"),
     [

@@ -35,7 +35,6 @@ def batches(rows: int) -> list[list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.proves("Windows: sessions: on Spark, of groups that SQL has made, and of rows")
 @pytest.mark.parametrize(
     ("agg", "gap", "rows"),
     [

@@ -47,7 +47,6 @@ def panes(rows: list[Any]) -> dict[tuple[int, int], int]:
     return {(p.window.start_us, p.key["id"]): p.values["value"] for p in rows}
 
 
-@pytest.mark.proves("Joins: on Spark: joins and aggregates side by side on several inputs, one commit")
 def test_joins_and_an_aggregate_share_the_inputs_of_one_job(spark: Any, feed: Any, tmp_path: Path) -> None:
     sinks = {"join": wr.sinks.memory(), "values": wr.sinks.memory(), "costs": wr.sinks.memory()}
     query = (
@@ -83,10 +82,6 @@ def kept(place: Path) -> dict[Any, Any]:
     return found
 
 
-@pytest.mark.proves(
-    "Coming back: messages lost: replayed from the source, Spark",
-    "Joins: lost messages replayed from the sources, on Spark",
-)
 def test_messages_that_a_join_has_lost_come_back_from_both_sources(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:

@@ -64,7 +64,6 @@ def expected(seconds: range) -> list[tuple[Any, ...]]:
     return [(at(start), k, len(v), sum(v) / len(v)) for (start, k), v in sorted(groups.items())]
 
 
-@pytest.mark.proves("Queries: several shards in one order")
 def test_shards_are_merged_in_order(job: Path) -> None:
     before = listing(job)
     with wr.read_state(str(job)) as state:
@@ -87,7 +86,6 @@ def test_a_job_of_spark_s_is_whole(job: Path) -> None:
     assert report.wrong == [] and report.checked["comparisons"] > 0
 
 
-@pytest.mark.proves('Spark: state as DataFrames, `spark.read.format("windrow")`')
 def test_windows_are_a_dataframe_of_a_partition_a_shard(spark: Any, job: Path) -> None:
     frame = read(spark, job, "windows")
     assert frame.rdd.getNumPartitions() == 2
@@ -97,7 +95,6 @@ def test_windows_are_a_dataframe_of_a_partition_a_shard(spark: Any, job: Path) -
     assert found == expected(range(60))
 
 
-@pytest.mark.proves('Spark: state as DataFrames, `spark.read.format("windrow")`')
 def test_messages_panes_commits_and_dead_letters_are_dataframes(spark: Any, job: Path) -> None:
     messages = read(spark, job, "messages")
     assert messages.columns == ["stored", "t", "k", "v"]
@@ -138,7 +135,6 @@ def test_filters_that_are_pushed_down_leave_the_same_rows(spark: Any, job: Path,
     whole.unpersist()
 
 
-@pytest.mark.proves('Spark: state as DataFrames, `spark.read.format("windrow")`')
 def test_filters_reach_the_reader_where_spark_hands_them_over(spark: Any, job: Path, pushdown: None) -> None:
     frame = read(spark, job, "windows").where(
         "k = 'c' AND window.start >= timestamp'1970-01-01 00:00:30' AND mid > 1"

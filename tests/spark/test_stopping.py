@@ -55,7 +55,6 @@ def test_all_is_read_where_a_newly_planned_trigger_found_no_new_offset(
     assert read_to_the_end(found, first) is read
 
 
-@pytest.mark.proves("Spark: a query stops between two batches, Ctrl-C and SIGTERM too")
 def test_a_closed_gate_holds_the_next_batch_until_the_query_ends_and_gives_it_back_undone() -> None:
     gate, over = Gate(), threading.Event()
     got: list[BaseException] = []

@@ -67,7 +67,6 @@ def until(condition: Callable[[], bool], query: Any) -> None:
             raise AssertionError(f"the query ended first: {query.exception()}")
 
 
-@pytest.mark.proves("Spark: builder, heartbeat")
 def test_early_panes_come_by_the_clock_without_any_input(spark: Any, feed: Any, tmp_path: Path) -> None:
     source, sink, clock = feed(), wr.sinks.memory(), ManualClock()
     source.add(rows(1, 2, 3))
@@ -88,7 +87,6 @@ def test_early_panes_come_by_the_clock_without_any_input(spark: Any, feed: Any, 
     assert (health["unpublished"], health["heldBy"]) == (0, {"source": "files", "partition": 0})
 
 
-@pytest.mark.proves("Spark: builder: `drain` of a query")
 def test_drain_fires_everything_and_later_data_is_late(spark: Any, feed: Any, tmp_path: Path) -> None:
     source, sink = feed(), wr.sinks.memory()
     source.add(rows(1, 2, 11))
@@ -153,8 +151,6 @@ def test_a_query_that_spark_itself_was_told_to_stop_is_not_taken_for_one_that_ha
     assert [(p.timing.value, p["n"]) for p in sink.panes] == [("ON_TIME", 3)]
 
 
-@pytest.mark.proves("Spark: an idle query makes no commits")
-@pytest.mark.proves("Spark: `availableNow` and `processingTime` by turns on one checkpoint")
 def test_an_idle_query_makes_no_commits_and_goes_on_under_the_other_trigger(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -200,7 +196,6 @@ def test_a_query_with_a_heartbeat_drains_what_is_there_though_it_is_never_idle(
     assert sorted((p.window.start_us // 1_000_000, p["n"]) for p in sink.panes) == [(0, 2), (20, 2), (40, 2)]
 
 
-@pytest.mark.proves("Spark: builder: `drain` of a query")
 def test_a_drain_after_a_restart_reads_what_the_life_before_has_left(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +226,6 @@ def test_a_drain_after_a_restart_reads_what_the_life_before_has_left(
     assert (sink.panes[-1].timing.value, sink.panes[-1]["n"]) == ("ON_TIME", 4)
 
 
-@pytest.mark.proves("Spark: `availableNow` ends and can be resumed")
 def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed: Any, tmp_path: Path) -> None:
     source = feed()
     source.add(rows(1, 2, 11))
@@ -252,7 +246,6 @@ def test_a_second_run_on_the_same_checkpoint_processes_nothing(spark: Any, feed:
     assert len(wr.read_panes(str(tmp_path / "out"))) == 2
 
 
-@pytest.mark.proves("Coming back: Spark's checkpoint deleted")
 def test_with_sparks_checkpoint_deleted_our_positions_decide(spark: Any, feed: Any, tmp_path: Path) -> None:
     source, sink = feed(), wr.sinks.memory()
     source.add(rows(1, 2, 11))
@@ -269,7 +262,6 @@ def test_with_sparks_checkpoint_deleted_our_positions_decide(spark: Any, feed: A
     assert latest == {0: 3, 10: 1, 40: 1}
 
 
-@pytest.mark.proves("Spark: positions of Parquet rows")
 def test_the_recorded_steps_name_the_rows_of_files_that_they_took(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
@@ -289,10 +281,6 @@ def test_the_recorded_steps_name_the_rows_of_files_that_they_took(
     )
 
 
-@pytest.mark.proves(
-    "Spark: builder, heartbeat",
-    "Spark: mistakes are refused up front: options, sinks, event times that are none, two columns of one name",
-)
 def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any, tmp_path: Path) -> None:
     source = feed()
     with pytest.raises(UnknownColumn, match="column 'nope' of 'aggregate' is not in the input"):
@@ -341,9 +329,6 @@ def test_verbs_of_spark_that_have_another_place_say_which(spark: Any, feed: Any)
         writer.trigger(processingtime="1 second")  # type: ignore[call-arg]
 
 
-@pytest.mark.proves(
-    "Spark: mistakes are refused up front: options, sinks, event times that are none, two columns of one name"
-)
 def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark: Any, feed: Any) -> None:
     stream = feed().stream(spark)
     for sql, says in [
@@ -396,7 +381,6 @@ def on_two_executors(spark: Any, folder: Path, files: Sequence[list[dict[str, An
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.proves("Spark: shards on several executors, moving between them")
 @pytest.mark.slow
 @pytest.mark.parametrize("move", usually([moved], deep=[moved, on_two_executors]))
 def test_shards_move_between_executors_with_folders_of_their_own(

@@ -55,7 +55,6 @@ def location(tmp_path: Path) -> Iterator[str]:
     yield str(tmp_path / "job")
 
 
-@pytest.mark.proves("Queries: a row of a join explained by the positions of its messages")
 @pytest.mark.parametrize(
     ("how", "made"),
     [
@@ -109,7 +108,6 @@ def test_a_row_that_is_none_of_the_join_is_refused_naming_its_columns(location: 
             state.explain({"k": "x", "z": 1})
 
 
-@pytest.mark.proves("Queries: results of a chain explained down to the positions of what came from outside")
 def test_a_window_of_joined_rows_is_explained_down_to_what_came_from_outside(location: str) -> None:
     late = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"m": wr.median("v_b")}, retention="1 hour", name="late"

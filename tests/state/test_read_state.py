@@ -23,7 +23,6 @@ def elsewhere() -> Iterator[Elsewhere]:
     process.close()
 
 
-@pytest.mark.proves("Queries: live state from another process, nothing locked or written")
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_process_reads_a_live_store_as_of_its_last_commit(
     tmp_path: Path, kind: str, elsewhere: Elsewhere
@@ -43,7 +42,6 @@ def test_another_process_reads_a_live_store_as_of_its_last_commit(
     assert any("StoredMessage" in t or "WindowInfo" in t for t in said["answers"].values())
 
 
-@pytest.mark.proves("Queries: as of an older retained commit")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_retained_commit_can_be_read_as_it_was(tmp_path: Path, kind: str) -> None:
     history: dict[int, Any] = {}
@@ -57,7 +55,6 @@ def test_every_retained_commit_can_be_read_as_it_was(tmp_path: Path, kind: str) 
     assert listing(tmp_path / "job") == before
 
 
-@pytest.mark.proves("Queries: without the local store")
 @pytest.mark.parametrize("kind", ["incremental", "full state", "join"])
 @pytest.mark.parametrize("lost", ["store", "store and its head", "store and segments"])
 def test_without_the_store_snapshots_and_segments_tell(
@@ -153,7 +150,6 @@ def test_windows_of_an_incremental_operator_come_from_the_changelog_alone(
         assert state._views[0].way == "changelog"
 
 
-@pytest.mark.proves("Queries: as of an older retained commit")
 def test_a_commit_whose_files_are_gone_is_refused_naming_the_oldest_and_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +211,6 @@ def test_a_reader_moves_on_when_it_is_told(tmp_path: Path) -> None:
         state.get_windows()
 
 
-@pytest.mark.proves("Queries: live state from another process, nothing locked or written")
 def test_reading_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(aggregate(), tmp_path / "job", range(30))
     (tmp_path / "scratch").mkdir()

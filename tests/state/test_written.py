@@ -340,7 +340,6 @@ def watched() -> Iterator[list[str]]:
         gc.enable()
 
 
-@pytest.mark.proves("Security: a log record can run nothing in a reader")
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:30].encode("unicode_escape").decode())
 def test_a_text_that_is_no_definition_s_does_nothing(text: str) -> None:
     for said in (text, WHOLE.replace("wr.count()", text)) if text != WHOLE + ".open('x')" else (text,):
@@ -364,7 +363,6 @@ def forged(location: Path, text: str) -> None:
     )
 
 
-@pytest.mark.proves("Security: a log record can run nothing in a reader")
 def test_a_forged_record_runs_nothing_in_a_reader(tmp_path: Path) -> None:
     begun(aggregate(), tmp_path / "job", range(30))
     trace = tmp_path / "trace"

@@ -25,7 +25,6 @@ def applied(kv: FaultyKV) -> int:
     return (kv.get("meta", b"applied") or b"\x00")[0]
 
 
-@pytest.mark.proves("Tools: faults on purpose")
 @pytest.mark.parametrize("point", CrashPoint)
 @given(flushed=st.integers(0, 5), crash_at=st.integers(1, 5), survivors=st.integers(0, 5))
 def test_a_crash_keeps_what_was_flushed_and_a_prefix_of_the_rest(

@@ -93,9 +93,6 @@ OFFSETS = st.one_of(
 # -- the matrix ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves(
-    "Queries: kept messages lie by number, by time, or by equal fields, as their windows and joins are read"
-)
 @pytest.mark.parametrize(
     ("tuples", "equal", "time_range", "large", "layout"),
     [
@@ -277,7 +274,6 @@ def test_a_scan_goes_through_an_overlay() -> None:
 # -- once ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("Coming back: a message that comes again is kept once")
 @pytest.mark.parametrize("layout", Layout)
 def test_a_replay_is_stored_once_and_known(layout: Layout) -> None:
     store = MessageStore(layout, bucket=BUCKET)
@@ -320,9 +316,6 @@ def test_where_time_leads_expiry_is_one_range_and_exact(layout: Layout) -> None:
     assert store.expire(kv, again, 7) == len(again) == 0
 
 
-@pytest.mark.proves(
-    "Lateness and retention: expired messages go by whole ranges, those of keys that never return too"
-)
 def test_where_fields_lead_expiry_frees_keys_that_never_return() -> None:
     store = MessageStore(Layout.FIELDS_TIME_OFFSET, bucket=BUCKET)
     assert store.cfs == ("messages", "message_index")

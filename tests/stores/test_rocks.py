@@ -330,7 +330,6 @@ def test_a_close_that_fails_says_so_and_still_releases_the_lock(tmp_path: Path) 
         RocksKV(tmp_path, CFS, lock_wait_s=0)
 
 
-@pytest.mark.proves("Coming back: a store that a full disk kept from being written whole is built anew")
 @pytest.mark.parametrize("end", ["", "del kv", "raise SystemExit", "kv.close()"])
 def test_on_a_full_disk_a_store_is_left_whole_or_not_at_all(end: str, tmp_path: Path) -> None:
     """No file may be longer than 200 kB: what the marker marks does not fit, the marker does."""

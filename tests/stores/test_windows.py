@@ -142,7 +142,6 @@ def summed(table: pa.Table) -> pa.Table:
     return rows(*((0, key, n) for key, n in sums.items()))
 
 
-@pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
 @pytest.mark.parametrize("deal_bytes", [64, 4])
 def test_no_commit_reads_or_writes_much_of_a_window_of_many_keys(
     kv: KV, monkeypatch: pytest.MonkeyPatch, deal_bytes: int
@@ -228,7 +227,6 @@ def test_what_is_put_in_the_place_of_some_keys_leaves_all_others(kv: KV, layout:
     assert len(said) > 200 and store.starts(kv, -100, 100) == [-10, 0, 10]
 
 
-@pytest.mark.proves("Windows: what a commit costs follows what changed, not what is stored")
 def test_a_commit_of_few_keys_reads_and_writes_few_pages(kv: KV) -> None:
     """As much as of a hundredth of the keys; a window that grows key by key rewrites no more than it needs."""
     store, wrote = BlockWindows("windows", "aux", ["k"]), dict[int, int]()
@@ -276,7 +274,6 @@ def test_what_waits_is_what_came_since_or_was_left_waiting(kv: KV) -> None:
     assert names(store.near(kv, [0], None)) == []
 
 
-@pytest.mark.proves("Windows: long ones of many commits stay small")
 def test_what_a_window_of_pages_takes_does_not_grow_with_its_age() -> None:
     """Commits that judge keys, and some whose rows wait beside the pages: ten times as many leave as many values and bytes."""
     commits = usually(1_000, deep=10_000)

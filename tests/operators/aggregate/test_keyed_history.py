@@ -89,7 +89,6 @@ def _told(result: Any) -> list[dict[str, Any]]:
     return sorted(found, key=repr)
 
 
-@pytest.mark.proves("Aggregations: a pane reads the messages of its keys, of those that are kept")
 def test_early_results_of_a_few_keys_read_what_is_kept_of_these() -> None:
     definition = medians(window=wr.tumbling("1 day"), retention="1 day")
     kv = CountingKV(definition.logic().cfs())

@@ -17,7 +17,6 @@ from windrow.testing import ManualClock, TestDriver
 S = 1_000_000
 
 
-@pytest.mark.proves("Windows: around anchors of another input, a frame for each aggregation")
 def test_each_aggregation_has_a_frame_of_its_own_around_an_anchor(tmp_path: Path) -> None:
     definition = over(
         frame=LAST_HOUR,
@@ -36,7 +35,6 @@ def test_each_aggregation_has_a_frame_of_its_own_around_an_anchor(tmp_path: Path
     assert letters == []
 
 
-@pytest.mark.proves("Queries: a row of a window around an anchor explained by the positions of its messages")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -77,7 +75,6 @@ def test_a_row_of_an_anchor_is_explained_by_the_messages_in_its_windows(frame: A
         assert state.explain(row)[0].positions is None  # they are forgotten
 
 
-@pytest.mark.proves("Windows: around anchors of another input, told early, and corrected by what comes late")
 def test_a_late_message_corrects_the_rows_of_anchors_in_whose_windows_it_is(tmp_path: Path) -> None:
     early = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
     definition = over(frame=("-2 seconds", "1 second"), emit=early, allowed_lateness="10 seconds", select="i")
@@ -120,7 +117,6 @@ def test_a_late_message_corrects_the_rows_of_anchors_in_whose_windows_it_is(tmp_
     ]
 
 
-@pytest.mark.proves("Windows: around anchors of another input, told early, and corrected by what comes late")
 def test_what_is_corrected_is_in_the_end_what_messages_in_order_give_also_behind_an_aggregate(
     tmp_path: Path,
 ) -> None:
@@ -187,7 +183,6 @@ def placed(name: str, step: int, columns: dict[str, list[Any]]) -> pa.Table:
     return pa.table({**{c: pa.array(v, pa.int64()) for c, v in columns.items()}, **places})
 
 
-@pytest.mark.proves("Windows: around anchors of another input, told early, and corrected when a period ends")
 def test_rows_of_anchors_wait_for_the_end_of_a_period_and_no_longer_than_they_may_change(
     tmp_path: Path,
 ) -> None:

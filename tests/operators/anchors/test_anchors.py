@@ -94,7 +94,6 @@ GROWING: dict[str, tuple[list[tuple[int, int, int]], str, list[list[int]]]] = {
 }
 
 
-@pytest.mark.proves("Windows: driven by another stream, each as long as it says")
 @pytest.mark.parametrize("name", GROWING)
 def test_each_anchor_says_which_messages_its_window_holds(name: str, tmp_path: Path) -> None:
     windows, closed, wanted = GROWING[name]
@@ -108,7 +107,6 @@ def test_each_anchor_says_which_messages_its_window_holds(name: str, tmp_path: P
         assert letters == []
 
 
-@pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
 @pytest.mark.parametrize(
     ("windows", "kept"),
     [
@@ -129,7 +127,6 @@ def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_goes_on(
         assert letters == ["obsolete_window"] * (len(windows) - len(kept))
 
 
-@pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
 @pytest.mark.parametrize(
     ("retention", "anchors", "letters"),
     [
@@ -235,7 +232,6 @@ def test_a_promise_of_a_state_from_before_that_moves_on_is_forgotten_too() -> No
     assert [any(kv.scan(cf)) for cf in promises.cfs] == [False] * 3
 
 
-@pytest.mark.proves("Windows: driven by another stream, and what an anchor promises")
 def test_messages_before_an_obsolete_time_go_unless_a_window_waits_for_its_end(tmp_path: Path) -> None:
     last = {"at": 95 * MS, "i": 2, "start": 90 * MS, "end": 90 * MS, "obsolete": None}
     anchors = [*marked([(0, 1, 8)]), *marked([(5, 5, 9)], 1), ("markers", last)]
@@ -263,7 +259,6 @@ class Spoken:
             yield {"since": state.pop("since"), "until": timers.time}
 
 
-@pytest.mark.proves("Windows: driven by another stream, over the time while it is true")
 def test_a_window_holds_all_messages_of_the_time_while_another_stream_is_true(tmp_path: Path) -> None:
     stamp = pa.timestamp("us", "UTC")
     spoken = wr.Process(
@@ -281,7 +276,6 @@ def test_a_window_holds_all_messages_of_the_time_while_another_stream_is_true(tm
     assert [row["seen"] for row in rows] == [[2, 3], [6]]
 
 
-@pytest.mark.proves("Windows: driven by a clock")
 @pytest.mark.parametrize("input", [None, "readings"])
 def test_a_clock_drives_a_fixed_window_whatever_comes(input: str | None, tmp_path: Path) -> None:
     definition = wr.Over(
@@ -297,7 +291,6 @@ def test_a_clock_drives_a_fixed_window_whatever_comes(input: str | None, tmp_pat
     assert [row["t"].timestamp() for row in rows] == [0, 0.5, 1]
 
 
-@pytest.mark.proves("Windows: driven by a clock")
 def test_a_clock_goes_on_through_silence_from_its_start_to_the_last_message(tmp_path: Path) -> None:
     clock = wr.sources.clock("2 seconds", start=3 * S)
     options: dict[str, Any] = {"frame": ("-2 seconds", 0), "agg": {"n": wr.count()}, "input": None}
@@ -308,7 +301,6 @@ def test_a_clock_goes_on_through_silence_from_its_start_to_the_last_message(tmp_
     assert [row["t"].timestamp() for row in rows] == [3, 5, 7, 11]
 
 
-@pytest.mark.proves("Windows: driven by another stream, each as long as it says")
 def test_nothing_is_told_before_the_aggregated_input_has_come_to_the_end_of_the_window(
     tmp_path: Path,
 ) -> None:
@@ -327,7 +319,6 @@ def test_nothing_is_told_before_the_aggregated_input_has_come_to_the_end_of_the_
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Windows: driven by another stream, each as long as it says")
 def test_windows_that_cannot_be_are_dead_letters(tmp_path: Path) -> None:
     def at(second: int, start: Any, end: Any) -> tuple[str | None, dict[str, Any]]:
         return ("markers", {"at": second * S, "start": start, "end": end, "obsolete": None})
@@ -345,7 +336,6 @@ def test_windows_that_cannot_be_are_dead_letters(tmp_path: Path) -> None:
     assert len(rows) == 1
 
 
-@pytest.mark.proves("Windows: driven by another stream, each as long as it says")
 def test_windows_are_expressions_over_the_anchor_or_a_function_of_whole_tables(tmp_path: Path) -> None:
     def create(anchors: pa.Table) -> pa.Table:
         if any(long < 0 for long in anchors["long"].to_pylist()):
@@ -386,7 +376,6 @@ def test_keys_of_both_inputs_are_one_where_they_are_equal_and_else_refused(tmp_p
         op.flush()
 
 
-@pytest.mark.proves("Windows: driven by another stream, before and after other operators")
 def test_windows_around_anchors_stand_before_and_behind_other_operators(tmp_path: Path) -> None:
     counts = wr.Aggregate(
         event_time="at",

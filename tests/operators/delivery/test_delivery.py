@@ -24,7 +24,6 @@ def delivery(policy: Any, **options: Any) -> wr.Delivery:
     return wr.Delivery(event_time="t", policy=policy, max_ahead=wr.forever, **options)
 
 
-@pytest.mark.proves("Operators: delivery policies, which skip the same messages when a step is done again")
 def test_the_latest_of_each_key_is_passed_on_and_the_others_were_heard(tmp_path: Path) -> None:
     some = [{"k": "a", "t": 5 * S, "x": 1}, {"k": "a", "t": 1 * S, "x": 2}, {"k": "b", "t": 2 * S, "x": 1}]
     with TestDriver(delivery(wr.deliver.latest(), by="k"), tmp_path) as driver:
@@ -39,7 +38,6 @@ def test_the_latest_of_each_key_is_passed_on_and_the_others_were_heard(tmp_path:
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Operators: delivery policies, which skip the same messages when a step is done again")
 def test_what_is_too_old_when_the_step_is_made_is_skipped_to_the_microsecond(tmp_path: Path) -> None:
     with TestDriver(delivery(wr.deliver.within("2 seconds")), tmp_path, clock=ManualClock(10 * S)) as driver:
         driver.feed([{"t": 8 * S, "x": 1}, {"t": 8 * S - 1, "x": 2}])
@@ -64,7 +62,6 @@ def test_what_is_guaranteed_always_passes_and_fills_places(n: int, wanted: list[
         driver.check(dead_letters=True)
 
 
-@pytest.mark.proves("Operators: delivery policies, before any input of any other operator")
 def test_a_delivery_stands_before_one_input_of_a_join(tmp_path: Path) -> None:
     quotes = delivery(wr.deliver.latest(), by="k", input="everything", name="quotes")
     joined = wr.Join(
@@ -154,7 +151,6 @@ def test_who_counts_what_nobody_marked_is_told_how_to_mark_it(tmp_path: Path) ->
         op.add_messages(SOME)
 
 
-@pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
 @pytest.mark.parametrize(("policy", "wanted"), TAKEN, ids=lambda value: repr(value)[:40])
 def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
     policy: Any, wanted: dict[str, list[int]], tmp_path: Path
@@ -192,9 +188,6 @@ def test_a_window_around_each_message_is_of_those_that_its_policy_lets_pass(
         assert found == wanted
 
 
-@pytest.mark.proves(
-    "Operators: delivery policies: one message of a key in an interval, remembered through restarts"
-)
 def test_a_throttle_remembers_when_it_took_one_until_the_interval_is_over(tmp_path: Path) -> None:
     definition = totals(
         deliver=wr.deliver.throttle("5 seconds"), window=wr.global_window(), retention=wr.forever
@@ -212,7 +205,6 @@ def test_a_throttle_remembers_when_it_took_one_until_the_interval_is_over(tmp_pa
         assert (a.values["x"], b.values["x"]) == ([0, 3], [2, 5])
 
 
-@pytest.mark.proves("Operators: delivery policies: what was skipped as a table with its reason")
 def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_path: Path) -> None:
     definition = totals(deliver=wr.deliver.latest(record="dead_letters"), input="readings")
     with TestDriver(definition, tmp_path) as driver:
@@ -226,9 +218,6 @@ def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_pat
         assert driver.op.counters["dead.skipped"] == driver.op.counters["skipped"] == 3
 
 
-@pytest.mark.proves(
-    "Operators: delivery policies: what was skipped as a stream, counted in each window behind it"
-)
 def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path: Path) -> None:
     newest = delivery(wr.deliver.newest(2), by="k", mark="skipped")
     means = wr.Aggregate(
@@ -253,7 +242,6 @@ def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path:
         assert sorted(panes) == [("a", 4.0, 3), ("a", 11.0, 0), ("b", 5.0, 0)]
 
 
-@pytest.mark.proves("Operators: delivery policies: what an aggregate skips, counted in its own windows")
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
 def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_path: Path) -> None:
     """`a` is heard at 1, 2, 3, 4 and 11 s, of which the newest two are taken; `b` at 5 s."""
@@ -370,7 +358,6 @@ def test_a_mark_stands_beside_no_column_and_no_other_place_for_what_is_skipped(t
         op.add_messages(pa.table({"t": [0], "skipped": [True]}))
 
 
-@pytest.mark.proves("Operators: delivery policies: `add_message` returns when its commit is there")
 def test_a_synchronous_input_is_committed_and_told_before_the_call_returns(tmp_path: Path) -> None:
     told = wr.sinks.memory()
     definition = totals(deliver=wr.deliver.synchronous(), emit=wr.Emit(early=wr.every_batch))
@@ -380,7 +367,6 @@ def test_a_synchronous_input_is_committed_and_told_before_the_call_returns(tmp_p
             assert len(told.panes) >= n
 
 
-@pytest.mark.proves("Operators: delivery policies, on every input of every operator, `deliver=`")
 def test_both_inputs_of_windows_that_another_stream_drives_have_policies_of_their_own(tmp_path: Path) -> None:
     """The source and the window delivery policy of \\psi."""
     definition = wr.Over(

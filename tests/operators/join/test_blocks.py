@@ -85,7 +85,6 @@ def tables(case: JoinCase, drawn: Sequence[dict[str, Any]], first: int) -> dict[
     }  # fmt: skip
 
 
-@pytest.mark.proves("Joins: state of former versions goes on as it was, a value for each message")
 @given(case=cases(rows=False), steps=st.lists(STEPS, min_size=3, max_size=12))
 @examples(15, deep=3_000)
 def test_columns_tell_and_keep_what_a_value_for_each_message_does(

@@ -59,7 +59,6 @@ def test_many_small_steps_leave_few_values_behind(how: str) -> None:
     assert most < 3 * FAN
 
 
-@pytest.mark.proves("Joins: large windows keep messages in columns by their keys")
 @pytest.mark.parametrize("how", ["left", "semi"])
 def test_a_commit_into_a_large_window_reads_what_it_touches(how: str) -> None:
     form, read = large(how), []

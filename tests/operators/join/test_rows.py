@@ -70,7 +70,6 @@ def test_messages_that_their_own_step_pushes_out_are_not_filed(how: str) -> None
     assert job.end() == []
 
 
-@pytest.mark.proves("Joins: windows of rows cost what they keep, not what came")
 @pytest.mark.parametrize("per", ["key", "input"])
 @pytest.mark.parametrize("scale", ["small", "large"])
 def test_messages_of_one_input_at_once_are_as_those_that_come_one_by_one(per: str, scale: str) -> None:

@@ -63,10 +63,6 @@ def pairs(op: Any) -> list[tuple[str | None, int | None, str]]:
     return [(row["page"], row.values.get("item"), row.timing.value) for row in rows]
 
 
-@pytest.mark.proves(
-    "Joins: in common sessions of both inputs, and in sessions of one (session join window operator)",
-    "Queries: windows and messages of a range, by session key, join keys, both or neither",
-)
 def test_sessions_of_a_join_and_their_messages_are_found_by_session_key_and_without(tmp_path: Path) -> None:
     with visits().open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages(
@@ -95,7 +91,6 @@ def test_sessions_of_a_join_and_their_messages_are_found_by_session_key_and_with
             assert [row["user"] for row in table] == ["a", "b", "a"]
 
 
-@pytest.mark.proves("Lateness and retention: sessions of a join go with their messages")
 def test_messages_go_with_their_session_however_long_it_was(tmp_path: Path) -> None:
     with visits().open(str(tmp_path), clock=ManualClock()) as op:
         for second in range(0, 100, 10):
@@ -113,7 +108,6 @@ def test_messages_go_with_their_session_however_long_it_was(tmp_path: Path) -> N
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
 
 
-@pytest.mark.proves("Joins: sessions with gaps of the messages' own, common ones and those of one input")
 @pytest.mark.parametrize("common", [True, False])
 def test_each_message_holds_its_session_open_for_as_long_as_it_says(common: bool, tmp_path: Path) -> None:
     window = wr.session(wr.col("gap") * S)
@@ -158,9 +152,6 @@ def test_a_gap_that_no_message_can_have_is_refused_with_its_type(tmp_path: Path)
             op.add_message(buy(0), "buys")
 
 
-@pytest.mark.proves(
-    "Lateness and retention: sessions of joins by size: the oldest go, of a key or of all, with all that they hold"
-)
 @pytest.mark.parametrize(
     ("size", "common", "per"),
     [
@@ -315,7 +306,6 @@ def _noting(scan: Any, read: list[int], side: int) -> Any:
     return noted
 
 
-@pytest.mark.proves("Joins: over sessions, bounded by `within`, in a chain")
 def test_an_aggregate_follows_a_join_over_sessions_whose_pairs_are_bounded(tmp_path: Path) -> None:
     totals = wr.Aggregate(
         by="user",
@@ -358,9 +348,6 @@ def test_an_aggregate_follows_a_join_over_sessions_whose_pairs_are_bounded(tmp_p
         ({"left": wr.Input("clicks", event_time="t", window=wr.session("5 s"))}, BadWindow, "together"),
     ],
 )  # fmt: skip
-@pytest.mark.proves(
-    "Joins: over sessions without the session key, and what else does not go with them, refused with what to do"
-)
 def test_what_does_not_go_with_sessions_is_refused_with_what_to_do(
     changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:

@@ -31,7 +31,6 @@ def shipment(id: int, cost: int, clock: str) -> dict[str, Any]:
 ORDERS = {"event_time": "time", "join_keys": "id", "max_ahead": wr.forever}
 
 
-@pytest.mark.proves("Joins: a join window by itself, for joins of one's own")
 def test_the_windowed_join_of_the_samza_design_is_written_on_two_join_windows(tmp_path: Any) -> None:
     """`Shipments JOIN Orders OVER (ORDER BY time RANGE '2' min PRECEDING) ON Orders.id = Shipments.id`."""
     orders = wr.JoinWindow(
@@ -91,10 +90,6 @@ def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
     ]
 
 
-@pytest.mark.proves(
-    "Emission: of a join window at once by default, early and late",
-    "Windows: of a join: a message is told in its first window only, and all of its windows hold it",
-)
 def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
@@ -111,7 +106,6 @@ def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_
         assert told(op) == [(7, "LATE", (2, 6))]
 
 
-@pytest.mark.proves("Emission: messages of a join window early, when it is full and late, each once")
 def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_late_by_its_period(
     tmp_path: Any,
 ) -> None:
@@ -136,10 +130,6 @@ def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_l
         assert told(op) == [(9, "LATE", (0, 10))]
 
 
-@pytest.mark.proves(
-    "Joins: sessions of one input for joins of one's own (session join window operator)",
-    "Queries: windows and messages of a range, by session key, join keys, both or neither",
-)
 def test_a_session_tells_what_none_of_its_parts_has_told(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         by="user",
@@ -197,7 +187,6 @@ def test_a_window_of_messages_tells_its_newest_and_lets_go_of_the_oldest(tmp_pat
         assert [m.payload["n"] for m in op.get_messages(key=4)] == [4]
 
 
-@pytest.mark.proves("Queries: kept messages lie by join keys (keyed message store)")
 def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
@@ -234,10 +223,6 @@ def test_windows_are_asked_for_without_a_look_at_what_they_have_to_tell(
         assert len(op.get_messages(key="a")) == 3
 
 
-@pytest.mark.proves(
-    "Windows: of a join: sessions by messages of others (SAMZA-552's tuple session)",
-    "Queries: windows and messages of a range, by session key, join keys, both or neither",
-)
 def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_have_come(
     tmp_path: Any,
 ) -> None:
@@ -279,9 +264,6 @@ def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_ha
         assert [m.payload["n"] for m in op.get_messages(key="a")] == [8]
 
 
-@pytest.mark.proves(
-    "Lateness and retention: join windows by size: the oldest go, of a key or of all, with what they have still to tell"
-)
 @pytest.mark.parametrize(
     ("window", "size", "kept"),
     [
@@ -361,7 +343,6 @@ def test_a_message_with_a_column_that_rows_have_too_is_a_dead_letter(tmp_path: A
         assert [(one.reason, "rename it" in one.detail) for one in op.dead_letters()] == [("malformed", True)]
 
 
-@pytest.mark.proves("Windows: several operators in a chain (window propagation)")
 def test_messages_go_on_to_the_next_operator_when_they_are_told(tmp_path: Any) -> None:
     first = wr.JoinWindow(
         event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", emit=wr.Emit(early=wr.never)

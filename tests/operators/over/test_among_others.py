@@ -57,7 +57,6 @@ CHAINS: dict[str, Any] = {
 }
 
 
-@pytest.mark.proves("Windows: around each message, before and after other operators")
 @pytest.mark.parametrize("name", CHAINS)
 def test_windows_around_messages_before_and_after_others(name: str, tmp_path: Path) -> None:
     with TestDriver(CHAINS[name](), tmp_path, clock=ManualClock()) as driver:
@@ -71,9 +70,6 @@ def test_windows_around_messages_before_and_after_others(name: str, tmp_path: Pa
         assert {letter.reason for letter in expected.dead_letters} <= {"too_late"}
 
 
-@pytest.mark.proves(
-    "Windows: around each message, corrected, before an aggregate that takes back what it counted"
-)
 def test_an_aggregate_behind_windows_that_are_corrected_comes_to_what_messages_in_order_give(
     tmp_path: Path,
 ) -> None:
@@ -165,7 +161,6 @@ def test_messages_are_kept_for_queries_as_long_as_is_said_and_no_shorter_than_wi
         near(retention="-1 s")
 
 
-@pytest.mark.proves("Queries: a row of a window around a message explained by the positions of its messages")
 def test_a_row_is_explained_by_the_messages_in_its_windows(tmp_path: Path) -> None:
     two = wr.collect_list("x").over(wr.rows_between(-3, -2, partial="emit"))
     definition = near(agg={"near": wr.collect_list("x"), "two": two}, ttl="1 hour", retention="2 hours")

@@ -57,7 +57,6 @@ def told(folder: Path, over: wr.Over, times: list[int], *, drain: bool = False) 
     return found
 
 
-@pytest.mark.proves("Windows: around each message, corrected when something comes late, by mode")
 @pytest.mark.parametrize(
     ("frame", "corrected"), [(("-2 s", 0), "24 234"), (wr.rows_between(-1, 0, partial="emit"), "24 34")]
 )
@@ -158,7 +157,6 @@ def readings(n: int) -> pa.Table:
     )
 
 
-@pytest.mark.proves("Windows: around each message, the ledger of corrected rows is the rows in order")
 @pytest.mark.parametrize("early", [wr.never, wr.every_batch])
 def test_the_ledger_of_corrected_rows_is_the_rows_of_the_same_messages_in_order(
     early: Any, tmp_path: Path

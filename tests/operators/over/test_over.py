@@ -95,10 +95,6 @@ INDEX = {
 }
 
 
-@pytest.mark.proves(
-    "Windows: around each message, by index and by time, past and future, open and closed ends",
-    "Windows: around each message: the row has the time of the message, wherever its window lies",
-)
 @pytest.mark.parametrize("name", INDEX)
 def test_a_window_by_index_is_told_when_it_is_whole(name: str, tmp_path: Path) -> None:
     frame, wanted = INDEX[name]
@@ -130,9 +126,6 @@ TIME = {
 
 
 @pytest.mark.parametrize("name", TIME)
-@pytest.mark.proves(
-    "Windows: around each message, by time: a row for every message, whatever is in its window"
-)
 def test_a_window_by_time_is_told_of_every_message(name: str, tmp_path: Path) -> None:
     frame, wanted = TIME[name]
     assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
@@ -147,7 +140,6 @@ def test_messages_of_one_moment_are_in_each_others_windows_by_time_and_in_order_
     assert windows(tmp_path / "b", (-1, 0), times) == {1: [0, 1], 2: [1, 2]}
 
 
-@pytest.mark.proves("Windows: around each message, ahead of it, told when all of them can be there")
 def test_windows_wait_until_the_watermark_is_past_their_end(tmp_path: Path) -> None:
     def some(name: str, frame: Any, times: list[int]) -> list[int]:
         return sorted(windows(tmp_path / name, frame, [t * S for t in times], drain=False))
@@ -176,14 +168,12 @@ STATISTICS = {
 }
 
 
-@pytest.mark.proves("Windows: statistics around each message, and running ones")
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_over_the_last_messages_and_over_all_so_far(name: str, tmp_path: Path) -> None:
     aggregation, wanted = STATISTICS[name]
     assert values(tmp_path, aggregation, list(range(7))) == pytest.approx(wanted)
 
 
-@pytest.mark.proves("Windows: frames of time without a beginning, in which messages of one time all count")
 def test_what_has_no_first_time_counts_all_of_the_same_time_as_sql_does(tmp_path: Path) -> None:
     """`SUM(x) OVER (ORDER BY t)`: its default frame is RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW."""
     agg = {"all": wr.sum("x").over(wr.range_between(wr.unbounded, 0)), "so_far": wr.sum("x").over()}
@@ -293,7 +283,6 @@ def slope(messages: pa.Table) -> float:
     return (x[-1] - x[0]) / (t[-1] - t[0]) * S
 
 
-@pytest.mark.proves("Windows: functions of the messages around each, with their times and places")
 def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(tmp_path: Path) -> None:
     over = wr.Over(event_time="t", agg={"slope": slope().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
     messages = [{"t": t * S, "x": float(t * t)} for t in (0, 1, 3, 4)]
@@ -304,9 +293,6 @@ def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(
     ]  # with the time of its message
 
 
-@pytest.mark.proves(
-    "Windows: around each message, by index: none, a part or null where a window is not whole"
-)
 def test_messages_without_a_whole_window_are_counted(tmp_path: Path) -> None:
     over = wr.Over(event_time="t", agg={"n": wr.count().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
     with over.open(str(tmp_path)) as op:
@@ -363,7 +349,6 @@ def test_definitions_that_cannot_be_are_refused_with_the_remedy(name: str) -> No
         wr.Over(**{"event_time": "t", **options})
 
 
-@pytest.mark.proves("Windows: statistics around each message, and running ones")
 @pytest.mark.parametrize(
     "options", [{}, {"by": "k", "retention": wr.forever}], ids=["one line", "all that came"]
 )
@@ -465,7 +450,6 @@ def arriving(tmp_path: Path, frame: Any, times: list[int], **options: Any) -> li
     return found
 
 
-@pytest.mark.proves("Windows: around each message, by index, in the order of arrival")
 def test_messages_may_count_as_they_come_however_late(tmp_path: Path) -> None:
     frame = wr.rows_between(-1, 0, order="position", partial="emit")
     assert arriving(tmp_path / "past", frame, [5, 90, 1, 60]) == [

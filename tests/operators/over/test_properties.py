@@ -76,9 +76,6 @@ AGGREGATES = [
 ]
 
 
-@pytest.mark.proves(
-    "Windows: around each message, the same rows however messages are cut, and those of polars"
-)
 @pytest.mark.parametrize(
     ("frame", "period", "offset", "closed"),
     [

@@ -110,7 +110,6 @@ FRAMES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.proves("Windows: around each message, long ones by slices")
 @pytest.mark.parametrize("name", FRAMES)
 def test_long_windows_are_the_same_by_slices_as_by_messages(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

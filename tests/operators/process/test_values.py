@@ -130,7 +130,6 @@ def test_a_timer_that_cannot_be_is_the_dead_letter_of_its_message(of: Any, at: A
     assert rows == [] and len(why) == (0 if (of, at) == ("event", 5) else 2)
 
 
-@pytest.mark.proves("Operators: a timer that nothing would answer is said where it is set")
 @pytest.mark.parametrize("of", ["event", "now"])
 def test_a_timer_without_an_on_timer_is_a_dead_letter_where_it_is_set(of: Any) -> None:
     def call(state: Any, timers: Any) -> dict[str, str]:
