@@ -1,4 +1,4 @@
-"""The page of every public name, written from signatures and docstrings."""
+"""docs/reference/api: a page for each public class, and one for each group of functions, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import windrow as wr
 from windrow import testing
 from windrow.runners.state import State
 
-HEAD = """# Every public name
+FOLDER = "reference/api"
+WRITTEN = "<!-- Written by `make pages` from signatures and docstrings. -->"
+HEAD = f"""# Every public name
 
-<!-- Written by `make pages` from signatures and docstrings. -->
+{WRITTEN}
 
-`import windrow as wr`. What `help(wr.avg)` says, in one page. Durations are text such as `"10 seconds"`, or a `timedelta`;
-moments are aware datetimes, or microseconds since the epoch. Codes in brackets are [errors](errors.md).
+`import windrow as wr`. A page says what `help(wr.avg)` says. Durations are text such as `"10 seconds"`, or a `timedelta`;
+moments are aware datetimes, or microseconds since the epoch. Codes in brackets are [errors](../errors.md).
 """
 #: The names of `windrow`, in the order of the page. A test sees to it that none is missing.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -216,37 +220,107 @@ def entry(title: str, call: str, what: Any, level: int) -> str:
     return f"\n{'#' * level} {title}\n\n{shown}{said}\n"
 
 
-def entries(prefix: str, name: str, what: Any) -> Iterator[str]:
-    """A name, and the methods that users call."""
+def entries(prefix: str, name: str, what: Any, level: int = 2) -> str:
+    """Show a name, and the methods that users call."""
     dotted = f"{prefix}.{name}"
     called = isinstance(what, type) or inspect.isroutine(what)
-    yield entry(dotted, signature(dotted, what) if called else dotted, what, 3)
-    for method in METHODS.get(name, ()):
-        yield entry(
-            f"{name}.{method}", signature(f".{method}", getattr(what, method)), getattr(what, method), 4
-        )
-
-
-def page() -> str:
-    text = [HEAD]
-    for group, names in GROUPS.items():
-        text.append(f"\n## {group}\n")
-        for name in names:
-            text += entries("wr", name, getattr(wr, name))
-        if group == "Operators":
-            text += opened()
-        if group == "Reading":
-            text.append("\n### A state\n\nWhat `wr.read_state` gives.\n")
-            text += methods_of(State, "state")
-    for group, (module, names) in MODULES.items():
-        text.append(f"\n## {group}\n")
-        for name in names:
-            text += entries(f"wr.{module.__name__.rpartition('.')[2]}", name, getattr(module, name))
-    text.append(
-        "\n## For tests of jobs\n\nFrom `windrow.testing`; [how to use them](../howto/testing-a-job.md).\n"
+    methods = (
+        entry(f"{name}.{m}", signature(f".{m}", getattr(what, m)), getattr(what, m), level + 1)
+        for m in METHODS.get(name, ())
     )
-    for name in TESTING:
-        text += entries("windrow.testing", name, getattr(testing, name))
+    return entry(dotted, signature(dotted, what) if called else dotted, what, level) + "".join(methods)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of names: the prefix that users type, its names, and an introduction."""
+
+    title: str
+    prefix: str
+    module: Any
+    names: tuple[str, ...]
+    note: str = ""
+
+
+def groups() -> list[Section]:
+    """List all groups of names, in the order of the index."""
+    tests = "From `windrow.testing`; [how to use them](../../howto/testing-a-job.md)."
+    return [
+        *(Section(title, "wr", wr, names) for title, names in GROUPS.items()),
+        *(
+            Section(title, f"wr.{module.__name__.rpartition('.')[2]}", module, names)
+            for title, (module, names) in MODULES.items()
+        ),
+        Section("For tests of jobs", "windrow.testing", testing, TESTING, tests),
+    ]
+
+
+def has_page(what: Any) -> bool:
+    """True for classes that users make or hold, which have pages of their own."""
+    return isinstance(what, type) and not issubclass(what, enum.Enum | BaseException)
+
+
+def slug(title: str) -> str:
+    """Turn a title into the name of a page."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def anchor(title: str) -> str:
+    """Turn a heading into what a link to it names."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def first_sentence(what: Any) -> str:
+    """Give the first sentence of a docstring."""
+    paragraph = " ".join((inspect.getdoc(what) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[.:]) (?=[A-Z])", paragraph)[0].replace("|", "\\|")
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """List the pages, by their paths below docs."""
+    written: dict[str, Callable[[], str]] = {f"{FOLDER}/README.md": index}
+    for group in groups():
+        if any(not has_page(getattr(group.module, name)) for name in group.names):
+            written[f"{FOLDER}/{slug(group.title)}.md"] = partial(group_page, group)
+        for name in group.names:
+            if has_page(getattr(group.module, name)):
+                written[f"{FOLDER}/{name}.md"] = partial(class_page, group, name)
+    for title, note, kind, name in handles():
+        written[f"{FOLDER}/{slug(title)}.md"] = partial(handle_page, title, note, kind, name)
+    return written
+
+
+def group_page(group: Section) -> str:
+    """Write the page of the functions and values of a group."""
+    shown = (name for name in group.names if not has_page(getattr(group.module, name)))
+    text = [f"# {group.title}\n\n{WRITTEN}\n", f"\n{group.note}\n" if group.note else ""]
+    return "".join(text) + "".join(entries(group.prefix, n, getattr(group.module, n)) for n in shown)
+
+
+def class_page(group: Section, name: str) -> str:
+    """Write the page of a class."""
+    text = entries(group.prefix, name, getattr(group.module, name), level=1)
+    title, _, rest = text.lstrip("\n").partition("\n")
+    return f"{title}\n\n{WRITTEN}\n{rest}"
+
+
+def handle_page(title: str, note: str, kind: type, name: str) -> str:
+    """Write the page of an object that a call returns."""
+    return f"# {title}\n\n{WRITTEN}\n\n{note}\n" + "".join(methods_of(kind, name))
+
+
+def index() -> str:
+    """Write the page that lists every name with its first sentence."""
+    text = [HEAD]
+    for group in groups():
+        text.append(f"\n## {group.title}\n\n| name | |\n|---|---|\n")
+        for name in group.names:
+            what = getattr(group.module, name)
+            dotted = f"{group.prefix}.{name}"
+            target = f"{name}.md" if has_page(what) else f"{slug(group.title)}.md#{anchor(dotted)}"
+            text.append(f"| [`{dotted}`]({target}) | {first_sentence(what)} |\n")
+    text.append("\n## What calls return\n\n| object | |\n|---|---|\n")
+    text += [f"| [{title}]({slug(title)}.md) | {note} |\n" for title, note, _, _ in handles()]
     return "".join(text)
 
 
@@ -262,21 +336,32 @@ def methods_of(kind: type, title: str) -> Iterator[str]:
             if isinstance(inspect.getattr_static(kind, name), property)
             else signature(f".{name}", what)
         )
-        yield entry(f"{title}.{name}", call, what, 4)
+        yield entry(f"{title}.{name}", call, what, 2)
 
 
-def opened() -> Iterator[str]:
-    """What the verbs of a definition give."""
+def handles() -> list[tuple[str, str, type, str]]:
+    """List the objects that calls return: title, introduction, class, and the variable that examples use."""
     from windrow.runners.embedded import Embedded
     from windrow.runners.spark.query import WindowQuery
     from windrow.runners.spark.stream import WindowStreamWriter
 
-    yield "\n### An open operator\n\nWhat `open` gives. Of a join, messages and queries name their `input`.\n"
-    yield from methods_of(Embedded, "op")
-    yield "\n### A stream writer\n\nWhat `writeStream` gives; each verb gives the writer back.\n"
-    yield from methods_of(WindowStreamWriter, "writer")
-    yield "\n### A running query\n\nWhat `start` gives. What is not listed is as in Spark's `StreamingQuery`.\n"
-    yield from methods_of(WindowQuery, "query")
+    named = "Of an operator with several inputs, messages and queries name their `input`."
+    return [
+        ("An open operator", f"`open` returns it. {named}", Embedded, "op"),
+        (
+            "A stream writer",
+            "`writeStream` returns it; each verb returns the writer.",
+            WindowStreamWriter,
+            "writer",
+        ),
+        (
+            "A running query",
+            "`start` returns it. The rest is as in Spark's `StreamingQuery`.",
+            WindowQuery,
+            "query",
+        ),
+        ("A state", "`wr.read_state` returns it.", State, "state"),
+    ]
 
 
 def public() -> set[str]:

@@ -10,13 +10,14 @@ from tests.docs import api, pictures, references, statements
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "assets/watermark.svg": pictures.watermark_picture,
-    "reference/api.md": api.page,
     "reference/errors.md": references.errors_page,
     "reference/cli.md": references.commands_page,
+    **api.pages(),
     **statements.pages(),
 }
 
 if __name__ == "__main__":
-    (DOCS / statements.FOLDER).mkdir(exist_ok=True)
+    for folder in (api.FOLDER, statements.FOLDER):
+        (DOCS / folder).mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")

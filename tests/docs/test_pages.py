@@ -31,6 +31,12 @@ def test_every_line_of_the_features_links_to_one_test() -> None:
         assert len(re.findall(r"\]\(\.\./tests/\S+\.py#test_\w+\)", line)) == 1, line
 
 
+@pytest.mark.parametrize("folder", [api.FOLDER, statements.FOLDER])
+def test_a_folder_of_written_pages_has_no_other(folder: str) -> None:
+    written = {name for name in pages.PAGES if name.startswith(f"{folder}/")}
+    assert written == {page.relative_to(pages.DOCS).as_posix() for page in (pages.DOCS / folder).iterdir()}
+
+
 @pytest.mark.parametrize("kind", references.kinds()[1:], ids=lambda kind: kind.code)
 def test_every_error_says_what_it_means_and_what_to_do(kind: type) -> None:
     assert all(references.meaning(kind))
