@@ -56,7 +56,7 @@ def aggregate(side: str) -> wr.Aggregate:
         "every_batch": {"emit": wr.Emit(early=wr.every_batch)},
         "Emit.update()": {"emit": wr.Emit.update()},
         "any_of": {"emit": wr.Emit(early=wr.any_of(wr.every(50), wr.every("10 seconds")))},
-        "after": {"emit": wr.Emit(early=wr.after("10 seconds"))},
+        "after": {"emit": wr.Emit(early=wr.delay("10 seconds"))},
         "when": {"emit": wr.Emit(early=wr.when(wr.col("n") >= 50))},
     }
     return wr.Aggregate(**(settings | more.get(side, {})))

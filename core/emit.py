@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.errors import BadTrigger
 from windrow.core.expressions import Expr
+from windrow.core.relations import Relation
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration, duration_us, show_duration
 
@@ -70,13 +71,13 @@ class EveryPeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class Delay:
     """A pane when `now` is so much past that of the first message of a (key, window) which no pane has told."""
 
     delay_us: int
 
     def __repr__(self) -> str:
-        return call("after", show_duration(self.delay_us))
+        return call("delay", show_duration(self.delay_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class PastEnd:
         return "wr.past_end"
 
 
-Trigger: TypeAlias = Never | EveryBatch | EveryCount | EveryPeriod | After | When | PastEnd | AnyOf | AllOf
+Trigger: TypeAlias = Never | EveryBatch | EveryCount | EveryPeriod | Delay | When | PastEnd | AnyOf | AllOf
 
 never = Never()
 every_batch = EveryBatch()
@@ -142,7 +143,7 @@ def leaves(trigger: Trigger) -> Iterator[Trigger]:
 
 def by_time(trigger: Trigger) -> bool:
     """True if it may fire because time passes."""
-    return any(isinstance(leaf, (EveryPeriod, After, PastEnd)) for leaf in leaves(trigger))
+    return any(isinstance(leaf, (EveryPeriod, Delay, PastEnd)) for leaf in leaves(trigger))
 
 
 def by_step(trigger: Trigger) -> bool:
@@ -236,21 +237,21 @@ def every(
     return EveryPeriod(period_us, always, event_time)
 
 
-def after(delay: Duration) -> After:
+def delay(age: Duration) -> Delay:
     """A trigger by the age of what is new: so long after the first message that no pane has told.
 
-    delay: by how much `now` has to be past that of the step which took this message; each (key, window) has its own time,
+    age: by how much `now` has to be past that of the step which took this message; each (key, window) has its own time,
         where `wr.every("10 seconds")` has one grid for all
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is not positive, `BadDuration` (WR101).
 
-    >>> after("10 seconds")
-    wr.after('10 seconds')
+    >>> delay("10 seconds")
+    wr.delay('10 seconds')
     """
-    delay_us = duration_us(delay, "trigger delay")
+    delay_us = duration_us(age, "trigger delay")
     if delay_us <= 0:
-        raise BadTrigger(f"wr.after({delay!r}): use a delay of more than 0, e.g. wr.after('10 seconds')")
-    return After(delay_us)
+        raise BadTrigger(f"wr.delay({age!r}): use a delay of more than 0, e.g. wr.delay('10 seconds')")
+    return Delay(delay_us)
 
 
 def when(condition: pc.Expression) -> When:
@@ -288,7 +289,7 @@ def all_of(*triggers: Trigger) -> AllOf:
     """A trigger that fires at a moment at which several do.
 
     triggers: two or more. With a period among them the moments are its ends: `wr.all_of(wr.every(100), wr.every("10 seconds"))`
-        fires at a multiple of 10 seconds where 100 messages or more are new; with `wr.after` from its time on
+        fires at a multiple of 10 seconds where 100 messages or more are new; with `wr.delay` from its time on
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where there are fewer, one is `wr.never`, or `always=True`.
 
@@ -313,8 +314,13 @@ def _several(triggers: tuple[Trigger, ...], name: str) -> tuple[Trigger, ...]:
 
 
 def _trigger(value: Any, name: str) -> Trigger:
-    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod, After, When, PastEnd, AnyOf, AllOf)):
+    if isinstance(value, (Never, EveryBatch, EveryCount, EveryPeriod, Delay, When, PastEnd, AnyOf, AllOf)):
         return value
+    if isinstance(value, Relation):
+        raise BadTrigger(
+            f"Emit({name}={value!r}): wr.{value.operator} compares times in a rule; a trigger that waits is wr.delay('10 "
+            "seconds')"
+        )
     raise BadTrigger(
         f"Emit({name}={value!r}): use wr.every('10 seconds'), wr.every(100), wr.every_batch or wr.never"
     )
@@ -325,7 +331,7 @@ class Emit:
     """When results are told: before a window ends, when it does, and after; and what a pane says about the one before.
 
     early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`,
-        `wr.after(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
+        `wr.delay(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
     late: the same for messages that come after (default every 10 seconds of `now`); `wr.past_end` too
     on_time: one pane when it does, for every window that holds a message (default True)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
@@ -374,7 +380,7 @@ class Emit:
     @property
     def periods(self) -> frozenset[int] | None:
         """The periods of `now` that something waits for, in microseconds; None where something may be due at any time."""
-        if any(isinstance(t, After) for t in self.leaves):
+        if any(isinstance(t, Delay) for t in self.leaves):
             return None
         return frozenset(t.period_us for t in self.leaves if isinstance(t, EveryPeriod) and not t.event_time)
 

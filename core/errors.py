@@ -202,6 +202,24 @@ class UnknownOption(ConfigurationError, TypeError):
     code = "WR117"
 
 
+class BadRelation(ConfigurationError):
+    """A temporal operator with distances that it does not take, or with something that it cannot compare.
+
+    Remedy: Name the other pattern first, then the distances: `wr.after("fire", 0, "10 seconds")`.
+    """
+
+    code = "WR118"
+
+
+class BadRule(ConfigurationError):
+    """A rule that cannot be true, names what is not there, or would keep its messages without end.
+
+    Remedy: Read the message: it names rule, pattern and what contradicts or is missing. `rules.plan()` shows the rest.
+    """
+
+    code = "WR119"
+
+
 class StateError(WindrowError):
     """Persisted state cannot be used as asked.
 

@@ -9,6 +9,7 @@ from typing import Any
 from windrow.core import check
 from windrow.core.deliver import Policy, policy_of
 from windrow.core.errors import (
+    BadDuration,
     BadWindow,
     ConfigurationError,
 )
@@ -23,9 +24,51 @@ from windrow.core.policy import (
 )
 from windrow.core.positions import Positions
 from windrow.core.show import Raw, call
-from windrow.core.time import Duration, TimeUnit
+from windrow.core.time import TIME_UNITS, Duration, TimeUnit, duration_us, show_duration
 from windrow.core.windows import Hopping, JoinWindowSpec
 from windrow.core.zones import check_zone
+
+#: The column of the recorded `now` of an input without event time.
+STAMPED = "__time"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Both ends of the messages of an input: event time and a duration, an end, or a start."""
+
+    duration: str | None = None
+    duration_unit: TimeUnit | None = None
+    start: str | None = None
+    end: str | None = None
+    longest_us: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that hold the other end, one or none."""
+        return tuple(c for c in (self.duration, self.start, self.end) if c is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """How long the messages of an input are kept for rules; `us` None: `wr.forever`.
+
+    kind: "exactly"; "at_least": the greater of this and the inferred one; "otherwise": where nothing is inferred
+    """
+
+    us: int | None
+    kind: str = "exactly"
+
+    def __repr__(self) -> str:
+        shown = Raw("wr.forever") if self.us is None else show_duration(self.us)
+        return repr(shown) if self.kind == "exactly" else call(self.kind, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Keys of the rows of a table, and the column that is true for a row that deletes; without key each message is a row."""
+
+    key: tuple[str, ...] | None
+    deleted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +90,55 @@ class Input:
     #: Its key columns, where they are called otherwise than those of its operator.
     by: tuple[str, ...] | None = None
     deliver: Policy | None = None
+    #: Of rules: None for points.
+    interval: Interval | None = None
+    expires: Expiry | None = None
+    #: Of a `wr.Table`.
+    facts: Facts | None = None
+
+    @property
+    def stamped(self) -> bool:
+        """True if its messages have the recorded `now` as their event time."""
+        return self.event_time == STAMPED
+
+    def refuse_rules(self, operator: str) -> None:
+        """Raise `ConfigurationError` where it has what only `wr.Rules` uses. operator: the one that has this input."""
+        interval = self.interval or Interval()
+        own = {
+            "wr.Table": self.facts,
+            "duration=": interval.duration,
+            "start=": interval.start,
+            "end=": interval.end,
+            "longest=": interval.longest_us,
+            "expires=": self.expires,
+            "event_time=None": self.stamped or None,
+        }
+        for option, value in own.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"input {self.name!r} of {operator} has {option}, which only wr.Rules takes: leave it out"
+                )
 
     def __repr__(self) -> str:
+        if self.facts is not None:
+            return call(
+                "Table",
+                self.name,
+                key=self.facts.key,
+                deleted=self.facts.deleted,
+                event_time=None if self.stamped else self.event_time,
+                by=self.by,
+                time_zone=self.time_zone,
+                event_time_unit=self.event_time_unit,
+                positions=self.positions,
+                where=None if self.where is None else Raw(self.where),
+            )
+        interval = self.interval or Interval()
+        longest = None if interval.longest_us is None else show_duration(interval.longest_us)
         return call(
             "Input",
             self.name,
-            event_time=self.event_time,
+            event_time=Raw("None") if self.stamped else self.event_time,
             by=self.by,
             window=self.window,
             watermark=None if self.watermark == bounded() else self.watermark,
@@ -63,6 +149,12 @@ class Input:
             event_time_unit=self.event_time_unit,
             where=None if self.where is None else Raw(self.where),
             deliver=self.deliver,
+            duration=interval.duration,
+            duration_unit=interval.duration_unit,
+            start=interval.start,
+            end=interval.end,
+            longest=longest,
+            expires=self.expires,
         )
 
     def _shown_ahead(self) -> Any:
@@ -72,7 +164,8 @@ class Input:
     @property
     def stream(self) -> Input:
         """What of it is of the stream itself, whichever operator takes it."""
-        return replace(self, window=None, by=None, where=None, deliver=None)
+        plain = replace(self, window=None, by=None, where=None, deliver=None)
+        return replace(plain, interval=None, expires=None)
 
     @property
     def asked(self) -> tuple[Expr, ...]:
@@ -89,7 +182,7 @@ class Input:
 def make_input(
     name: str,
     *,
-    event_time: str,
+    event_time: str | None,
     window: JoinWindowSpec | None,
     watermark: Duration | Watermark,
     time_zone: str | None,
@@ -100,9 +193,12 @@ def make_input(
     where: Expr | None,
     by: str | Sequence[str] | None,
     deliver: Policy | None,
+    interval: Interval | None = None,
+    expires: Duration | Expiry | Forever | None = None,
 ) -> Input:
     """Check what the user wrote of one input."""
-    check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
+    if event_time is not None:
+        check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.flag(static, "static")
     check_unit(event_time_unit)
     if time_zone is not None:
@@ -128,8 +224,136 @@ def make_input(
         raise ConfigurationError(
             f"deliver={policy!r} of input {name!r}, which is static=True: a table is taken whole"
         )
-    rest = (time_zone, ahead_us, positions, static, event_time_unit)
-    return Input(name, event_time, window, marked, *rest, where=where, by=keys, deliver=policy)
+    rest = (time_zone, ahead_us, positions, static, event_time_unit, event_time is None)
+    return Input(
+        name,
+        STAMPED if event_time is None else event_time,
+        window,
+        marked,
+        *rest,
+        where=where,
+        by=keys,
+        deliver=policy,
+        interval=interval,
+        expires=_expiry(expires),
+    )
+
+
+def make_interval(
+    name: str,
+    duration: str | None,
+    duration_unit: TimeUnit | None,
+    start: str | None,
+    end: str | None,
+    longest: Duration | None,
+) -> Interval | None:
+    """Check what the user wrote of the two ends of an input's messages; None for points."""
+    ends = {
+        option: column
+        for option, column in (("duration", duration), ("start", start), ("end", end))
+        if column is not None
+    }
+    for option, column in ends.items():
+        check.of_type(column, str, option, "name a column")
+    if len(ends) > 1:
+        shown = ", ".join(f"{option}={column!r}" for option, column in ends.items())
+        raise ConfigurationError(
+            f"input {name!r} has {shown}: event_time is one end, say the other in one way"
+        )
+    if duration is None and duration_unit is not None:
+        raise ConfigurationError(
+            f"duration_unit={duration_unit!r} of input {name!r} without duration=: leave it out"
+        )
+    if duration_unit is not None and duration_unit not in TIME_UNITS:
+        raise ConfigurationError(
+            f"duration_unit={duration_unit!r} of input {name!r}: use one of {', '.join(map(repr, TIME_UNITS))}"
+        )
+    longest_us = None if longest is None else duration_us(longest, "longest")
+    if longest_us is not None and not ends:
+        raise ConfigurationError(
+            f"longest={longest!r} of input {name!r}, whose messages are points: say duration=, start= or end=, or leave it out"
+        )
+    if longest_us is not None and longest_us <= 0:
+        raise BadDuration(f"longest={longest!r} of input {name!r}: use more than 0, e.g. '1 day'")
+    return Interval(duration, duration_unit, start, end, longest_us) if ends else None
+
+
+def at_least(expires: Duration) -> Expiry:
+    """An expiry for `wr.Input(expires=)`: the greater of this and what rules need.
+
+    expires: a duration, from the end of a message in event time
+
+    Raises `BadDuration` (WR101).
+
+    >>> at_least("30 minutes")
+    wr.at_least('30 minutes')
+    """
+    return Expiry(_expires_us(expires), "at_least")
+
+
+def otherwise(expires: Duration) -> Expiry:
+    """An expiry for `wr.Input(expires=)` where rules need messages without bound, and not else.
+
+    expires: a duration, from the end of a message in event time
+
+    Raises `BadDuration` (WR101).
+
+    >>> otherwise("30 minutes")
+    wr.otherwise('30 minutes')
+    """
+    return Expiry(_expires_us(expires), "otherwise")
+
+
+def _expiry(given: Duration | Expiry | Forever | None) -> Expiry | None:
+    if given is None or isinstance(given, Expiry):
+        return given
+    return Expiry(None) if isinstance(given, Forever) else Expiry(_expires_us(given))
+
+
+def _expires_us(given: Duration) -> int:
+    us = duration_us(given, "expires")
+    if us < 0:
+        raise BadDuration(f"expires {given!r} is negative: use '0 seconds' or more, or wr.forever")
+    return us
+
+
+def make_table(
+    name: str,
+    *,
+    key: str | Sequence[str] | None,
+    deleted: str | None,
+    event_time: str | None,
+    by: str | Sequence[str] | None,
+    time_zone: str | None,
+    event_time_unit: TimeUnit | None,
+    positions: Positions | None,
+    where: Expr | None,
+) -> Input:
+    """Check what the user wrote of a table of facts."""
+    keys = None if key is None else check.names(key, "key", "name a column, or several as key=('id', 'site')")
+    if deleted is not None:
+        check.of_type(
+            deleted, str, "deleted", "name a column that is true where a message deletes the row of its key"
+        )
+        if keys is None:
+            raise ConfigurationError(
+                f"deleted={deleted!r} of table {name!r} without key=: say whose row is deleted"
+            )
+    made = make_input(
+        name,
+        event_time=event_time,
+        window=None,
+        watermark="0 seconds",
+        time_zone=time_zone,
+        max_ahead=None,
+        positions=positions,
+        static=True,
+        event_time_unit=event_time_unit,
+        where=where,
+        by=by,
+        deliver=None,
+    )
+    return replace(made, facts=Facts(keys, deleted))
 
 
 def which(name: str | None, inputs: Sequence[Input], whose: str) -> str:

@@ -29,6 +29,17 @@ class Forever:
     def __repr__(self) -> str:
         return "wr.forever"
 
+    def __neg__(self) -> NegativeForever:
+        return NegativeForever()
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeForever:
+    """No bound in the past: `-wr.forever`, a distance of a temporal operator."""
+
+    def __repr__(self) -> str:
+        return "-wr.forever"
+
 
 forever = Forever()
 

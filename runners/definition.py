@@ -14,8 +14,8 @@ from windrow.core.clock import Clock
 from windrow.core.deliver import Policy
 from windrow.core.emit import Emit
 from windrow.core.expressions import Expression
+from windrow.core.inputs import Expiry, make_input, make_interval, make_table
 from windrow.core.inputs import Input as JoinInput
-from windrow.core.inputs import make_input
 from windrow.core.policy import (
     Forever,
     Retention,
@@ -36,6 +36,7 @@ from windrow.operators.join_window.definition import JoinWindowDefinition
 from windrow.operators.operator import Definition
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.process.definition import ProcessDefinition
+from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.steps.passing import filter_of
 from windrow.runners.verbs import Verbs
 
@@ -311,6 +312,9 @@ class Over(OverDefinition, Verbs): ...
 class JoinWindow(JoinWindowDefinition, Verbs): ...
 
 
+class Rules(RulesDefinition, Verbs): ...
+
+
 class CoGroup(CoGroupDefinition, Verbs): ...
 
 
@@ -392,7 +396,7 @@ class Join(JoinDefinition, Verbs):
 def Input(
     name: str,
     *,
-    event_time: str,
+    event_time: str | None,
     window: JoinWindowSpec | None = None,
     watermark: Duration | Watermark = "0 seconds",
     time_zone: str | None = None,
@@ -403,19 +407,30 @@ def Input(
     where: pc.Expression | None = None,
     by: str | Sequence[str] | None = None,
     deliver: Policy | None = None,
+    duration: str | None = None,
+    duration_unit: TimeUnit | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    longest: Duration | None = None,
+    expires: Duration | Expiry | Forever | None = None,
 ) -> JoinInput:
     """One input of an operator that has several: its event time; of a join, the window of it that the other side sees.
 
     name: tells it from the others
-    event_time: the column of event time
+    event_time: the column of event time; of wr.Rules None stamps with `now` of the commit
     window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows, or wr.session for sessions of its messages
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
     static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
         late, and it does not hold the watermark back; of a join
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
         watermark, finds no partner and is told nowhere
-    by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup
+    by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup and wr.Rules
     deliver: which messages of a step are taken, e.g. wr.deliver.latest(): as for `wr.Aggregate`
+    duration, duration_unit, end, start: of wr.Rules, the other end of an event: the column of how long it lasts (a duration, or a
+        number of "s", "ms", "us" or "ns"), in which it ends, or in which it started where `event_time` is its end
+    longest: of wr.Rules: a longer event is a dead letter
+    expires: of wr.Rules: how long past their end events are kept, in place of what rules need, or wr.at_least("1 hour"),
+        wr.otherwise("1 hour"), wr.forever
 
     Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
 
@@ -436,4 +451,48 @@ def Input(
         where=filter_of(where),
         by=by,
         deliver=deliver,
+        interval=make_interval(name, duration, duration_unit, start, end, longest),
+        expires=expires,
+    )
+
+
+@check.suggests
+def Table(
+    name: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    deleted: str | None = None,
+    event_time: str | None = None,
+    by: str | Sequence[str] | None = None,
+    time_zone: str | None = None,
+    event_time_unit: TimeUnit | None = None,
+    positions: Positions | None = None,
+    where: pc.Expression | None = None,
+) -> JoinInput:
+    """Facts of `wr.Rules`: rows that are current until another message replaces or deletes them.
+
+    name: tells it from the other inputs
+    key: the columns of which a message replaces the row; without key each message is a row
+    deleted: the column that is true where a message deletes the row of its key
+    event_time: the column of a time that temporal operators may compare; no row is late by it, and none holds the watermark
+        back
+    by: its partition columns where they are called otherwise than those of the rules; () for a copy in every shard
+    time_zone, event_time_unit, positions, where: as for `wr.Input`
+
+    Raises `ConfigurationError` (WR100).
+
+    >>> import windrow as wr
+    >>> wr.Table("accounts", key="accountId", deleted="closed")
+    wr.Table('accounts', key=('accountId',), deleted='closed')
+    """
+    return make_table(
+        name,
+        key=key,
+        deleted=deleted,
+        event_time=event_time,
+        by=by,
+        time_zone=time_zone,
+        event_time_unit=event_time_unit,
+        positions=positions,
+        where=filter_of(where),
     )

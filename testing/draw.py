@@ -200,10 +200,10 @@ class Draw:
         if self.chance.random() < 0.6:
             return self.pick(*plain)
         return self.pick(
-            wr.after(delay),
+            wr.delay(delay),
             wr.when(wr.col("n") >= 3),
             wr.every(period, always=True),
-            wr.any_of(wr.every(3), wr.after(delay), wr.all_of(wr.every(2), wr.after(2 * delay))),
+            wr.any_of(wr.every(3), wr.delay(delay), wr.all_of(wr.every(2), wr.delay(2 * delay))),
             wr.all_of(wr.when(wr.col("n") != 3), wr.every(period)),
         )
 

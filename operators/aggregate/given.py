@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import Policy, check_mark, policy_of
-from windrow.core.emit import After, Emit, When, by_end, of_event_time
+from windrow.core.emit import Delay, Emit, When, by_end, of_event_time
 from windrow.core.errors import (
     BadAggregate,
     BadDuration,
@@ -229,7 +229,7 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
     """Refuse triggers that this window, or these columns, cannot have."""
     nothing = pa.table({c: pa.nulls(0) for c in columns})
     for leaf in emit.leaves:
-        timed = isinstance(leaf, After) or getattr(leaf, "always", False)
+        timed = isinstance(leaf, Delay) or getattr(leaf, "always", False)
         if (isinstance(window, Tuples) and timed) or (
             isinstance(window, Tuples | TupleSession) and of_event_time(leaf)
         ):

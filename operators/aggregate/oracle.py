@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from windrow.core.emit import After, EveryPeriod, Never, Trigger
+from windrow.core.emit import Delay, EveryPeriod, Never, Trigger
 from windrow.core.messages import (
     Kind,
     Pane,
@@ -254,7 +254,7 @@ class AggregateOracle(PlainIntake):
             cell.pending = cell.pending[: -len(new)]
             return None
         self._cells[key, window] = cell
-        if cell.since_us is None and any(isinstance(t, After) for t in self.definition.emit.leaves):
+        if cell.since_us is None and any(isinstance(t, Delay) for t in self.definition.emit.leaves):
             cell.since_us = now_us
         return cell
 

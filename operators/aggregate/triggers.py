@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import (
-    After,
     AllOf,
     AnyOf,
+    Delay,
     Emit,
     EveryBatch,
     EveryCount,
@@ -110,7 +110,7 @@ class Judged:
                 if not self.moment.ends(trigger):
                     return np.zeros(len(pending), dtype=bool)
                 return (pending > 0) | self._silent() if trigger.always else pending > 0
-            case After(delay_us=delay_us):
+            case Delay(delay_us=delay_us):
                 if self.moment.before_us is None:
                     return np.zeros(len(pending), dtype=bool)
                 return (pending > 0) & (since(self.rows) + delay_us <= self.moment.now_us)
@@ -152,13 +152,13 @@ def since(rows: pa.Table) -> IntArray:
 
 def delays(trigger: Trigger) -> tuple[int, ...]:
     """The delays that a trigger waits for, in microseconds."""
-    return tuple(leaf.delay_us for leaf in leaves(trigger) if isinstance(leaf, After))
+    return tuple(leaf.delay_us for leaf in leaves(trigger) if isinstance(leaf, Delay))
 
 
 class Due:
     """Starts of windows with something that waits by a delay, each with the first moment at which some of it is due.
 
-    Of no use, and no record, under an emission without `wr.after`.
+    Of no use, and no record, under an emission without `wr.delay`.
     """
 
     def __init__(self, emit: Emit, cf: str) -> None:

@@ -88,6 +88,7 @@ def _inputs(inputs: Any) -> tuple[Input, ...]:
     for given in inputs:
         if not isinstance(given, Input):
             raise ConfigurationError(f"{given!r} of inputs= is no input: {remedy}")
+        given.refuse_rules("wr.CoGroup")
         if given.window is not None:
             raise BadWindow(
                 f"window={given.window!r} of input {given.name!r} is for joins: all inputs share the window of the operator, "

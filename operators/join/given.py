@@ -123,6 +123,7 @@ def _check_given(
     """Refuse what is of another type, or none of the choices."""
     for which, given in (("left", left), ("right", right)):
         check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
+        given.refuse_rules("wr.Join")
         if given.by is not None:
             raise ConfigurationError(
                 f"by={given.by!r} of input {given.name!r}: the keys of a join stand in its on=, {{left name: right name}} "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.core.emit import After, AllOf, AnyOf, EveryBatch, EveryCount, EveryPeriod, PastEnd, Trigger, When
+from windrow.core.emit import AllOf, AnyOf, Delay, EveryBatch, EveryCount, EveryPeriod, PastEnd, Trigger, When
 from windrow.operators.plain.arrow import holds
 from windrow.operators.plain.cells import Cell
 
@@ -55,7 +55,7 @@ class Moment:
                 return (
                     self.advancing and self.ends(trigger) and (new > 0 or (trigger.always and not self.told))
                 )
-            case After():
+            case Delay():
                 since = self.cell.since_us
                 return (
                     self.advancing and new > 0 and (since is None or since + trigger.delay_us <= self.now_us)
@@ -72,7 +72,7 @@ class Moment:
             return any(self._has_come(one) for one in trigger.triggers)
         if isinstance(trigger, PastEnd):
             return self.passed
-        return isinstance(trigger, (EveryPeriod, After)) and self._holds(trigger)
+        return isinstance(trigger, (EveryPeriod, Delay)) and self._holds(trigger)
 
     def _is_true(self, trigger: When) -> bool:
         return holds(trigger.condition, self.values())

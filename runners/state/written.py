@@ -12,9 +12,22 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from windrow.core import aggregations, between, deliver, emit, frames, policy, positions, windows
+from windrow.core import (
+    aggregations,
+    between,
+    deliver,
+    emit,
+    expressions,
+    frames,
+    inputs,
+    policy,
+    positions,
+    relations,
+    windows,
+)
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
+from windrow.operators.rules import patterns
 from windrow.runners.definition import (
     Aggregate,
     CoGroup,
@@ -24,6 +37,8 @@ from windrow.runners.definition import (
     Join,
     JoinWindow,
     Over,
+    Rules,
+    Table,
 )
 from windrow.runners.verbs import chain
 
@@ -32,10 +47,10 @@ MOST_CHARACTERS, DEEPEST = 1_000_000, 30
 
 _ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,2})
+    r"""\s*(?:(?P<name>(?:-(?=wr\.))?[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,2})
     |(?P<number>-?\d{1,20}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?)
     |(?P<text>'(?:[^'\\\n]|ESCAPE)*'|"(?:[^"\\\n]|ESCAPE)*")
-    |(?P<mark>[(){}\[\],:=.]))""".replace("ESCAPE", _ESCAPE),
+    |(?P<mark>[(){}\[\],:=.~]))""".replace("ESCAPE", _ESCAPE),
     re.VERBOSE | re.ASCII,
 )
 
@@ -95,6 +110,18 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Join": Join,
     "wr.JoinWindow": JoinWindow,
     "wr.Over": Over,
+    "wr.Rules": Rules,
+    "wr.Rule": patterns.Rule,
+    "wr.event": patterns.event,
+    "wr.fact": patterns.fact,
+    "wr.absent": patterns.absent,
+    "wr.accumulate": patterns.accumulate,
+    **{f"wr.{name}": getattr(relations, name) for name in relations.THIRTEEN},
+    "wr.Table": Table,
+    "wr.at_least": inputs.at_least,
+    "wr.otherwise": inputs.otherwise,
+    "wr.col": expressions.col,
+    "wr.lit": expressions.lit,
     "wr.Input": Input,
     "wr.chain": chain,
     "wr.Emit": Emit,
@@ -102,7 +129,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.Emit.update": Emit.update,
     "wr.Emit.final": Emit.final,
     "wr.every": emit.every,
-    "wr.after": emit.after,
+    "wr.delay": emit.delay,
     "wr.any_of": emit.any_of,
     "wr.all_of": emit.all_of,
     "wr.Retain": policy.Retain,
@@ -130,6 +157,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
 #: What text may name.
 VALUES: dict[str, Any] = {
     "wr.forever": policy.forever,
+    "-wr.forever": -policy.forever,
     "wr.never": emit.never,
     "wr.every_batch": emit.every_batch,
     "wr.past_end": emit.past_end,
@@ -197,6 +225,8 @@ class _Reading:
             return int(number) if number.lstrip("-").isdigit() else float(number)
         if self._kind == "text":
             return self._literal()
+        if self._skip("~"):
+            return self._complement(depth)
         if self._skip("("):
             return tuple(self._items(")", lambda: self.value(depth + 1)))
         if self._skip("["):
@@ -204,6 +234,12 @@ class _Reading:
         if self._skip("{"):
             return dict(self._items("}", lambda: self._entry(depth)))
         raise self._refusal()
+
+    def _complement(self, depth: int) -> Any:
+        value = self.value(depth + 1)
+        if not isinstance(value, relations.Relation):
+            raise self._refusal()
+        return ~value
 
     def _literal(self) -> str:
         return _ESCAPED.sub(_character, self._step()[1:-1])

@@ -3,14 +3,17 @@
 A definition is a value: `definition.open(folder)` runs it in this process, `definition.writeStream(stream)` on Spark, and
 `definition.run(folder, source)` from topic to topic. `help(wr.Aggregate)`, and so on, tells the rest, with an example.
 
-Operators: Aggregate, CoGroup, Join, JoinWindow, Over, Deduplicate, Process, Delivery; Input and pairs for several inputs
+Operators: Aggregate, CoGroup, Join, JoinWindow, Over, Deduplicate, Process, Delivery, Rules; Input and pairs for several inputs
 Several as one job: chain, which gives a Chain; open, foreach_batch, writeStream, together
+Rules: Rule of patterns event, fact, absent, accumulate; Table of facts; expiry by at_least, otherwise
+Temporal operators: after, before, coincides, during, includes, finishes, finished_by, meets, met_by, overlaps, overlapped_by,
+    starts, started_by
 Windows: tumbling, hopping, calendar, session, tuples, global_window, inherited; of a join's inputs sliding, rows, unbounded
 Frames around messages: rows_between, range_between, between
 Aggregations: count, sum, avg, min, max, variance, stddev, weighted_avg, median, percentile, approx_percentile, count_distinct,
     approx_count_distinct, first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by, collect_list, collect_set,
     sort_list, skipped; your own: aggregate_function, reduce; of columns by col, lit
-What is told when: Emit, every, every_batch, after, when, any_of, all_of, past_end, never
+What is told when: Emit, every, every_batch, delay, when, any_of, all_of, past_end, never
 Watermarks and retention: bounded, fixed, explicit, custom; Retain, forever
 Which message is which: positions, ids
 What comes and goes: Message, Position; Pane, JoinedRow, Window, TupleWindow, DeadLetter, Token
@@ -66,9 +69,9 @@ from windrow.core.aggregations import variance as variance
 from windrow.core.aggregations import weighted_avg as weighted_avg
 from windrow.core.between import between as between
 from windrow.core.emit import Emit as Emit
-from windrow.core.emit import after as after
 from windrow.core.emit import all_of as all_of
 from windrow.core.emit import any_of as any_of
+from windrow.core.emit import delay as delay
 from windrow.core.emit import every as every
 from windrow.core.emit import every_batch as every_batch
 from windrow.core.emit import never as never
@@ -82,6 +85,8 @@ from windrow.core.frames import range_between as range_between
 from windrow.core.frames import rows_between as rows_between
 from windrow.core.functions import aggregate_function as aggregate_function
 from windrow.core.functions import reduce as reduce
+from windrow.core.inputs import at_least as at_least
+from windrow.core.inputs import otherwise as otherwise
 from windrow.core.messages import DeadLetter as DeadLetter
 from windrow.core.messages import JoinedRow as JoinedRow
 from windrow.core.messages import Message as Message
@@ -98,6 +103,19 @@ from windrow.core.policy import fixed as fixed
 from windrow.core.policy import forever as forever
 from windrow.core.positions import ids as ids
 from windrow.core.positions import positions as positions
+from windrow.core.relations import after as after
+from windrow.core.relations import before as before
+from windrow.core.relations import coincides as coincides
+from windrow.core.relations import during as during
+from windrow.core.relations import finished_by as finished_by
+from windrow.core.relations import finishes as finishes
+from windrow.core.relations import includes as includes
+from windrow.core.relations import meets as meets
+from windrow.core.relations import met_by as met_by
+from windrow.core.relations import overlapped_by as overlapped_by
+from windrow.core.relations import overlaps as overlaps
+from windrow.core.relations import started_by as started_by
+from windrow.core.relations import starts as starts
 from windrow.core.windows import calendar as calendar
 from windrow.core.windows import global_window as global_window
 from windrow.core.windows import hopping as hopping
@@ -109,6 +127,11 @@ from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
 from windrow.operators.join.definition import pairs as pairs
+from windrow.operators.rules.patterns import Rule as Rule
+from windrow.operators.rules.patterns import absent as absent
+from windrow.operators.rules.patterns import accumulate as accumulate
+from windrow.operators.rules.patterns import event as event
+from windrow.operators.rules.patterns import fact as fact
 from windrow.runners.definition import Aggregate as Aggregate
 from windrow.runners.definition import CoGroup as CoGroup
 from windrow.runners.definition import Deduplicate as Deduplicate
@@ -118,6 +141,8 @@ from windrow.runners.definition import Join as Join
 from windrow.runners.definition import JoinWindow as JoinWindow
 from windrow.runners.definition import Over as Over
 from windrow.runners.definition import Process as Process
+from windrow.runners.definition import Rules as Rules
+from windrow.runners.definition import Table as Table
 from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import open as open
 from windrow.runners.definition import together as together

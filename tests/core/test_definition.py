@@ -345,7 +345,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a trigger of True": (lambda: wr.every(True), e.BadTrigger, ["True", "'10 seconds'"]),
     "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "1 or more"]),
     "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "wr.every('10 seconds')"]),
-    "a delay of no time": (lambda: wr.after("0 s"), e.BadTrigger, ["'0 s'", "wr.after('10 seconds')"]),
+    "a delay of no time": (lambda: wr.delay("0 s"), e.BadTrigger, ["'0 s'", "wr.delay('10 seconds')"]),
     "always of a count": (lambda: wr.every(3, always=True), e.BadTrigger, ["wr.every(3, always=True)", "use a duration"]),
     "event time of a count": (lambda: wr.every(3, event_time=True), e.BadTrigger, ["3, event_time=True", "use a duration"]),
     "a period of event time for windows of messages": (
@@ -373,8 +373,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ["always=True", "only_if_changed"],
     ),
     "a delay of tuples": (
-        lambda: define(window=wr.tuples(3), retention=wr.forever, emit=wr.Emit(early=wr.after("1 s"))),
-        e.BadTrigger, ["wr.after('1 second')", "no time of their own"],
+        lambda: define(window=wr.tuples(3), retention=wr.forever, emit=wr.Emit(early=wr.delay("1 s"))),
+        e.BadTrigger, ["wr.delay('1 second')", "no time of their own"],
     ),
     "no trigger": (lambda: wr.Emit(early="10 seconds"), e.BadTrigger, ["early='10 seconds'", "wr.every('10 seconds')"]),  # type: ignore[arg-type]
     "no late trigger": (lambda: wr.Emit(late=None), e.BadTrigger, ["late=None", "wr.never"]),  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def test_a_session_whose_last_message_goes_ends_earlier_and_the_last_one_takes_i
 
 
 def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path: Path) -> None:
-    with TestDriver(large(emit=wr.Emit(early=wr.after("1 second"))), tmp_path) as driver:
+    with TestDriver(large(emit=wr.Emit(early=wr.delay("1 second"))), tmp_path) as driver:
         driver.feed([order(0, 5)])
         driver.feed([order(0, -5)])
         driver.drain()

@@ -48,8 +48,8 @@ def counted(**options: Any) -> wr.Aggregate:
             "window": wr.session("1 hour", max_length="3 hours"),
             "agg": {"n": wr.count(), "m": wr.median("t2")},
         },
-        {"emit": wr.Emit(early=wr.after("1 second"))},
-        {"window": wr.session("1 hour"), "emit": wr.Emit(early=wr.after("1 second"))},
+        {"emit": wr.Emit(early=wr.delay("1 second"))},
+        {"window": wr.session("1 hour"), "emit": wr.Emit(early=wr.delay("1 second"))},
         {"retention": wr.Retain("1 hour", windows=3, per="key")},
     ],
 )

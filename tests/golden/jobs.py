@@ -388,8 +388,8 @@ KINDS: dict[str, Kind] = {
         lambda: aggregate(
             window=wr.hopping("10 seconds", "5 seconds"),
             emit=wr.Emit(
-                early=wr.any_of(wr.every(3), wr.after("4 seconds")),
-                late=wr.all_of(wr.after("2 seconds"), wr.every(2)),
+                early=wr.any_of(wr.every(3), wr.delay("4 seconds")),
+                late=wr.all_of(wr.delay("2 seconds"), wr.every(2)),
                 mode="retracting",
             ),
         )
@@ -397,7 +397,7 @@ KINDS: dict[str, Kind] = {
     "sessions, delays": Kind(
         lambda: aggregate(
             window=wr.session("2 seconds"),
-            emit=wr.Emit(early=wr.any_of(wr.when(wr.col("n") > 2), wr.after("4 seconds")), late=wr.every(2)),
+            emit=wr.Emit(early=wr.any_of(wr.when(wr.col("n") > 2), wr.delay("4 seconds")), late=wr.every(2)),
         )
     ),
     "over, corrected": Kind(

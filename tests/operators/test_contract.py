@@ -104,9 +104,9 @@ TRIGGERS: dict[str, Any] = {
     "by count": wr.every(2),
     "by period": wr.every("5 seconds"),
     "a sign of life": wr.every("5 seconds", always=True),
-    "after a delay": wr.after("4 seconds"),
+    "after a delay": wr.delay("4 seconds"),
     "by value": wr.when(wr.col("n") >= 2),
-    "any of some": wr.any_of(wr.every(3), wr.after("4 seconds")),
+    "any of some": wr.any_of(wr.every(3), wr.delay("4 seconds")),
     "all of some": wr.all_of(wr.every(2), wr.every("5 seconds")),
 }
 

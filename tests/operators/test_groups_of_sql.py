@@ -113,7 +113,7 @@ def test_a_delay_of_a_session_runs_from_the_group_that_began_it() -> None:
         window=wr.session("10 seconds"),
         agg={"n": wr.count()},
         retention="1 hour",
-        emit=wr.Emit(early=wr.after("5 seconds")),
+        emit=wr.Emit(early=wr.delay("5 seconds")),
     )
     logic = definition.logic()
     kv, grouping = MemoryKV(logic.cfs()), logic.grouping()

@@ -242,11 +242,11 @@ SINGLY = {
     "every message": {"emit": wr.Emit(early=wr.every_batch)},
     "by count": {"emit": wr.Emit(early=wr.every(3))},
     "update mode": {"emit": wr.Emit.update()},
-    "either": {"emit": wr.Emit(early=wr.any_of(wr.every(3), wr.every(4), wr.after("1 hour")))},
+    "either": {"emit": wr.Emit(early=wr.any_of(wr.every(3), wr.every(4), wr.delay("1 hour")))},
     "both": {"emit": wr.Emit(early=wr.all_of(wr.every(2), wr.any_of(wr.every(3), wr.every("1 hour"))))},
     "by value": {"emit": wr.Emit(early=wr.when(wr.col("n") > 10))},
     "by value and count": {"emit": wr.Emit(early=wr.all_of(wr.when(wr.col("n") > 10), wr.every(4)))},
-    "delay": {"emit": wr.Emit(early=wr.after("1 hour"))},
+    "delay": {"emit": wr.Emit(early=wr.delay("1 hour"))},
     "sign of life": {"emit": wr.Emit(early=wr.every("1 hour", always=True))},
     "tuples": {"window": wr.tuples(3), "retention": wr.Retain(windows=2)},
     "ids": {"ids": wr.ids("v")},
@@ -282,7 +282,7 @@ def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path)
 def test_what_waits_under_a_delay_that_is_new_is_told_by_the_first_message_of_a_run(tmp_path: Path) -> None:
     told = []
     for together in (True, False):
-        for keys, early in (("aaaa", wr.every(100)), ("baaa", wr.after("5 seconds"))):
+        for keys, early in (("aaaa", wr.every(100)), ("baaa", wr.delay("5 seconds"))):
             with counts(emit=wr.Emit(early=early)).open(
                 str(tmp_path / str(together)), clock=ManualClock(9)
             ) as op:
@@ -297,7 +297,7 @@ def test_what_waits_under_a_delay_that_is_new_is_told_by_the_first_message_of_a_
 
 def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
     clock = ManualClock(0)
-    with counts(emit=wr.Emit(early=wr.after("5 seconds"))).open(str(tmp_path), clock=clock) as op:
+    with counts(emit=wr.Emit(early=wr.delay("5 seconds"))).open(str(tmp_path), clock=clock) as op:
         for i in range(20):
             op.add_message({"t": i * S, "k": "a", "v": i})
             clock.advance(timedelta(seconds=1))
@@ -305,7 +305,7 @@ def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
 
 
 def test_what_is_overdue_is_told_as_soon_as_enough_has_come_though_the_clock_stands(tmp_path: Path) -> None:
-    emit = wr.Emit(early=wr.all_of(wr.after("5 seconds"), wr.every(3)))
+    emit = wr.Emit(early=wr.all_of(wr.delay("5 seconds"), wr.every(3)))
     for together in (True, False):
         clock = ManualClock(0)
         with counts(emit=emit).open(str(tmp_path / str(together)), clock=clock) as op:

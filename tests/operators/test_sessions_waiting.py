@@ -62,7 +62,7 @@ def jobs(draw: st.DrawFn) -> Case:
     def seconds(n: int | None) -> Any:
         return wr.forever if n is None else timedelta(seconds=n)
 
-    both = [wr.all_of(wr.every(2), one) for one in (wr.every("3 seconds"), wr.after("2 seconds"))]
+    both = [wr.all_of(wr.every(2), one) for one in (wr.every("3 seconds"), wr.delay("2 seconds"))]
     kept, lateness = pick((None, None), (25, None), (25, 4), (8, 0), (0, None))
     definition = wr.Aggregate(
         by=pick("k", "k", ("k", "g"), "f"),
@@ -74,7 +74,7 @@ def jobs(draw: st.DrawFn) -> Case:
         allowed_lateness=None if lateness is None else seconds(lateness),
         watermark=pick("0 seconds", "3 seconds", wr.bounded("8 seconds", idle="20 seconds"), wr.explicit()),
         emit=wr.Emit(
-            early=pick(wr.never, wr.every("5 seconds"), wr.after("2 seconds"), *both),
+            early=pick(wr.never, wr.every("5 seconds"), wr.delay("2 seconds"), *both),
             late=pick(wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")),
             mode=pick("accumulating", "retracting", "discarding"),
             only_if_changed=draw(st.booleans()),
@@ -293,16 +293,16 @@ def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
 @pytest.mark.parametrize(
     ("early", "told"),
     [
-        (wr.after("10 seconds"), {30: [100], 34: [200]}),
+        (wr.delay("10 seconds"), {30: [100], 34: [200]}),
         (wr.every("10 seconds"), {30: [100, 200]}),
-        (wr.any_of(wr.after("9 seconds"), wr.every("15 seconds")), {29: [100], 30: [200]}),
+        (wr.any_of(wr.delay("9 seconds"), wr.every("15 seconds")), {29: [100], 30: [200]}),
     ],
 )
 def test_each_session_of_what_waits_is_told_when_its_time_has_come(
     early: Any, told: dict[int, list[int]]
 ) -> None:
     # The shorter delay is of late messages: nothing but the trigger above tells early.
-    emit = wr.Emit(early=early, late=wr.after("3 seconds"))
+    emit = wr.Emit(early=early, late=wr.delay("3 seconds"))
     with sizes(page=1, blocks=32), TestDriver(visits(emit=emit)) as driver:
         driver.feed([{"t": 0, "k": f"k{i}", "v": 1} for i in range(40)])
         driver.advance_clock("20 seconds")

@@ -135,7 +135,7 @@ def test_a_delay_that_becomes_shorter_is_over_sooner(window: Any) -> None:
             retention=wr.forever,
             emit=wr.Emit(early=early),
         )
-        for early in (wr.after("10 seconds"), wr.after("4 seconds"))
+        for early in (wr.delay("10 seconds"), wr.delay("4 seconds"))
     )
     logic, kv = long.logic(), MemoryKV(long.logic().cfs())
     logic.advance(kv, START_OF_TIME_US, 0)

@@ -50,7 +50,7 @@ def test_both_routes_give_the_sessions_of_the_oracle(
     monkeypatch.setattr(action, "FEW_ROWS", -1)
     monkeypatch.setattr(action, "ROWS_A_GROUP", 0)
     # No hour passes; what would be told by then is noted on both routes.
-    early = wr.any_of(wr.when(wr.col("n") >= 3), wr.every(2), wr.after("1 hour"))
+    early = wr.any_of(wr.when(wr.col("n") >= 3), wr.every(2), wr.delay("1 hour"))
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
     definition = define(agg, window=wr.session(gap), allowed_lateness="8 seconds", emit=emit)
     told = run(spark, feed(), tmp_path, definition, batches(rows), shards=2)

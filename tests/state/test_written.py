@@ -98,7 +98,7 @@ def rendered() -> dict[str, Any]:
         "emit by time": aggregate(emit=wr.Emit(early=wr.every("2 seconds"), late=wr.every_batch, on_time=False)),
         "emit by several": aggregate(
             emit=wr.Emit(
-                early=wr.any_of(wr.every(3), wr.all_of(wr.every(2), wr.after("1 s"))), late=wr.every("1 s", always=True)
+                early=wr.any_of(wr.every(3), wr.all_of(wr.every(2), wr.delay("1 s"))), late=wr.every("1 s", always=True)
             )
         ),
         "update": aggregate(emit=wr.Emit.update()),

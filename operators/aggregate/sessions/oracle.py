@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from windrow.core.aggregation import Aggregation
-from windrow.core.emit import After
+from windrow.core.emit import Delay
 from windrow.core.expressions import Expr
 from windrow.core.messages import Kind, Pane, Timing, TupleWindow, Window, WindowInfo
 from windrow.core.time import START_OF_TIME_US
@@ -334,7 +334,7 @@ class SessionOracle(AggregateOracle):
 
     def _since(self, parts: list[SessionCell], more: bool) -> int | None:
         """Since when something of a session is told by no pane: of one that several become, since the first of them."""
-        waits = any(isinstance(trigger, After) for trigger in self.definition.emit.leaves)
+        waits = any(isinstance(trigger, Delay) for trigger in self.definition.emit.leaves)
         now = [self._now_us] if more and waits and self._now_us is not None else []
         return min([*(p.since_us for p in parts if p.since_us is not None), *now], default=None)
 

@@ -108,6 +108,8 @@ def _check_anchors(anchors: Any, by: tuple[str, ...], source: str | None) -> Non
         raise ConfigurationError(
             f"anchors={anchors!r}: use wr.Input('markers', event_time='t'), or wr.sources.clock('1 second')"
         )
+    if isinstance(anchors, Input):
+        anchors.refuse_rules("wr.Over")
     if isinstance(anchors, Ticks):
         if by:
             raise ConfigurationError(

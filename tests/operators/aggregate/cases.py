@@ -139,7 +139,7 @@ def trigger(text: str) -> Any:
         case "past_end_any":
             return wr.any_of(wr.all_of(wr.past_end, wr.every("5 seconds")), wr.every(int(n)))
         case "after":
-            return wr.after(timedelta(seconds=int(n)))
+            return wr.delay(timedelta(seconds=int(n)))
         case "when":
             return wr.when(wr.col("n") >= int(n))
         case "any_of":
@@ -148,7 +148,7 @@ def trigger(text: str) -> Any:
             return wr.all_of(wr.every(int(n)), wr.every("5 seconds"))
         case "either":
             return wr.any_of(
-                wr.when(wr.lit(6) / wr.col("n") < 3), wr.all_of(wr.after("3 seconds"), wr.every(int(n)))
+                wr.when(wr.lit(6) / wr.col("n") < 3), wr.all_of(wr.delay("3 seconds"), wr.every(int(n)))
             )
     return getattr(wr, kind)
 

@@ -334,7 +334,7 @@ def corrected_sessions(draw: st.DrawFn, taking: dict[str, Any] = TAKING) -> wr.C
             wr.every_batch,
             wr.every(2),
             wr.every("3 seconds"),
-            wr.after("2 seconds"),
+            wr.delay("2 seconds"),
             wr.when(wr.col("n") > 2),
         ]
     )

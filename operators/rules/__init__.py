@@ -1,0 +1,1 @@
+"""Temporal rules over several inputs: `wr.Rules`."""

@@ -1,0 +1,230 @@
+"""The definition of rules over several inputs: a frozen value, checked when built, whose `repr` builds it again.
+
+Seed 004 "Event Processing Modes", "Entry Points", "Partitioning".
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from windrow.core import check
+from windrow.core.emit import Emit
+from windrow.core.inputs import Input, Interval
+from windrow.core.messages import JoinedRow
+from windrow.core.policy import Forever, Retention, Watermark
+from windrow.core.show import Raw, call
+from windrow.core.time import Duration
+from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.plain.oracle import Oracle
+from windrow.operators.rules import chaining
+from windrow.operators.rules.chaining import MATCH_ID, MATCH_TIME, MESSAGES, RULE
+from windrow.operators.rules.patterns import Pattern, Rule, bindings
+from windrow.operators.rules.validation import normalise_rules
+from windrow.operators.steps.told import to_rows
+
+Mode = Literal["stream", "cloud"]
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class RulesDefinition(Definition):
+    """Temporal rules: which events of several inputs belong together, which must not come, and which facts go with them.
+
+    A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
+
+    inputs: wr.Input(...) for events, wr.Table(...) for facts
+    rules: name -> wr.Rule(when=..., then=...)
+    by: partition columns: rows that differ in them never match, and may be in other shards; () for one shard
+    mode: "stream", in which event time passes, messages expire, and absences wait for their deadline; or "cloud", without time:
+        nothing expires, and absences are decided at the end of each step
+    allowed_lateness: how far below the watermark a message is taken. Every second of it delays every absence by a second
+    emit: wr.Emit.append() emits each row once, when nothing can contradict it; wr.Emit(late=wr.every_batch, mode="retracting")
+        emits at the watermark, and takes back what a late message contradicts
+    null_keys: messages with a null in `by` are a partition, "group", or dead letters, "dead_letter"
+    name: tells operators of one job apart
+    dead_letter_limit, dead_letter_retention: as of `wr.Aggregate`
+
+    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy; a rule that cannot be true, `BadRule`.
+
+    >>> import windrow as wr
+    >>> alarms = wr.Rules(
+    ...     by="room",
+    ...     inputs=[wr.Input("fires", event_time="at"), wr.Input("sprinklers", event_time="at")],
+    ...     rules={
+    ...         "no water": wr.Rule(
+    ...             when={
+    ...                 "fire": wr.event("fires"),
+    ...                 "water": wr.absent("sprinklers", time=wr.after("fire", 0, "10 seconds")),
+    ...             },
+    ...             then={"since": wr.col("fire.at")},
+    ...         ),
+    ...     },
+    ... )
+    >>> alarms.name
+    'rules'
+    """
+
+    by: tuple[str, ...]
+    given: tuple[Input, ...]
+    rules: Mapping[str, Rule]
+    mode: str
+    late_us: int
+    emit: Emit
+    null_keys: str
+    name: str
+    retention: Retention
+    dead_letter_limit: int
+    dead_letter_retention_us: int | None
+    written: tuple[tuple[str, str], ...] = field(compare=False)
+
+    @check.suggests
+    def __init__(
+        self,
+        *,
+        inputs: Sequence[Input],
+        rules: Mapping[str, Rule],
+        by: str | Sequence[str] = (),
+        mode: Mode = "stream",
+        allowed_lateness: Duration = "0 seconds",
+        emit: Emit | None = None,
+        null_keys: Literal["group", "dead_letter"] = "group",
+        name: str = "rules",
+        dead_letter_limit: int = 10_000,
+        dead_letter_retention: Duration | Forever | None = None,
+    ) -> None:
+        fields = normalise_rules(
+            inputs=inputs,
+            rules=rules,
+            by=by,
+            mode=mode,
+            allowed_lateness=allowed_lateness,
+            emit=Emit.append() if emit is None else emit,
+            null_keys=null_keys,
+            name=name,
+            dead_letter_limit=dead_letter_limit,
+            dead_letter_retention=dead_letter_retention,
+        )
+        for field_name, value in fields.items():
+            object.__setattr__(self, field_name, value)
+
+    #: Messages are known by their positions.
+    ids = None
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.given
+
+    @property
+    def retracts(self) -> bool:
+        """True if rows are emitted at the watermark, and taken back where a late message contradicts them."""
+        return self.emit.mode == "retracting"
+
+    @property
+    def patterns(self) -> Iterator[tuple[str, str, Pattern]]:
+        """Every pattern: its rule's name, its binding, itself."""
+        for name, rule in self.rules.items():
+            for _, binding, pattern in bindings([rule]):
+                yield name, binding, pattern
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        time = () if given.stamped else (given.event_time,)
+        interval, facts = given.interval or Interval(), given.facts
+        of_facts = () if facts is None else (*(facts.key or ()), *((facts.deleted,) if facts.deleted else ()))
+        named = [*time, *interval.columns, *self.keys(given), *of_facts]
+        named += [own for _, _, p in self.patterns if p.input == given.name for own, _ in p.on]
+        return tuple(dict.fromkeys(named))
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.by if given.by is None else given.by
+
+    def one_shard(self) -> str | None:
+        if not self.by:
+            return "it has no partition columns, by=()"
+        return super().one_shard()
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
+        return self._changed(given=given, written=(("inputs", repr(list(given))), *self.written[1:]))
+
+    def describe(self) -> dict[str, Any]:
+        """What shapes the state, as plain values: the text behind the fingerprint."""
+        return {
+            "operator": "rules",
+            "by": list(self.by),
+            "inputs": [
+                repr(replace(i, watermark=Watermark("bounded"), max_ahead_us=None, positions=None))
+                for i in self.given
+            ],
+            "rules": {name: rule.describe() for name, rule in self.rules.items()},
+            "mode": self.mode,
+            "retracts": self.retracts,
+            "null_keys": self.null_keys,
+        }
+
+    def filing(self) -> dict[str, Any]:
+        ahead = [given.max_ahead_us for given in self.given]
+        return {**super().filing(), "allowed_lateness_us": self.late_us, "max_ahead_us": ahead}
+
+    @property
+    def periods(self) -> frozenset[int] | None:
+        return frozenset()
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("messages", "pending")
+
+    @property
+    def told_columns(self) -> tuple[str, ...] | None:
+        columns = [RULE, MATCH_ID, MATCH_TIME]
+        for rule in self.rules.values():
+            if rule.then is None:
+                return None
+            columns += rule.then
+        return tuple(dict.fromkeys([*self.by, *columns, MESSAGES]))
+
+    @property
+    def known_by(self) -> None:
+        return None
+
+    @property
+    def told_mode(self) -> str:
+        return "retracting" if self.retracts else "once"
+
+    @property
+    def tells_again(self) -> bool:
+        return self.retracts
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+        return to_rows(rows, job)
+
+    def taker(self, before: str) -> Taker:
+        return chaining.taker(self, before)
+
+    def check_followed(self, taker: Taker) -> None:
+        chaining.check_followed(self, taker)
+
+    def behind_us(self, event_time: str) -> int:
+        return chaining.behind_us(self)
+
+    def of_handed_rows(self, given: Input) -> Self:
+        handed = replace(given, max_ahead_us=None)
+        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
+
+    def logic(self, tell: Collection[str] = ()) -> Logic:
+        raise NotImplementedError(self.name)
+
+    def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        raise NotImplementedError(self.name)
+
+    def _changed(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        return changed
+
+    def __repr__(self) -> str:
+        return call("Rules", **{name: Raw(text) for name, text in self.written})

@@ -1,0 +1,224 @@
+"""Checks of what the user wrote of rules, when they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from windrow.core import check
+from windrow.core.emit import Emit, EveryBatch, Never
+from windrow.core.errors import (
+    BadDuration,
+    BadRule,
+    BadTrigger,
+    BadWatermark,
+    ConfigurationError,
+    ReservedColumn,
+)
+from windrow.core.inputs import Input
+from windrow.core.policy import RESERVED_COLUMNS, Retention, letters_us
+from windrow.core.time import duration_us
+from windrow.operators.rules.patterns import Pattern, Rule, references
+
+MODES = ("stream", "cloud")
+#: The columns that every row has, besides keys.
+OWN_COLUMNS = ("rule", "match_id", "match_time", "messages", *RESERVED_COLUMNS)
+
+
+def normalise_rules(**given: Any) -> dict[str, Any]:
+    """Check the options and turn them into the fields of `RulesDefinition`. given: as the user wrote them."""
+    by = check.names(
+        given["by"], "by", "name a column, several as by=('room', 'floor'), or () for one partition"
+    )
+    if len(set(by)) != len(by):
+        raise ConfigurationError(f"by={by!r} names a column twice: name each once")
+    clash = [key for key in by if key in OWN_COLUMNS]
+    if clash:
+        raise ReservedColumn(
+            f"key {clash[0]!r} has the name of a column of every row, {', '.join(OWN_COLUMNS)}: rename it"
+        )
+    inputs, emit = _inputs(given["inputs"], by), given["emit"]
+    if given["mode"] not in MODES:
+        raise ConfigurationError(f"mode={given['mode']!r}: use 'stream' or 'cloud'")
+    if given["null_keys"] not in ("group", "dead_letter"):
+        raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
+    check.name(given["name"], "name")
+    check.number(given["dead_letter_limit"], "dead_letter_limit", "use a number of dead letters, 0 or more")
+    late_us = duration_us(given["allowed_lateness"], "allowed_lateness")
+    if late_us < 0:
+        raise BadDuration(
+            f"allowed_lateness {given['allowed_lateness']!r} is negative: use '0 seconds' or more"
+        )
+    _check_emit(emit)
+    return {
+        "by": by,
+        "given": inputs,
+        "rules": _rules(given["rules"], {i.name: i for i in inputs}, given["mode"], by),
+        "mode": given["mode"],
+        "late_us": late_us,
+        "emit": emit,
+        "null_keys": given["null_keys"],
+        "name": given["name"],
+        "retention": Retention(None),
+        "dead_letter_limit": given["dead_letter_limit"],
+        "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
+        "written": _written(given),
+    }
+
+
+_DEFAULTS = {
+    "by": (),
+    "mode": "stream",
+    "allowed_lateness": "0 seconds",
+    "emit": Emit.append(),
+    "null_keys": "group",
+    "name": "rules",
+    "dead_letter_limit": 10_000,
+    "dead_letter_retention": None,
+}
+
+
+def _written(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    listed = {**given, "inputs": list(given["inputs"]), "rules": dict(given["rules"])}
+    return tuple((name, repr(value)) for name, value in listed.items() if value != _DEFAULTS.get(name, ...))
+
+
+def _check_emit(emit: Any) -> None:
+    check.of_type(
+        emit,
+        Emit,
+        "emit",
+        "use wr.Emit.append() or wr.Emit(late=wr.every_batch, mode='retracting')",
+        BadTrigger,
+    )
+    retracting = emit.mode == "retracting" and isinstance(emit.late, EveryBatch) and emit.on_time
+    if emit != Emit.append() and not (retracting and isinstance(emit.early, Never)):
+        raise BadTrigger(
+            f"emit={emit!r}: a match is emitted once; use wr.Emit.append(), or wr.Emit(late=wr.every_batch, "
+            "mode='retracting'), which takes rows back that a late message contradicts"
+        )
+
+
+def _inputs(inputs: Any, by: Sequence[str]) -> tuple[Input, ...]:
+    remedy = "give them as inputs=[wr.Input('fires', event_time='at'), wr.Table('rooms', key='room')]"
+    if isinstance(inputs, Input | str) or not isinstance(inputs, Sequence) or not inputs:
+        raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
+    for one in inputs:
+        if not isinstance(one, Input):
+            raise ConfigurationError(f"{one!r} of inputs= is no input: {remedy}")
+        _check_input(one, by)
+    names = [i.name for i in inputs]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
+    explicit = {i.watermark.kind == "explicit" for i in inputs if not i.static}
+    if len(explicit) > 1:
+        shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in inputs if not i.static)
+        raise BadWatermark(
+            f"the inputs have the watermarks {shown}: an explicit watermark is the whole operator's, use it on all of them"
+        )
+    return tuple(inputs)
+
+
+def _check_input(one: Input, by: Sequence[str]) -> None:
+    if one.window is not None:
+        raise ConfigurationError(f"window={one.window!r} of input {one.name!r} is for joins: leave it out")
+    if one.static and one.facts is None:
+        raise ConfigurationError(
+            f"input {one.name!r} is static=True: facts of rules are a wr.Table({one.name!r}, key=...)"
+        )
+    if one.by is not None and len(one.by) != len(by) and not (one.facts and one.by == ()):
+        copies = ", or by=() for a copy in every shard" if one.facts else ""
+        raise ConfigurationError(
+            f"by={one.by!r} of input {one.name!r} and by={tuple(by)!r}: name as many columns, in the same order{copies}"
+        )
+
+
+def _rules(rules: Any, inputs: Mapping[str, Input], mode: str, by: Sequence[str]) -> dict[str, Rule]:
+    if not isinstance(rules, Mapping) or not rules:
+        raise BadRule(f"rules={rules!r}: name at least one, e.g. rules={{'no water': wr.Rule(when=...)}}")
+    for name, rule in rules.items():
+        if not isinstance(name, str) or not name.strip() or "\x00" in name:
+            raise BadRule(f"rule {name!r}: a name is text")
+        if not isinstance(rule, Rule):
+            raise BadRule(f"rule {name!r}: {rule!r} is no rule: use wr.Rule(when=..., then=...)")
+        _check_rule(name, rule, inputs, mode, by)
+    return dict(rules)
+
+
+def _check_rule(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str, by: Sequence[str]) -> None:
+    for binding, pattern in rule.when.items():
+        _check_pattern(f"rule {name!r}, {binding!r}", binding, pattern, rule, inputs, mode)
+    if not rule.events and rule.framed is None:
+        raise BadRule(
+            f"rule {name!r} has no event pattern, so that nothing makes it true: add wr.event(...), or give an accumulate "
+            "frame="
+        )
+    if rule.framed is not None and rule.events:
+        raise BadRule(
+            f"rule {name!r}: {rule.framed!r} has frame=, whose changes are the events of the rule, and "
+            f"{next(iter(rule.events))!r} is an event, too: use time= in the accumulate, or two rules"
+        )
+    for column, value in (rule.then or {}).items():
+        if column in (*by, *OWN_COLUMNS):
+            raise ReservedColumn(
+                f"rule {name!r}: then[{column!r}] has the name of a column of every row: rename it"
+            )
+        for other, _ in references(value):
+            _check_binding(other, rule, f"rule {name!r}, then[{column!r}]={value}")
+            if rule.when[other].kind == "absent":
+                raise BadRule(
+                    f"rule {name!r}, then[{column!r}]={value}: {other!r} is an absence, which has no columns: name a bound "
+                    "pattern"
+                )
+
+
+def _check_pattern(
+    where: str, binding: str, pattern: Pattern, rule: Rule, inputs: Mapping[str, Input], mode: str
+) -> None:
+    given = inputs.get(pattern.input)
+    if given is None:
+        raise BadRule(
+            f"{where}: input {pattern.input!r} is none of {list(inputs)}: name one of these, or add it to inputs="
+        )
+    if (pattern.kind == "fact") != (given.facts is not None):
+        kind, right = ("a wr.Table", "wr.fact") if given.facts else ("a wr.Input", "wr.event")
+        raise BadRule(
+            f"{where}: {pattern.input!r} is {kind}, and wr.{pattern.kind} does not take it: use {right}(...)"
+        )
+    if mode == "cloud" and pattern.frame is not None:
+        raise BadRule(
+            f"{where}: frame={pattern.frame!r} in mode='cloud', where no time passes: use mode='stream'"
+        )
+    for other in pattern.others:
+        _check_binding(other, rule, where)
+        if other != binding and not rule.when[other].binds and rule.when[other].kind == "absent":
+            raise BadRule(f"{where} names {other!r}, an absence, which has no message: name a bound pattern")
+    if binding in (*pattern.other_than, *(r.binding for r in pattern.time)):
+        raise BadRule(f"{where} compares with itself: name another pattern in time= and other_than=")
+    for relation in pattern.time:
+        timed = pattern.kind != "fact" or not given.stamped or relation.this is not None
+        if not timed:
+            raise BadRule(
+                f"{where}: {relation!r} compares the time of table {pattern.input!r}, which has none: give the table "
+                "event_time=, or name a column, this='since'"
+            )
+        _check_times(where, relation.binding, relation.column, relation, rule, inputs)
+
+
+def _check_times(
+    where: str, other: str | None, column: str | None, relation: Any, rule: Rule, inputs: Mapping[str, Input]
+) -> None:
+    if other is None or column is not None:
+        return
+    compared = rule.when[other]
+    if not compared.binds or (compared.kind == "fact" and inputs[compared.input].stamped):
+        raise BadRule(
+            f"{where}: {relation!r} compares with {other!r}, which has no time: name an event, or a time column of it"
+        )
+
+
+def _check_binding(other: str, rule: Rule, where: str) -> None:
+    if other not in rule.when:
+        raise BadRule(
+            f"{where} names the binding {other!r}, which is none of {list(rule.when)}: name one of these"
+        )
