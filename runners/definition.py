@@ -420,17 +420,15 @@ def Input(
     event_time: the column of event time; of wr.Rules None stamps with `now` of the commit
     window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows, or wr.session for sessions of its messages
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
-    static: a table that is there from the beginning or changes slowly (weather, prices, a dimension): none of its messages is
-        late, and it does not hold the watermark back; of a join
+    static: of a join, a table that changes slowly (weather, prices): none of its messages is late, it holds no watermark back
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
         watermark, finds no partner and is told nowhere
     by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup and wr.Rules
     deliver: which messages of a step are taken, e.g. wr.deliver.latest(): as for `wr.Aggregate`
-    duration, duration_unit, end, start: of wr.Rules, the other end of an event: the column of how long it lasts (a duration, or a
-        number of "s", "ms", "us" or "ns"), in which it ends, or in which it started where `event_time` is its end
-    longest: of wr.Rules: a longer event is a dead letter
-    expires: of wr.Rules: how long past their end events are kept, in place of what rules need, or wr.at_least("1 hour"),
-        wr.otherwise("1 hour"), wr.forever
+    duration, duration_unit, end, start: of wr.Rules, the other end of an event: the column of how long it lasts (a duration,
+        or a number of "s", "ms", "us" or "ns"), in which it ends, or in which it started where `event_time` is its end
+    longest, expires: of wr.Rules: a longer event is a dead letter; how long past their end events are kept, in place of what
+        rules need: a duration, wr.at_least("1 hour"), wr.otherwise("1 hour"), wr.forever
 
     Raises `BadWindow` (WR105), `ConfigurationError` (WR100).
 

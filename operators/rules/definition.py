@@ -14,20 +14,21 @@ import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.emit import Emit
+from windrow.core.errors import BadTrigger, BadWatermark, ConfigurationError, UnknownColumn
 from windrow.core.inputs import Input, Interval
 from windrow.core.messages import JoinedRow
-from windrow.core.policy import Forever, Retention, Watermark
+from windrow.core.policy import Forever, Retention, Watermark, bounded
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.plain.oracle import Oracle
-from windrow.operators.rules import chaining
-from windrow.operators.rules.chaining import MATCH_ID, MATCH_TIME, MESSAGES, RULE
 from windrow.operators.rules.patterns import Pattern, Rule, bindings
 from windrow.operators.rules.validation import normalise_rules
 from windrow.operators.steps.told import to_rows
 
 Mode = Literal["stream", "cloud"]
+#: The columns of every row, between the keys and those of `then`; and the last one.
+RULE, MATCH_ID, MATCH_TIME, MESSAGES = "rule", "match_id", "match_time", "messages"
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -202,13 +203,45 @@ class RulesDefinition(Definition):
         return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
-        return chaining.taker(self, before)
+        names = [i.name for i in self.inputs]
+        if before not in names:
+            raise ConfigurationError(
+                f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
+                f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
+            )
+        given = self.input(before)
+        if given.static or given.stamped:
+            raise ConfigurationError(
+                f"{given!r} of {self.name!r} takes the rows of {before!r}: use wr.Input with the event time of these rows"
+            )
+        others = [i.watermark for i in self.inputs if i is not given and not i.static]
+        follows = given.watermark.kind == "explicit" and given.watermark in others
+        if (given.watermark != bounded() and not follows) or given.positions is not None:
+            raise BadWatermark(
+                f"{given!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
+                "watermark= and positions= out"
+            )
+        return Taker(self.name, given, self.columns_of(given), "rules take no message back", self.late_us)
 
     def check_followed(self, taker: Taker) -> None:
-        chaining.check_followed(self, taker)
+        if taker.event_time != MATCH_TIME:
+            raise UnknownColumn(
+                f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time of its match; use "
+                f"event_time={MATCH_TIME!r}"
+            )
+        if self.retracts and taker.keeps:
+            raise BadTrigger(
+                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: rows may be taken back; {taker.keeps}; or leave emit= "
+                "out"
+            )
+        if self.told_columns is not None:
+            taker.check_columns(self.told_columns, f"{self.name!r}, whose rows")
 
     def behind_us(self, event_time: str) -> int:
-        return chaining.behind_us(self)
+        waits = [
+            max([rule.delay_us or 0, *(p.wait_us for p in rule.when.values())]) for rule in self.values()
+        ]
+        return self.late_us + max(waits)
 
     def of_handed_rows(self, given: Input) -> Self:
         handed = replace(given, max_ahead_us=None)

@@ -346,6 +346,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "a trigger of no messages": (lambda: wr.every(0), e.BadTrigger, ["0", "1 or more"]),
     "a trigger of no time": (lambda: wr.every("0 s"), e.BadTrigger, ["'0 s'", "wr.every('10 seconds')"]),
     "a delay of no time": (lambda: wr.delay("0 s"), e.BadTrigger, ["'0 s'", "wr.delay('10 seconds')"]),
+    "a temporal operator for a trigger": (
+        lambda: wr.Emit(early=wr.after("b", 0, "10 seconds")), e.BadTrigger, ["wr.after", "wr.delay('10 seconds')"],
+    ),
+    "a delay as a temporal operator": (lambda: wr.after("10 s"), e.BadRelation, ["'10 s'", "wr.delay('10 seconds')"]),
     "always of a count": (lambda: wr.every(3, always=True), e.BadTrigger, ["wr.every(3, always=True)", "use a duration"]),
     "event time of a count": (lambda: wr.every(3, event_time=True), e.BadTrigger, ["3, event_time=True", "use a duration"]),
     "a period of event time for windows of messages": (

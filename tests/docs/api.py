@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "together",
         "writeStream",
     ),
-    "Rules": ("Rule", "event", "fact", "absent", "accumulate", "Table", "at_least", "otherwise"),
+    "Patterns of rules": ("Rule", "event", "fact", "absent", "accumulate", "Table", "at_least", "otherwise"),
     "Temporal operators of rules": (
         "after",
         "before",

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,50 @@ import pytest
 import windrow as wr
 from tests.state.jobs import JOIN, KINDS, aggregate, begun
 from windrow.checkpoint.log import FileLog
-from windrow.core import aggregations
+from windrow.core import aggregations, relations
 from windrow.core import errors as e
 from windrow.runners.state.written import BUILDERS, VALUES, evaluate
 
 WHOLE = repr(aggregate())
+
+
+RELATIONS = [
+    *(getattr(wr, name)("a") for name in relations.THIRTEEN),
+    wr.after("a", -wr.forever, "-3m30s"),
+    ~wr.before("a.until", 0, wr.forever, this="due", bound=("-1 hour", 0)),
+    wr.before(datetime(2013, 7, 1, 5, 10, tzinfo=UTC)),
+]
+RULES = wr.Rules(
+    by=("k", "l"),
+    inputs=[
+        wr.Input("a", event_time="t", duration="d", duration_unit="ms", longest="1 hour", expires="1h35m"),
+        wr.Input("b", event_time="t", start="s", longest="1 day", expires=wr.at_least("1 day"), by=("m", "l")),
+        wr.Input("c", event_time=None, expires=wr.otherwise("1 hour")),
+        wr.Input("d", event_time="t", end="e", expires=wr.forever),
+        wr.Table("e", key="id", deleted="gone", event_time="since", by=()),
+    ],
+    rules={
+        "all, that is": wr.Rule(
+            when={
+                "a": wr.event("a"),
+                "b": wr.event("b", time=RELATIONS, on={"x": "a.y"}, other_than="a"),
+                "e": wr.fact("e", on="a.id", wait="1 minute"),
+                "no": wr.absent("d", on="a.id", time=wr.after("b", 0, "1 hour")),
+                "n": wr.accumulate("d", agg={"n": wr.count()}, time=wr.before("a", 0, "1 hour"), empty={"n": 1}),
+            },
+            then={"x": wr.col("a.x"), "two": wr.lit(2), "n": wr.col("n.n")},
+            delay="1 day",
+        ),
+        "frames": wr.Rule(when={"r": wr.accumulate("c", agg={"mean": wr.avg("x")}, frame=100)}),
+    },
+    mode="stream",
+    allowed_lateness="1 minute",
+    emit=wr.Emit(late=wr.every_batch, mode="retracting"),
+    null_keys="dead_letter",
+    name="checks",
+    dead_letter_limit=5,
+    dead_letter_retention="1 day",
+)  # fmt: skip
 
 
 # -- what is in logs is read -------------------------------------------------------------------------------------------
@@ -124,6 +163,7 @@ def rendered() -> dict[str, Any]:
             by="k", window=wr.tumbling("1 day"), retention="7 days", null_keys="dead_letter",
             agg={"n": wr.count(), "x": wr.sum("x").of("a"), "p": wr.percentile("y", 0.5).of("b")},
         ),
+        "rules": RULES,
         "chain": wr.chain(first, aggregate(name="second", event_time="window_time", **on)),
     }  # fmt: skip
 
