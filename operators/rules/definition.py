@@ -239,7 +239,8 @@ class RulesDefinition(Definition):
 
     def behind_us(self, event_time: str) -> int:
         waits = [
-            max([rule.delay_us or 0, *(p.wait_us for p in rule.when.values())]) for rule in self.values()
+            max([rule.delay_us or 0, *(p.wait_us for p in rule.when.values())])
+            for rule in self.rules.values()
         ]
         return self.late_us + max(waits)
 
