@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -55,9 +55,6 @@ _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DATE: Final = dt.date(1970, 1, 1)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _FLIP: Final = bytes(255 - b for b in range(256))
-
-#: Bytes of every row of columns of key fields.
-Encode: TypeAlias = Callable[[Sequence[pa.Array | pa.ChunkedArray]], list[bytes]]
 
 
 # -- keys of typed fields ------------------------------------------------------------------------------------

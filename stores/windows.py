@@ -23,7 +23,7 @@ import xxhash
 from windrow.core.arrays import taken
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import Encode, encode_equal, encode_key
+from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.kv import KV, Batch
@@ -161,13 +161,12 @@ class PlainWindows:
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
         self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
-        self.encode: Encode = encode_equal
 
     def _keys(self, rows: pa.Table) -> list[bytes]:
         starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
         if not self.by:
             return starts
-        fields = self.encode([rows.column(b) for b in self.by])
+        fields = encode_equal([rows.column(b) for b in self.by])
         if self.key_first:
             return [k + s for k, s in zip(fields, starts, strict=True)]
         return [s + k for k, s in zip(fields, starts, strict=True)]
@@ -254,11 +253,6 @@ class PlainWindows:
     def read_all(self, kv: KV) -> pa.Table | None:
         """Every row."""
         return self._table(kv, [v for _, v in kv.scan(self.cf)])
-
-
-def encode_packed(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
-    """Keys as state has them that was begun long ago: temporal values as integers, decimals as text."""
-    return [encode_key(k) for k in zip(*(pack_column(column) for column in columns), strict=True)]
 
 
 def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.keys import Encode, encode_columns, encode_equal
+from windrow.core.keys import encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -36,8 +36,8 @@ from windrow.operators.steps.learning import (
 )
 from windrow.operators.steps.making import made, made_schema, raw
 from windrow.operators.steps.passing import divided
-from windrow.operators.steps.progress import EMISSION, KEYS_EQUAL, KEYS_MARK, RECOMPUTED, Progress
-from windrow.operators.steps.step import StepResult, keys_mark
+from windrow.operators.steps.progress import EMISSION, RECOMPUTED, Progress
+from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 from windrow.stores.spread import KeyColumns
@@ -57,8 +57,6 @@ class Steps(Logic):
         self.needs = AggregateNeeds(definition)
         self._calculation: Calculation | None = None
         self._emission_noted = False
-        #: True if keys are part of the state's own keys.
-        self.writes_keys = False
 
     def cfs(self) -> tuple[str, ...]:
         ids = () if self.seen is None else (self.seen.cf,)
@@ -67,8 +65,6 @@ class Steps(Logic):
     def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
         progress = Progress.load(kv, self.aux_cf)
         progress.step += 1
-        if self.writes_keys:
-            self.choose_keys(kv, progress.schema, store=True)
         if progress.schema is not None:
             self._bind(progress.schema)
         if self.history is not None and self.definition.numbered and self.definition.since_us:
@@ -92,28 +88,6 @@ class Steps(Logic):
         for reason, n in dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
-
-    def choose_keys(self, kv: KV, schema: pa.Schema | None, *, store: bool = False) -> None:
-        """Write keys as this state has them."""
-        mark = self._keys_mark(kv, schema)
-        if store and kv.get(self.aux_cf, KEYS_MARK) is None:
-            batch = Batch()
-            batch.put(self.aux_cf, KEYS_MARK, mark)
-            kv.write(batch)
-        self._write_keys(encode_equal if mark == KEYS_EQUAL else encode_columns)
-
-    def prepare_keys(self, kv: KV, scratch: KV) -> None:
-        """Write keys in `scratch` as `kv` has them."""
-        mark = Batch()
-        mark.put(self.aux_cf, KEYS_MARK, self._keys_mark(kv, self.progress(kv).schema))
-        scratch.write(mark)
-
-    def _keys_mark(self, kv: KV, schema: pa.Schema | None) -> bytes:
-        seen = None if schema is None else self.seen_schema(schema)
-        return keys_mark(kv, self.aux_cf, seen, self.definition.by)
-
-    def _write_keys(self, encode: Encode) -> None:
-        """Where keys are part of the state: write them like that."""
 
     def _emission_changed(self, kv: KV) -> bool:
         """True in the first `advance` under another emission than that of the last one: what waits has to be looked for."""

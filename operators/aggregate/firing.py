@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.emit import EveryBatch, EveryPeriod, Never
-from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate import slices
 from windrow.operators.aggregate.base import Steps
@@ -54,12 +53,8 @@ class StoredWindows(Steps):
         self.store = BlockWindows(self.windows_cf, self.aux_cf, definition.by)
         self.limits = SizeLimits(definition, self.aux_cf)
         self.due = Due(definition.emit, self.aux_cf)
-        self.writes_keys = self.limits.active and bool(self.limits.by)
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
-
-    def _write_keys(self, encode: Encode) -> None:
-        self.limits.encode = encode
 
     def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
         """Starts of stored windows with `after < end <= up_to`."""

@@ -21,7 +21,7 @@ import xxhash
 
 from windrow.core.arrays import IntArray
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.core.keys import Encode, encode_equal
+from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat, widened
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -75,7 +75,6 @@ class History:
         self.cfs: tuple[str, ...] = self.store.cfs
         #: The columns by which messages lie, where they do.
         self.fields = definition.by
-        self.encode: Encode = encode_equal
 
     def add(
         self,
@@ -128,7 +127,7 @@ class History:
     ) -> tuple[IntArray | None, tuple[Any, Any, Any, Any], list[bytes] | None]:
         """(times, positions, encoded fields) of rows: where in the store they lie."""
         fields = [rows.table.column(name) for name in self.fields]
-        keys = self.encode(fields) if self.store.layout.has_fields else None
+        keys = encode_equal(fields) if self.store.layout.has_fields else None
         if numbers is None:
             return moments(rows), self._positions(rows, step), keys
         n = len(rows)

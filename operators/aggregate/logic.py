@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.emit import EveryBatch, Never, Trigger, by_step
+from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
@@ -122,7 +123,6 @@ class WindowAggregator(Ticking, Grouping):
             logic=self,
             kept_from=self.kept_from,
             begun=self.begun,
-            prepare=self.prepare_keys,
             file=partial(refile, self),
             drop_expired=partial(drop_expired, self),
             by_number=True,
@@ -383,7 +383,7 @@ class WindowAggregator(Ticking, Grouping):
                 continue
             rows = self._merge(near.rows, dead, notes=self._notes(True))
             names = [rows.column(b) for b in self.limits.by]
-            keys = self.limits.encode(names) if names else [b""] * len(rows)
+            keys = encode_equal(names) if names else [b""] * len(rows)
             goes = np.array([k in by_start[start] for k in keys], dtype=bool)
             ends = combine(rows.column(END)).to_numpy()
             early, open_ = ends > watermark_us, ends > closed_us

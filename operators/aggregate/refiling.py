@@ -37,7 +37,6 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     history, progress = operator.history, operator.progress(kv)
     assert history is not None and progress.schema is not None, "nothing was filed before"
     operator._bind(progress.schema)
-    operator.choose_keys(kv, progress.schema)
     silent = DeadLetters(0)
     [table] = tables.values()
     if len(table) == 0:

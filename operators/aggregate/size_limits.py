@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
-from windrow.core.keys import Encode, encode_equal
+from windrow.core.keys import encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -79,7 +79,6 @@ class SizeLimits:
         #: The keys by which sessions are looked for, where limits are per job.
         self.keys = () if self.by else definition.by
         self.aux_cf = aux_cf
-        self.encode: Encode = encode_equal
 
     @property
     def active(self) -> bool:
@@ -88,7 +87,7 @@ class SizeLimits:
     def _keys(self, table: pa.Table) -> tuple[list[bytes], Groups]:
         groups = Groups([table.column(b) for b in self.by], len(table))
         first = pa.array(groups.first_rows)
-        return self.encode([combine(table.column(b)).take(first) for b in self.by]) if self.by else [
+        return encode_equal([combine(table.column(b)).take(first) for b in self.by]) if self.by else [
             b""
         ], groups
 

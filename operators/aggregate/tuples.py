@@ -15,7 +15,7 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.emit import EveryBatch, by_time
-from windrow.core.keys import Encode, encode_equal
+from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
@@ -40,7 +40,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import PlainWindows, encode_packed
+from windrow.stores.windows import PlainWindows
 
 #: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
 #: `r<key>` a key whose windows are to be counted against the retention at the next step.
@@ -57,14 +57,6 @@ class TupleAggregator(Steps):
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, None)
         self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
-        self.writes_keys = bool(definition.by)
-        self.encode: Encode = encode_equal
-
-    def _write_keys(self, encode: Encode) -> None:
-        self.encode = encode
-        self.store.encode = encode_equal if encode is encode_equal else encode_packed
-        if self.history is not None:
-            self.history.encode = encode
 
     def stays(self, key: bytes, value: bytes) -> bool:
         """The number of messages of each key, too."""
@@ -117,7 +109,6 @@ class TupleAggregator(Steps):
             logic=self,
             kept_from=lambda kv: START_OF_TIME_US,
             begun=self.begun,
-            prepare=self.prepare_keys,
             reached=numbers_of(self, _COUNTER, _DIRTY),
             why=f"{self.definition.name!r} numbers messages by all that came before them",
         )
@@ -166,7 +157,7 @@ class TupleAggregator(Steps):
         by = self.definition.by
         groups = Groups([rows.table.column(b) for b in by], len(rows))
         first = pa.array(groups.first_rows)
-        encoded = self.encode([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
+        encoded = encode_equal([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
         return encoded, groups
 
     def _assign(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
@@ -238,7 +229,7 @@ class TupleAggregator(Steps):
         by = self.definition.by
         if not by:
             return [b""]
-        return list(dict.fromkeys(self.store.encode([rows.column(b) for b in by])))
+        return list(dict.fromkeys(encode_equal([rows.column(b) for b in by])))
 
     def _fire(
         self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: pa.Table, timing: str
@@ -273,7 +264,7 @@ class TupleAggregator(Steps):
         keys, values = [], []
         ranges: dict[bytes, tuple[int, int]] = {}
         encoded = (
-            self.encode([state.column(b) for b in self.definition.by])
+            encode_equal([state.column(b) for b in self.definition.by])
             if self.definition.by
             else [None] * len(state)
         )
@@ -405,7 +396,6 @@ class TupleAggregator(Steps):
         if progress.schema is None:
             return
         self._bind(progress.schema)
-        self.choose_keys(kv, progress.schema)
         table = self.store.read_all(kv)
         if table is None:
             return

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
+from windrow.core.keys import encode_equal
 from windrow.core.lazy import LazyList, Part
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowInfo
@@ -307,8 +308,7 @@ class TupleView(AggregateView):
         by, schema = self.definition.by, self.logic.calculation.schema
         if not by:
             return self.numbered(kv, info.window)
-        self.logic.choose_keys(kv, schema)
-        key = self.logic.encode([pa.array([info.key[b]], schema.field(b).type) for b in by])[0]
+        key = encode_equal([pa.array([info.key[b]], schema.field(b).type) for b in by])[0]
         return self.numbered(kv, info.window, key=key)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.keys import encode_equal
 from windrow.core.messages import WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.aggregate.views import view_of
@@ -98,5 +99,5 @@ class JoinWindowView(OneInputView):
         found = one_key(leading, {name: wanted[name] for name in leading}, schema)
         if found is None:
             return {}
-        encoded = kept.encode([found.column(name) for name in leading])[0]
+        encoded = encode_equal([found.column(name) for name in leading])[0]
         return {"key" if len(leading) == len(kept.fields) else "key_prefix": encoded}

@@ -14,8 +14,6 @@ from windrow.stores.kv import KV, Batch, Overlay
 
 FORMAT = 1
 KEY = b"\x00progress"
-#: How keys are written: the same bytes where they are equal, or by their type.
-KEYS_MARK, KEYS_EQUAL, KEYS_BY_TYPE = b"\x00keys", b"\x01", b"\x00"
 #: The emission of the last `advance`: under another one, other windows may wait.
 EMISSION = b"\x00emission"
 #: The aggregations computed of kept messages with which windows of before have been told again.

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.steps.progress import KEYS_BY_TYPE, KEYS_EQUAL, KEYS_MARK
-from windrow.stores.kv import KV
 
 
 @dataclass
@@ -51,19 +49,6 @@ class StepResult:
             {n: self.inner.get(n, []) + later.inner.get(n, []) for n in {**self.inner, **later.inner}},
             self.groups + later.groups,
         )
-
-
-def keys_mark(kv: KV, aux_cf: str, schema: pa.Schema | None, by: tuple[str, ...]) -> bytes:
-    """How keys are written in a state: so that equal numbers are, whatever their type, since a column may widen.
-
-    State that was begun with keys of floats, decimals or times before that was so keeps what it has.
-    """
-    mark = kv.get(aux_cf, KEYS_MARK)
-    if mark is not None or schema is None:
-        return mark or KEYS_EQUAL
-    by_type = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_temporal)
-    kinds = [schema.field(b).type for b in by if b in schema.names]
-    return KEYS_BY_TYPE if any(is_one(kind) for is_one in by_type for kind in kinds) else KEYS_EQUAL
 
 
 def limit(time_us: int, minus_us: int) -> int:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Never
+from windrow.core.keys import encode_equal
 from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.filing import Filed
 from windrow.operators.aggregate.sessions.history import forget_sessions
@@ -126,6 +127,6 @@ def _goes(
 ) -> BoolArray:
     """True for sessions that are among those."""
     fields = [sessions.column(b) for b in logic.limits.by]
-    keys = logic.limits.encode(fields) if fields else [b""] * len(sessions)
+    keys = encode_equal(fields) if fields else [b""] * len(sessions)
     windows = zip(keys, sessions.column(START).to_pylist(), sessions.column(END).to_pylist(), strict=True)
     return np.array([window in gone for window in windows], dtype=bool)

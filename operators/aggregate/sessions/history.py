@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.keys import encode_equal
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.history import CLOSED, History, moments
@@ -48,7 +49,7 @@ def messages_of(
     lie
     """
     by = history.definition.by
-    encoded = history.encode([state.column(b) for b in by]) if by else [None] * len(state)
+    encoded = encode_equal([state.column(b) for b in by]) if by else [None] * len(state)
     found = list[int]()
     starts = combine(state.column(START)).to_numpy()
     ends = combine(state.column(END)).to_numpy()

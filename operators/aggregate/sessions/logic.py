@@ -77,7 +77,6 @@ class SessionAggregator(StoredSessions, Grouping):
             logic=self,
             kept_from=lambda kv: START_OF_TIME_US,
             begun=self.begun,
-            prepare=self.prepare_keys,
             reached=self._reached,
             why=f"what a session of {self.definition.name!r} takes depends on all that came before",
         )

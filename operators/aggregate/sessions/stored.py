@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Trigger, by_step
-from windrow.core.keys import Encode
 from windrow.core.time import END_OF_TIME_US, MINUTE_US, START_OF_TIME_US
 from windrow.core.windows import Session, TupleSession
 from windrow.operators.aggregate.base import Steps
@@ -94,9 +93,6 @@ class StoredSessions(Steps):
             and self.own_gap is None
             and not by_step(definition.emit.early)
         )
-        self.writes_keys = bool(definition.by) and (
-            self.history is not None or (self.limited and bool(self.limits.by))
-        )
         if definition.ids is not None:
             time_us = definition.retention.time_us
             self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
@@ -105,11 +101,6 @@ class StoredSessions(Steps):
         begun = super()._begin(kv)
         self.spans.note(kv, begun[0].step)
         return begun
-
-    def _write_keys(self, encode: Encode) -> None:
-        self.limits.encode = encode
-        if self.history is not None:
-            self.history.encode = encode
 
     # -- time -------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.keys import encode_equal
 from windrow.operators.aggregate.history import History, moments
 from windrow.operators.aggregate.sessions.extents import Extents, holders
 from windrow.operators.aggregate.sessions.merging import Given
@@ -116,7 +117,7 @@ def _kept(
     inside = (holder >= 0) & (times < open_.ends[np.maximum(holder, 0)]) if len(open_.ends) else holder >= 0
     back, times = back[inside], times[inside]
     table = rows.table.take(pa.array(back))
-    keys = history.encode([table.column(b) for b in by]) if by else [None] * len(back)
+    keys = encode_equal([table.column(b) for b in by]) if by else [None] * len(back)
     found, values = list[bytes](), list[bytes]()
     for key, at in dict.fromkeys(zip(keys, times.tolist(), strict=True)):
         some, theirs = history.store.scan_between(step.kv, (at, None), (at, None), key)
