@@ -71,18 +71,13 @@ class KeyedJoinOperator(BlockJoinOperator):
     def file_again(
         self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
     ) -> None:
-        if not self._in_blocks:
-            JoinOperator.file_again(self, kv, batch, side, rows, keys, step)
-            return
         cf = self.stores[side].cf
         self._add_by_key(kv, side, cf, kept_rows(rows), hashes_of(keys or ()), AGAIN | step)
 
     def _file(
         self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
     ) -> None:
-        if not self._in_blocks:
-            JoinOperator._file(self, kv, batch, side, rows, keys, matched)
-        elif len(rows):
+        if len(rows):
             step, hashes = self._step(kv), hashes_of(keys or ())
             self._add_by_key(kv, side, self.stores[side].cf, kept_rows(rows), hashes, step)
             if side in self.followed:
@@ -108,9 +103,6 @@ class KeyedJoinOperator(BlockJoinOperator):
             self._add_by_key(kv, side, self.matched_cfs[side], noted, hashes, number)
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
-        if not self._in_blocks:
-            JoinOperator._note_matches(self, kv, side, rows, matched, new, others)
-            return
         old = rows.take(np.unique(matched[matched >= new]))
         if len(old):
             old = old.take(np.argsort(ranks(old)))  # how they were found depends on what the process holds
@@ -135,8 +127,8 @@ class KeyedJoinOperator(BlockJoinOperator):
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
     ) -> Slice:
-        if not self._in_blocks or not len(others):
-            return JoinOperator._partners(self, kv, side, others, keys, sides)
+        if not len(others):
+            return as_slice(None, sides[side])
         low, high = self.reach.partners(1 - side, others.times)
         reached_us = self.progress(kv).watermark_us
         low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
@@ -144,8 +136,6 @@ class KeyedJoinOperator(BlockJoinOperator):
         return as_slice(events.read_keys(self._met(kv)[0], hashes_of(keys or ()), low, high), sides[side])
 
     def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
-        if not self._in_blocks:
-            return JoinOperator._told(self, kv, rows, new)
         told = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             old = rows.take(np.arange(new, len(rows)))
@@ -173,9 +163,6 @@ class KeyedJoinOperator(BlockJoinOperator):
         return self._alone(kv, side, mine, of)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
-        if not self._in_blocks:
-            JoinOperator._forget(self, kv, before_us, watermark_us, done_us)
-            return
         for side in (LEFT, RIGHT):
             floor_us = self._floor(side, watermark_us, done_us)
             self._by_key(kv, side, self.stores[side].cf).forget(kv, floor_us)
@@ -184,9 +171,6 @@ class KeyedJoinOperator(BlockJoinOperator):
                 self._by_key(kv, side, self.matched_cfs[side]).forget(kv, before)
 
     def _cut(self, kv: KV, side: int, floor_us: int) -> None:
-        if not self._in_blocks:
-            JoinOperator._cut(self, kv, side, floor_us)
-            return
         waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
 
         def gone(rows: pa.Table) -> BoolArray:

@@ -142,8 +142,8 @@ class JoinDefinition(Definition):
                     "event_time": i.event_time,
                     "window": repr(i.window),
                     "time_zone": i.time_zone,
-                    **({} if i.event_time_unit is None else {"event_time_unit": i.event_time_unit}),
-                    **({} if i.where is None else {"where": repr(i.where)}),
+                    "event_time_unit": i.event_time_unit,
+                    "where": None if i.where is None else repr(i.where),
                 }
                 for i in (self.left, self.right)
             ],
@@ -151,8 +151,8 @@ class JoinDefinition(Definition):
             "within": None if self.within is None else [self.within.low_us, self.within.high_us],
             "where": None if self.where is None else repr(self.where),
             "scale": self.scale,
-            **({} if self.sizes is None else {"sizes": self.sizes}),
-            **({} if self.window is None else {"sessions": repr(self.window)}),
+            "sizes": self.sizes,
+            "sessions": None if self.window is None else repr(self.window),
         }
 
     def __repr__(self) -> str:

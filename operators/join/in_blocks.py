@@ -1,7 +1,6 @@
 """A join over time whose messages lie in columns (`stores/events.py`): where those that a step looks at lie together by time.
 
 These are the layouts of seed 003 that time leads; the order of their keys is that in which messages are given to whoever asks.
-State that was begun before that was so keeps a value for each message, and goes on as `JoinOperator` does.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState
 from windrow.core.time import HOUR_US, SECOND_US
 from windrow.core.types import as_type
-from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.followed import Followed, followed_rows, places
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import Columns, Leaving
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.spans import spans
-from windrow.operators.join.stored import BLOCKS, FORMER, LAYOUT
 from windrow.operators.join.tables import conform, ranks
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.filed_rows import empty_rows, inside
@@ -51,45 +48,25 @@ class BlockJoinOperator(JoinOperator):
     #: A message is in reach of no more stretches than this and one; how long they are where nothing bounds its reach.
     _stretches, _endless_us = 8, HOUR_US
 
-    def __init__(self, definition: JoinDefinition) -> None:
-        super().__init__(definition)
-        #: False where the state that was last looked at has a value for each message.
-        self._in_blocks = True
-
     @property
     def suits(self) -> bool:
         """True if time leads: messages lie by it, and not by their keys."""
-        return not any(store.layout.fields_first for store in self._present)
-
-    def bind(self, kv: KV, progress: Progress) -> bool:
-        mark = kv.get(self.aux_cf, LAYOUT)
-        self._in_blocks = mark == BLOCKS or (mark is None and progress.step == 0)
-        self.stores = self._present
-        return False if self._in_blocks else super().bind(kv, progress)
+        return not any(store.layout.fields_first for store in self.stores)
 
     def apart(self, before: KV) -> BlockJoinOperator:
         found = copy.copy(self)
         found._before = before
         return found
 
-    def mark(self, batch: Batch, *, former: bool) -> None:
-        if self._in_blocks:
-            batch.put(self.aux_cf, LAYOUT, BLOCKS)
-        elif self._moved:
-            super().mark(batch, former=former)
-        else:
-            batch.put(self.aux_cf, LAYOUT, FORMER)
-
     def _begin(self, kv: KV) -> Progress:
         progress = super()._begin(kv)
-        if self._in_blocks and progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
+        if progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
             self._set_width(kv, self._usual_width())
         return progress
 
     def prepare(self, kv: KV, scratch: KV) -> None:
         super().prepare(kv, scratch)
-        if self._in_blocks:
-            self._set_width(scratch, self._width(kv))
+        self._set_width(scratch, self._width(kv))
 
     def _set_width(self, kv: KV, width_us: int) -> None:
         batch = Batch()
@@ -110,13 +87,13 @@ class BlockJoinOperator(JoinOperator):
         return self._endless_us if span is None else min(max(span // self._stretches, SECOND_US), 1 << 62)
 
     def _width(self, kv: KV) -> int:
-        """How long stretches are in this state, which may not say it: that was begun when it followed from the definition."""
+        """How long stretches are in this state."""
         packed = kv.get(self.aux_cf, WIDTH)
-        return self.stores[LEFT].bucket if packed is None else decode_i64(packed)
+        return self._usual_width() if packed is None else decode_i64(packed)
 
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """None where messages are not filed by them."""
-        return None if self._in_blocks else super().keys(rows, side, columns)
+        """None: messages are not filed by them."""
+        return None
 
     # -- what is filed ----------------------------------------------------------------------------------------------
 
@@ -138,26 +115,18 @@ class BlockJoinOperator(JoinOperator):
     def file_again(
         self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
     ) -> None:
-        if self._in_blocks:
-            self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
-        else:
-            super().file_again(kv, batch, side, rows, keys, step)
+        self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
 
     def _file(
         self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
     ) -> None:
-        if not self._in_blocks:
-            super()._file(kv, batch, side, rows, keys, matched)
-        elif len(rows):
+        if len(rows):
             step = self._step(kv)
             self._add(kv, side, self.stores[side].cf, kept_rows(rows), step)
             if side in self.followed:
                 self._add(kv, side, self.open_cfs[side], followed_rows(rows, matched, step), 2 * step)
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
-        if not self._in_blocks:
-            super()._note_matches(kv, side, rows, matched, new, others)
-            return
         places_of = Slice(rows.table.select(POSITION_COLUMNS), rows.times)
         old = places_of.take(np.unique(matched[matched >= new]))
         if len(old) > others:
@@ -176,8 +145,8 @@ class BlockJoinOperator(JoinOperator):
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
     ) -> Slice:
-        if not self._in_blocks or not len(others):
-            return super()._partners(kv, side, others, keys, sides)
+        if not len(others):
+            return as_slice(None, sides[side])
         low, high = self.reach.partners(1 - side, others.times)
         # What is out of retention lies there until its stretch is over: nobody meets it any more.
         reached_us = self.progress(kv).watermark_us
@@ -203,8 +172,6 @@ class BlockJoinOperator(JoinOperator):
         return (kv, True) if self._before is None else (self._before, False)
 
     def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
-        if not self._in_blocks:
-            return super()._told(kv, rows, new)
         told = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi":
             old = rows.take(np.arange(new, len(rows)))
@@ -214,9 +181,6 @@ class BlockJoinOperator(JoinOperator):
     # -- what goes --------------------------------------------------------------------------------------------------
 
     def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
-        if not self._in_blocks:
-            yield from super()._leave(kv, side, watermark_us, of)
-            return
         before_us = self._leaves_before(side, watermark_us)
         for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
             if len(gone) and self.definition.how != "semi":
@@ -239,16 +203,10 @@ class BlockJoinOperator(JoinOperator):
         return self._alone(kv, side, mine, of)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
-        if not self._in_blocks:
-            super()._forget(kv, before_us, watermark_us, done_us)
-            return
         for side in (LEFT, RIGHT):
             self._events(kv, side).forget(kv, self._floor(side, watermark_us, done_us))
 
     def _cut(self, kv: KV, side: int, floor_us: int) -> None:
-        if not self._in_blocks:
-            super()._cut(kv, side, floor_us)
-            return
         waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
 
         def gone(rows: pa.Table) -> BoolArray:
@@ -263,8 +221,6 @@ class BlockJoinOperator(JoinOperator):
         self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
         """In the order of the keys that messages would have as values of their own."""
-        if not self._in_blocks:
-            return super()._between(kv, side, start, end, key, sides)
         rows, keys = self._found(kv, side, start[0], end[0], key, sides), None
         if self.stores[side].layout.has_fields:
             columns = self.inputs.called(kv, sides)

@@ -116,11 +116,6 @@ class JoinOperator(TakingSides):
 
     def _begin(self, kv: KV) -> Progress:
         progress = Progress.load(kv, self.aux_cf)
-        former = self.bind(kv, progress)
-        if progress.step == 0:
-            batch = Batch()
-            self.mark(batch, former=former)
-            kv.write(batch)
         progress.step += 1
         return progress
 

@@ -41,16 +41,8 @@ class NumberedSides(JoinOperator):
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
         self._waiting = {
-            side: Waiting(side, self.open_cfs[side], self.aux_cf)
-            for side in self.followed
-            if self._rows(side) is not None
+            side: Waiting(side, self.aux_cf) for side in self.followed if self._rows(side) is not None
         }
-
-    def _begin(self, kv: KV) -> Progress:
-        progress = super()._begin(kv)
-        for waiting in self._waiting.values():
-            waiting.begin(kv)
-        return progress
 
     def _rows(self, side: int) -> Rows | None:
         """The window of a side, if it counts."""
@@ -61,20 +53,19 @@ class NumberedSides(JoinOperator):
     def _is_small(self) -> bool:
         return self.definition.scale == "small"
 
-    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
-        made = list(super()._stores(former=former))
+    def _stores(self) -> tuple[MessageStore, ...]:
+        made = list(super()._stores())
         for side, store in enumerate(made):
-            if not former and self._rows(side) is not None and store.layout.has_fields and self._is_small:
+            if self._rows(side) is not None and store.layout.has_fields and self._is_small:
                 # By key they are listed in the index, under the numbers of their key.
                 made[side] = MessageStore(store.layout, store.index_cf, store.cf)
         return tuple(made)
 
-    def _layout(self, side: int, *, former: bool) -> Layout:
+    def _layout(self, side: int) -> Layout:
         window = self._rows(side)
         if window is None:
-            return super()._layout(side, former=former)
-        # Former versions kept what is counted per input under its number, however large the window.
-        keyed = window.per == "key" or not (former or self._is_small)
+            return super()._layout(side)
+        keyed = window.per == "key" or not self._is_small
         return Layout.FIELDS_OFFSET if self.definition.on and keyed else Layout.OFFSET
 
     def _spread(self, side: int) -> bool:
@@ -89,7 +80,7 @@ class NumberedSides(JoinOperator):
     def cfs(self) -> tuple[str, ...]:
         unused = {
             store.index_cf
-            for side, store in enumerate(self._present)
+            for side, store in enumerate(self.stores)
             if (window := self._rows(side)) is not None
             and window.per == "key"
             and store.index_cf.endswith(".message_index")
@@ -146,7 +137,6 @@ class NumberedSides(JoinOperator):
         if self._rows(side) is None:
             return super().kept(kv, side, start, end, key)
         progress = Progress.load(kv, self.aux_cf)
-        self.bind(kv, progress)
         store = self.stores[side]
         floor_us = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         of_key = key if store.layout.has_fields else None

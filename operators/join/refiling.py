@@ -29,7 +29,6 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
     counted, for what they are themselves."""
     uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
     definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
-    operator.bind(kv, operator.progress(kv))
     columns = operator.inputs.called(kv, sides)
     for side, given in enumerate((definition.left, definition.right)):
         if given.name not in tables:

@@ -38,7 +38,6 @@ from windrow.stores.kv import KV, Batch
 from windrow.stores.messages import Bound, Layout, MessageStore, PositionColumns, choose_layout
 
 SIDES = ("left", "right")
-LAYOUT, PRESENT, FORMER, BLOCKS = b"layout", b"1", b"0", b"2"
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Of a message that may be taken back, and has met so many that were not, an u64.
 COUNTED = b"\x02"
@@ -67,17 +66,15 @@ class StoredSides(Logic):
         self.intakes = self.inputs.intakes
         self.followed = FOLLOWED[definition.how]
         self.sizes = Sizes(definition, self.reach, self.aux_cf)
-        self._present, self._former = self._stores(former=False), self._stores(former=True)
         #: The store in which all lies that messages of a step may meet; None where that is the one that is written.
         self._before: KV | None = None
-        #: Where messages lie, as the state that was last looked at has them.
-        self.stores = self._present
+        self.stores = self._stores()
 
-    def _stores(self, *, former: bool) -> tuple[MessageStore, ...]:
-        """Where messages lie; `former`: in state that does not say it."""
+    def _stores(self) -> tuple[MessageStore, ...]:
+        """The message stores of both sides."""
         return tuple(
             MessageStore(
-                self._layout(side, former=former),
+                self._layout(side),
                 f"{self.definition.name}.{name}.messages",
                 f"{self.definition.name}.{name}.message_index",
                 self._bucket(),
@@ -85,35 +82,13 @@ class StoredSides(Logic):
             for side, name in enumerate(SIDES)
         )
 
-    def _layout(self, side: int, *, former: bool) -> Layout:
-        """Seed 003's matrix. Windows were once taken for a time range."""
+    def _layout(self, side: int) -> Layout:
+        """Choose a layout by seed 003's matrix."""
         definition = self.definition
-        time_range = definition.within is not None or (former and self.reach.windows is not None)
-        time_range &= definition.sessions is None  # a session is read as one range of a key
+        # A session is read as one range of a key.
+        time_range = definition.within is not None and definition.sessions is None
         equal, large = bool(definition.on), definition.scale == "large" or definition.sizes == "key"
         return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
-
-    @property
-    def _moved(self) -> bool:
-        """True of a join whose messages former versions kept under other keys."""
-        return any(
-            (now.layout, now.cf) != (then.layout, then.cf)
-            for now, then in zip(self._present, self._former, strict=True)
-        )
-
-    def bind(self, kv: KV, progress: Progress) -> bool:
-        """Look for messages where this state has them: a new one says so. True if it has them as former versions."""
-        if not self._moved:
-            return False
-        mark = kv.get(self.aux_cf, LAYOUT)
-        former = mark == FORMER or (mark is None and progress.step > 0)
-        self.stores = self._former if former else self._present
-        return former
-
-    def mark(self, batch: Batch, *, former: bool) -> None:
-        """Say in a new state where messages lie, if that is not where they always did."""
-        if self._moved:
-            batch.put(self.aux_cf, LAYOUT, FORMER if former else PRESENT)
 
     def _bucket(self) -> int:
         """Messages are freed so many microseconds at a time, where fields come first."""
@@ -131,7 +106,7 @@ class StoredSides(Logic):
 
     def cfs(self) -> tuple[str, ...]:
         followed = tuple(self.open_cfs[side] for side in self.followed)
-        stored = tuple(cf for store in self._present for cf in store.cfs)
+        stored = tuple(cf for store in self.stores for cf in store.cfs)
         return (self.aux_cf, self.pending_cf, *followed, *stored, *self.sizes.cfs)
 
     def done(self, watermark_us: int) -> int:
@@ -226,9 +201,8 @@ class StoredSides(Logic):
         )
 
     def prepare(self, kv: KV, scratch: KV) -> None:
-        """Messages lie where they lay, and columns keep the names that they have."""
+        """Let columns keep the names that they have."""
         known = Batch()
-        self.mark(known, former=self.bind(kv, self.progress(kv)))
         for key in (*SCHEMAS, NAMES):
             value = kv.get(self.aux_cf, key)
             if value is not None:
@@ -242,7 +216,6 @@ class StoredSides(Logic):
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         """Messages that can match no more go, all of them: no match may follow a row that said there was none."""
-        self.bind(kv, progress)
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if isinstance(given.window, Rows):
                 continue  # not the watermark decides how long they can match
@@ -267,7 +240,6 @@ class StoredSides(Logic):
             self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
 
     def _drop_expired(self, kv: KV) -> None:
-        self.bind(kv, self.progress(kv))
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         self._forget(kv, reached_us, reached_us, self.done(reached_us))
         for side in self.sizes.sides:
@@ -296,7 +268,6 @@ class StoredSides(Logic):
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
         progress = Progress.load(kv, self.aux_cf)
-        self.bind(kv, progress)
         low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
         of_key = key if self.stores[side].layout.has_fields else None

@@ -1,8 +1,7 @@
 """Followed messages of a side whose window counts that have matched nobody yet, by event time: which of them leave is found
 without a look at the others.
 
-Auxiliary keys: `w<side><event time i64><key in the store>` lists one, `\0w<side>` says that all of them are listed; values are
-empty. State of former versions has neither; it is listed when it is opened.
+Auxiliary keys: `w<side><event time i64><key in the store>` lists one; values are empty.
 """
 
 from __future__ import annotations
@@ -13,23 +12,14 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.operators.join.stored import OPEN
 from windrow.stores.kv import KV, Batch
 
-_WAITING, _LISTED = (b"w0", b"w1"), (b"\x00w0", b"\x00w1")
+_WAITING = (b"w0", b"w1")
 
 
 class Waiting:
-    """Those of one side. `cf` has (flag, event time) of each followed message, under its key in the store."""
+    """The unmatched messages of one side."""
 
-    def __init__(self, side: int, cf: str, aux_cf: str) -> None:
-        self._head, self._listed, self._cf, self._aux_cf = _WAITING[side], _LISTED[side], cf, aux_cf
-
-    def begin(self, kv: KV) -> None:
-        """List what a former version has filed."""
-        if kv.get(self._aux_cf, self._listed) is not None:
-            return
-        batch = Batch()
-        batch.put(self._aux_cf, self._listed, b"")
-        self.add(batch, kv.scan(self._cf))
-        kv.write(batch)
+    def __init__(self, side: int, aux_cf: str) -> None:
+        self._head, self._aux_cf = _WAITING[side], aux_cf
 
     def add(self, batch: Batch, followed: Iterable[tuple[bytes, bytes]]) -> None:
         """(key, flag and event time) of followed messages; those that matched are left out."""

@@ -14,10 +14,7 @@ import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
 from windrow.operators.join.in_blocks import BlockJoinOperator
-from windrow.operators.join.stored import StoredSides
-from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded import Embedded
-from windrow.stores.kv import KV
 from windrow.testing.clock import ManualClock
 
 S = 1_000_000
@@ -113,31 +110,6 @@ def test_what_comes_back_is_what_was_there_and_goes_on_alike(definition: wr.Join
             op.drain()
             told.append([(row.values, row.timing) for row in op.get_result()])
     assert told[0] == told[1] and told[0]
-
-
-@pytest.mark.parametrize(
-    ("window", "scale"), [(wr.rows(2), "small"), (wr.rows(3, per="input"), "large")], ids=str
-)
-def test_what_a_former_version_kept_comes_back_under_its_keys(
-    window: Any, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bind(self: StoredSides, kv: KV, progress: Progress) -> bool:
-        self.stores = self._former
-        return True
-
-    definition = define(window=window, within=None, retention="30 seconds", scale=scale)
-    clock = ManualClock()
-    assert definition.logic()._moved
-    with monkeypatch.context() as patch:
-        patch.setattr(StoredSides, "bind", bind)
-        patch.setattr(StoredSides, "mark", lambda self, batch, former: None)
-        with definition.open(str(tmp_path), clock=clock) as op:
-            fed(op, clock, range(45))
-            before = kept(op)
-    lose(tmp_path)
-    with definition.open(str(tmp_path), clock=clock, replay=again) as op:
-        assert kept(op) == before
-        assert any(before[c] for c in op.engine.logic.message_cfs)
 
 
 def test_a_source_that_lost_messages_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:

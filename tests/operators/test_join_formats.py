@@ -8,20 +8,18 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
-import pytest
 
 import windrow as wr
-from windrow.core.time import END_OF_TIME_US
-from windrow.operators.join.stored import FORMER, LAYOUT
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.filed_rows import unpack_rows
-from windrow.operators.steps.progress import Progress
-from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.kv import MemoryKV
 from windrow.stores.messages import Layout
 from windrow.stores.windows import unpack_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 S = 1_000_000
+#: A join that counts what it keeps has a value for each message.
+BY_SIZE = wr.Retain("1 hour", messages=1_000, per="job")
 
 
 def golden(name: str) -> bytes:
@@ -42,9 +40,9 @@ def rows(name: str, second: int, id: int, offset: int) -> dict[str, pa.Table]:
 
 
 class Filed:
-    """Order 7 at one second, and the shipment of it a second later. former: in state of before messages lay in columns."""
+    """Order 7 at one second, and the shipment of it a second later."""
 
-    def __init__(self, shipped: bool = False, *, former: bool = False, **options: Any) -> None:
+    def __init__(self, shipped: bool = False, **options: Any) -> None:
         window = options.pop("window", None)
         self.operator = wr.Join(
             left=wr.Input("orders", event_time="t", window=window),
@@ -52,14 +50,9 @@ class Filed:
             on="id",
             within=("0 s", "10 s"),
             how="left",
-            retention="1 hour",
-            **options,
+            **{"retention": "1 hour", **options},
         ).logic()
         self.kv = MemoryKV(self.operator.cfs())
-        if former:
-            batch = Batch()
-            batch.put("join.aux", LAYOUT, FORMER)
-            self.kv.write(batch)
         self.operator.ingest(self.kv, rows("orders", 1, 7, 3), 0)
         if shipped:
             self.operator.ingest(self.kv, rows("shipments", 2, 7, 0), 0)
@@ -70,7 +63,7 @@ class Filed:
 
 
 def test_a_message_of_a_join_over_time_is_filed_as_the_page_shows() -> None:
-    filed = Filed(former=True)
+    filed = Filed(retention=BY_SIZE)
     key, value = filed.only("left.messages")
     assert (key.hex(" "), value.hex(" ")) == (golden("join-key").hex(" "), golden("join-value").hex(" "))
     [schema] = [v for k, v in filed.kv.scan("join.aux") if k == b"h" + msgpack.unpackb(value[1:])[0]]
@@ -83,9 +76,9 @@ def test_a_message_of_a_join_over_time_is_filed_as_the_page_shows() -> None:
 
 
 def test_a_message_is_open_until_it_is_matched_as_the_page_shows() -> None:
-    key, flag = Filed(former=True).only("left.open")
+    key, flag = Filed(retention=BY_SIZE).only("left.open")
     assert (key.hex(" "), flag.hex(" ")) == (golden("join-open-key").hex(" "), golden("join-open").hex(" "))
-    assert Filed(shipped=True, former=True).only("left.open")[1] == b"\x01" + golden("join-open")[1:]
+    assert Filed(shipped=True, retention=BY_SIZE).only("left.open")[1] == b"\x01" + golden("join-open")[1:]
 
 
 def test_a_message_in_a_window_of_rows_has_a_number_as_the_page_shows() -> None:
@@ -132,51 +125,3 @@ def test_keys_lead_in_a_join_with_windows_and_without_a_time_range_small_or_larg
     layouts = {scale: windows(scale=scale).logic().stores[0].layout for scale in ("small", "large")}
     assert layouts == dict.fromkeys(layouts, Layout.FIELDS_TIME_OFFSET)
     assert windows(within=("0 s", "5 s")).logic().stores[0].layout is Layout.TIME_FIELDS_OFFSET
-
-
-@pytest.mark.parametrize("how", ["full", "semi", "anti"])
-@pytest.mark.parametrize("scale", ["small", "large"])
-def test_windows_of_rows_of_a_former_version_are_read_and_written_on(how: str, scale: str) -> None:
-    """Former versions kept those per key by key, though they are small, and those per input by number, though large."""
-    window = wr.rows(2) if scale == "small" else wr.rows(4, per="input")
-    inputs = {s: wr.Input(s, event_time="t", window=window) for s in ("left", "right")}
-    told = []
-    for former in (True, False):
-        operator = wr.Join(**inputs, on="id", how=how, retention="10 s", scale=scale).logic()
-        kv = MemoryKV(operator.cfs())
-        if former:
-            batch = Batch()
-            Progress(step=1).save(lambda key, value, batch=batch: batch.put("join.aux", key, value))
-            kv.write(batch)
-        panes = []
-        for n in range(6):
-            for s in ("left", "right"):
-                panes += operator.ingest(kv, rows(s, n, n % 2, n), 0).panes
-            panes += operator.advance(kv, n * S, 0).panes
-        assert bool(list(kv.scan("join.left.message_index"))) is not former
-        assert len(operator.kept(kv, 0, (0, None), (99 * S, None), None)) == 4
-        panes += operator.advance(kv, END_OF_TIME_US, 0).panes
-        assert not [cf for cf in operator.cfs() if cf != "join.aux" and list(kv.scan(cf))]
-        told.append([row for pane in panes for row in pane.to_pylist()])
-    assert told[0] == told[1] and (told[0] or how == "anti")
-
-
-def test_state_whose_time_leads_is_read_and_written_on() -> None:
-    """Former versions took windows for a time range."""
-    operator = windows().logic()
-    kv = MemoryKV(operator.cfs())
-    batch = Batch()
-    Progress(step=1).save(lambda key, value: batch.put(operator.aux_cf, key, value))
-    kv.write(batch)  # of a former version: nothing says how its keys begin
-    told = []
-    for number in (1, 2):
-        operator = windows().logic()
-        told += operator.ingest(kv, rows("left", number, 7, number), 0).panes
-        told += operator.ingest(kv, rows("right", number, 7, number), 0).panes
-        assert operator.stores[0].layout is Layout.TIME_FIELDS_OFFSET
-    assert sum(map(len, told)) == 4
-    key, _ = next(iter(kv.scan("join.left.messages")))
-    assert operator.stores[0].split(key).time_us == S
-    assert len(operator.kept(kv, 0, (0, None), (9 * S, None), None)) == 2
-    operator.advance(kv, END_OF_TIME_US, 0)
-    assert not list(kv.scan("join.left.messages"))

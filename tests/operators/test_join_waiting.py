@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.stores.kv import Batch, MemoryKV, Pair
+from windrow.stores.kv import MemoryKV, Pair
 
 S = 1_000_000
 
@@ -73,18 +73,6 @@ def test_an_advance_looks_at_what_leaves_and_not_at_all_that_is_kept(how: str) -
 
 def _met(second: int) -> bool:
     return any(second <= s <= second + 10 and s % 3 == second % 3 for s in range(100, 500, 10))
-
-
-def test_state_of_before_is_listed_when_it_is_opened() -> None:
-    logic, kv = filed()
-    other = filed()[1]
-    batch = Batch()
-    batch.delete_range(logic.aux_cf, b"w", b"x")
-    batch.delete(logic.aux_cf, b"\x00w0")
-    other.write(batch)
-    for second in (150, 300, 1000):
-        assert told(logic, kv, second) == told(logic, other, second) != []
-    assert [list(kv.scan(cf)) == list(other.scan(cf)) for cf in logic.cfs()] == [True] * len(logic.cfs())
 
 
 def test_what_matches_or_is_pushed_out_waits_no_more() -> None:

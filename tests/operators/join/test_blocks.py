@@ -19,7 +19,7 @@ from windrow.core.byte_order import decode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.join.followed import places
 from windrow.operators.join.in_blocks import WIDE, BlockJoinOperator
-from windrow.operators.join.stored import FORMER, LAYOUT, PRESENT
+from windrow.operators.join.logic import JoinOperator
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.step import StepResult
 from windrow.stores.events import MANY
@@ -34,17 +34,12 @@ STEPS = st.one_of(
 
 
 class Form:
-    """An operator on a store of its own; former: one that was begun when each message was a value."""
+    """An operator on a store of its own; rows: with a value for each message, as a join that counts them has it."""
 
-    def __init__(self, definition: wr.Join, *, former: bool) -> None:
-        logic = definition.logic()
-        assert isinstance(logic, BlockJoinOperator)
+    def __init__(self, definition: wr.Join, *, rows: bool = False) -> None:
+        logic = JoinOperator(definition) if rows else definition.logic()
+        assert isinstance(logic, JoinOperator if rows else BlockJoinOperator)
         self.logic, self.kv = logic, MemoryKV(logic.cfs())
-        if former:
-            batch = Batch()
-            # Of windows over time the keys had once changed: "1" stood for those of now.
-            batch.put(logic.aux_cf, LAYOUT, PRESENT if logic._moved else FORMER)
-            self.kv.write(batch)
 
     def ingest(self, tables: Mapping[str, pa.Table], now_us: int = 0) -> StepResult:
         return self.logic.ingest(self.kv, tables, now_us)
@@ -91,7 +86,7 @@ def test_columns_tell_and_keep_what_a_value_for_each_message_does(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:
     assume(isinstance(case.definition.logic(), BlockJoinOperator))
-    forms = [Form(case.definition, former=former) for former in (False, True)]
+    forms = [Form(case.definition, rows=rows) for rows in (False, True)]
     watermark_us, offset, one, other = START_OF_TIME_US, 0, [], []
     for now, (kind, what) in enumerate(steps, 100):
         if kind == "ingest":
@@ -134,7 +129,7 @@ def left_join(how: str = "left", seconds: int = 8, **options: Any) -> Form:
     left, right = (wr.Input(name, event_time="t", max_ahead=wr.forever) for name in ("l", "r"))
     within = (f"-{seconds} seconds", f"{seconds} seconds")
     options = {"on": "k", "within": within, **options}
-    return Form(wr.Join(left=left, right=right, how=how, **options), former=False)
+    return Form(wr.Join(left=left, right=right, how=how, **options))
 
 
 def test_messages_that_lie_far_apart_share_values_until_they_go() -> None:
@@ -167,22 +162,14 @@ def test_many_small_steps_leave_few_values_behind(how: str) -> None:
     assert many < 3 * (MANY + 8)
 
 
-def test_without_keys_and_bounds_stretches_follow_what_is_kept_and_stay_as_they_were_begun() -> None:
-    counts = []
-    for begun_before in (False, True):
-        form = left_join("inner", on=(), within=None, retention="10 seconds", allowed_lateness="0 seconds")
-        with pytest.MonkeyPatch.context() as patch:
-            if begun_before:  # then each was an hour long
-                patch.setattr(BlockJoinOperator, "_set_width", lambda *_: None)
-            form.ingest(messages("l", [0]))
-        for second in range(1, 60):
-            form.ingest(messages("l", [second * S], second))
-            form.advance((second - 1) * S)
-        [pane] = form.ingest(messages("r", [59 * S])).panes
-        assert pane.column("l_t").to_pylist() == [second * S for second in range(49, 60)]
-        rows_ = [unpacked(value) for _, value in form.values("left.messages")]
-        counts.append(sum(map(len, rows_)))
-    assert counts == [12, 60]
+def test_without_keys_and_bounds_stretches_follow_what_is_kept() -> None:
+    form = left_join("inner", on=(), within=None, retention="10 seconds", allowed_lateness="0 seconds")
+    for second in range(60):
+        form.ingest(messages("l", [second * S], second))
+        form.advance((second - 1) * S)
+    [pane] = form.ingest(messages("r", [59 * S])).panes
+    assert pane.column("l_t").to_pylist() == [second * S for second in range(49, 60)]
+    assert sum(len(unpacked(value)) for _, value in form.values("left.messages")) == 12
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -212,14 +199,14 @@ def test_a_match_of_long_ago_beside_one_of_now_reads_nothing_between() -> None:
     assert max(read[30:]) <= max(read[2:10])
 
 
-@pytest.mark.parametrize("former", [False, True])
+@pytest.mark.parametrize("rows", [False, True])
 def test_where_the_watermark_is_set_back_what_has_gone_stays_gone_and_what_has_come_since_does_not_go(
-    former: bool,
+    rows: bool,
 ) -> None:
     left, right = wr.Input("l", event_time="t"), wr.Input("r", event_time="t", static=True)
     within, none = ("-8 seconds", "8 seconds"), "0 seconds"
     join = wr.Join(left=left, right=right, on="k", within=within, how="full", allowed_lateness=none)
-    form = Form(join, former=former)
+    form = Form(join, rows=rows)
     form.ingest(messages("l", [92 * S]), 100 * S)
     [pane] = form.advance(101 * S, 100 * S).panes
     assert pane.column("l_t").to_pylist() == [92 * S]
@@ -267,7 +254,6 @@ def test_values_are_what_the_page_of_formats_says() -> None:
     assert unpacked(value).column_names == names
     form.ingest(messages("r", [5 * S]))
     assert [int.from_bytes(key[8:], "big") for key, _ in form.values("left.open")] == [2, 5]
-    assert form.kv.get("join.aux", LAYOUT) == b"2"
 
 
 def test_of_many_messages_in_range_only_those_of_the_keys_of_a_step_are_paired() -> None:

@@ -16,7 +16,6 @@ from tests.operators.join.test_blocks import Form, messages
 from windrow.core.byte_order import decode_i64
 from windrow.operators.join.by_key import KeyedJoinOperator
 from windrow.operators.join.in_blocks import WIDE, WIDTH
-from windrow.operators.join.stored import LAYOUT
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.decoded import Decoded
 from windrow.stores.keyed import FAN, hashes_of
@@ -28,7 +27,7 @@ HOUR = 3_600 * S
 def large(how: str = "left", **options: Any) -> Form:
     left, right = (wr.Input(name, event_time="t", max_ahead=wr.forever) for name in ("l", "r"))
     options = {"within": ("-1 hour", "1 hour"), "allowed_lateness": "0 seconds", **options}
-    form = Form(wr.Join(left=left, right=right, on="k", how=how, **options), former=False)
+    form = Form(wr.Join(left=left, right=right, on="k", how=how, **options))
     assert isinstance(form.logic, KeyedJoinOperator)
     return form
 
@@ -103,7 +102,7 @@ def test_how_long_stretches_are_stays_when_messages_are_kept_for_longer() -> Non
     form = large("inner", within=None, retention="1 hour")
     form.ingest(keyed("l", [(1, S)]))
     longer = replace(form.logic.definition.retention, time_us=100 * HOUR)
-    other = Form(form.logic.definition._changed(retention=longer), former=False)
+    other = Form(form.logic.definition._changed(retention=longer))
     other.kv = form.kv
     [pane] = other.ingest(keyed("r", [(1, 90 * HOUR)])).panes
     assert pane.column("l_t").to_pylist() == [S]
@@ -140,7 +139,6 @@ def test_values_are_what_the_page_of_formats_says() -> None:
     assert pa.ipc.read_record_batch(pa.py_buffer(rows), schema).column("__hash").to_pylist() == [of_key]
     [(key, _), _] = form.values("left.matched")
     assert key[9:17] == (2).to_bytes(8, "big")
-    assert form.kv.get("join.aux", LAYOUT) == b"2"
 
 
 def decode_i64_plain(data: bytes) -> int:

@@ -57,8 +57,8 @@ def row(values: dict[str, Any], timing: Any) -> str:
     return f"{timing} {sorted(chosen.items())}"
 
 
-def check(join: wr.Join, steps: list[tuple[str, Any]], *, former: bool) -> None:
-    form = Form(join, former=former)
+def check(join: wr.Join, steps: list[tuple[str, Any]], *, rows: bool) -> None:
+    form = Form(join, rows=rows)
     oracle = join.oracle({"l": SCHEMA, "r": SCHEMA})
     positions = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
     nothing = pa.schema([*SCHEMA, *positions.items()]).empty_table()
@@ -86,12 +86,12 @@ def check(join: wr.Join, steps: list[tuple[str, Any]], *, former: bool) -> None:
         assert sorted(told) == sorted(row(r.values, r.timing.value) for r in taken.rows)
 
 
-@pytest.mark.parametrize("former", [False, True])
+@pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("scale", ["small", "large"])
 @pytest.mark.parametrize("how", ALL)
-def test_a_static_row_that_comes_after_the_watermark(how: str, scale: str, former: bool) -> None:
+def test_a_static_row_that_comes_after_the_watermark(how: str, scale: str, rows: bool) -> None:
     for on in (True, False):
-        check(definition(how, scale, on=on, kept=60), AFTERWARDS, former=former)
+        check(definition(how, scale, on=on, kept=60), AFTERWARDS, rows=rows)
 
 
 @given(
@@ -99,11 +99,11 @@ def test_a_static_row_that_comes_after_the_watermark(how: str, scale: str, forme
     scale=st.sampled_from(["small", "large"]),
     on=st.booleans(),
     kept=st.sampled_from([2, 9, 60]),
-    former=st.booleans(),
+    rows=st.booleans(),
     steps=STEPS,
 )
 @examples(40, deep=5_000)
 def test_whatever_comes_beside_a_static_side_is_told_as_the_oracle_says(
-    how: str, scale: str, on: bool, kept: int, former: bool, steps: list[tuple[str, Any]]
+    how: str, scale: str, on: bool, kept: int, rows: bool, steps: list[tuple[str, Any]]
 ) -> None:
-    check(definition(how, scale, on=on, kept=kept), steps, former=former)
+    check(definition(how, scale, on=on, kept=kept), steps, rows=rows)
