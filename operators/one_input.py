@@ -145,22 +145,18 @@ class OneInput(Definition):
         return call(kind, **{n: Raw(text) for n, text in self.written})
 
     def _described(self, operator: str, **own: Any) -> dict[str, Any]:
-        """What shapes the state of every operator of one input, and `own`; what is not given is not named."""
-        rest = {
+        """Describe what shapes the state of every operator of one input, and `own`."""
+        return {
+            "operator": operator,
+            "by": list(self.by),
+            "event_time": self.event_time,
+            "null_keys": self.null_keys,
             "time_zone": self.time_zone,
             "event_time_unit": self.event_time_unit,
             "input": self.input_name,
             "ids": None if self.ids is None else list(self.ids.columns),
             "where": None if self.where is None else repr(self.where),
             **own,
-        }
-        what = {n: v for n, v in rest.items() if v is not None}
-        return {
-            "operator": operator,
-            "by": list(self.by),
-            "event_time": self.event_time,
-            "null_keys": self.null_keys,
-            **what,
         }
 
     # -- the seam ---------------------------------------------------------------------------------------------------

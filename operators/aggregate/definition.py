@@ -132,26 +132,21 @@ class AggregateDefinition(Definition):
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
-        ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
-        unit = {} if self.event_time_unit is None else {"event_time_unit": self.event_time_unit}
-        named = {} if self.input_name is None else {"input": self.input_name}
-        where = {} if self.where is None else {"where": repr(self.where)}
-        makes = {"makes": {name: repr(e) for name, e in self.makes}} if self.makes else {}
         return {
-            **ids,
-            **unit,
-            **named,
-            **where,
-            **makes,
             "operator": "aggregate",
             "by": list(self.by),
             "event_time": self.event_time,
+            "event_time_unit": self.event_time_unit,
+            "time_zone": self.time_zone,
+            "null_keys": self.null_keys,
+            "input": self.input_name,
+            "ids": None if self.ids is None else list(self.ids.columns),
+            "where": None if self.where is None else repr(self.where),
+            "makes": {name: repr(e) for name, e in self.makes},
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
             "design": "full-state" if growing.needs_messages(self) else "incremental",
             "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
-            "null_keys": self.null_keys,
-            "time_zone": self.time_zone,
             "scale": self.scale,
         }
 

@@ -123,10 +123,9 @@ class CoGroupDefinition(AggregateDefinition):
         )
 
     def describe(self) -> dict[str, Any]:
-        ids = {} if self.ids is None else {"ids": list(self.ids.columns)}
         return {
-            **ids,
             "operator": "cogroup",
+            "ids": None if self.ids is None else list(self.ids.columns),
             "by": list(self.by),
             "inputs": [
                 {
@@ -135,7 +134,7 @@ class CoGroupDefinition(AggregateDefinition):
                     "by": list(self.keys(i)),
                     "time_zone": i.time_zone,
                     "event_time_unit": i.event_time_unit,
-                    **({} if i.where is None else {"where": repr(i.where)}),
+                    "where": None if i.where is None else repr(i.where),
                 }
                 for i in sorted(self.given, key=lambda given: given.name)
             ],

@@ -42,7 +42,7 @@ from windrow.stores.kv import KV, Batch
 
 #: A frame of time is so many stretches long, about; and how long one is at least, and at most.
 _STRETCHES, _SHORTEST_US, _LONGEST_US = 8, 100_000, 3_600_000_000
-#: A long one is so many stretches long, which are no shorter than that. State that was begun before that was so keeps its own.
+#: A long one is so many stretches long, which are no shorter than that.
 _OF_LONG, _SHORT_US = 64, 1_000_000
 _WIDTH_KEY = b"\x00width"
 #: So many messages, about, are no more than one stretch.
@@ -64,7 +64,6 @@ class Overs(OneInputLogic):
         self.reach_us, self._waits_us = reach_us(agg), waits_us(agg)
         self._waits = waits_rows(agg)
         span_us = self.reach_us + self._waits_us
-        self._former_us = min(max(span_us // _STRETCHES, _SHORTEST_US), _LONGEST_US)
         # What waits for the watermark, or for what may be late, is kept, too.
         span_us += definition.watermark.delay_us + (0 if definition.by_arrival else definition.late_us)
         stretch_us = max(span_us // _STRETCHES, _SHORTEST_US)
@@ -131,7 +130,7 @@ class Overs(OneInputLogic):
     def events(self, kv: KV) -> Events:
         """The messages that are kept."""
         width = kv.get(self.aux_cf, _WIDTH_KEY)
-        return Events(self._events_cf, self._former_us if width is None else decode_i64(width))
+        return Events(self._events_cf, self._width_us if width is None else decode_i64(width))
 
     def _begin_events(self, kv: KV, times: IntArray) -> None:
         """Say how long stretches are, where there are none yet: longer where the first messages are many, and sparse."""
@@ -140,12 +139,9 @@ class Overs(OneInputLogic):
         width_us, apart_us = self._width_us, int(times.max()) - int(times.min())
         if len(times) >= _IN_STRETCH:
             width_us = max(width_us, min(apart_us * _IN_STRETCH // len(times), _LONGEST_US))
-        if width_us == self._former_us:
-            return
-        if next(iter(kv.scan(self._events_cf, b"", None)), None) is None:
-            batch = Batch()
-            batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(width_us))
-            kv.write(batch)
+        batch = Batch()
+        batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(width_us))
+        kv.write(batch)
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
         before = self.reached(work.progress.watermark_us)

@@ -190,10 +190,10 @@ def plain_agg(agg: Any) -> dict[str, Aggregation]:
 
 
 def described(over: OverDefinition) -> dict[str, Any]:
-    """What of the anchors shapes the state; nothing where there are none."""
+    """Describe what of the anchors shapes the state."""
     anchors = over.anchors
     if anchors is None:
-        return {}
+        return {"anchors": None}
     kept = over.retention.time_us
     shape: dict[str, Any] = {
         "frame": repr(over.span),
@@ -201,10 +201,14 @@ def described(over: OverDefinition) -> dict[str, Any]:
     }
     if isinstance(anchors, Ticks):
         return {"anchors": shape | {"clock": repr(anchors)}}
-    where = None if anchors.where is None else repr(anchors.where)
-    rest = {"time_zone": anchors.time_zone, "event_time_unit": anchors.event_time_unit, "where": where}
-    told = {name: value for name, value in rest.items() if value is not None}
-    return {"anchors": shape | {"input": anchors.name, "event_time": anchors.event_time} | told}
+    shape |= {
+        "input": anchors.name,
+        "event_time": anchors.event_time,
+        "time_zone": anchors.time_zone,
+        "event_time_unit": anchors.event_time_unit,
+        "where": None if anchors.where is None else repr(anchors.where),
+    }
+    return {"anchors": shape}
 
 
 # -- in a graph -------------------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """What anchors have promised: before which time no later one of their key begins a window.
 
 Column families: `promised`, the times by key, in pages (`keyed.py`); `floors`, the time of all anchors where there are no keys;
-`promises`, the keys by the stretches of these times, by which they are forgotten. State from before has all times in `floors`.
+`promises`, the keys by the stretches of these times, by which they are forgotten.
 
-    floors     <key>                         i64; without keys, under the empty one
-    promises   <stretch i64>01<step u64>     keys, Arrow; before there were such: <stretch i64>00<step u64> and msgpack, and
-                                             before these <stretch i64><key> and nothing
+    floors     nothing                     i64
+    promises   <stretch i64><step u64>     keys, Arrow
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import bytes_to_i64_array, bytes_to_rows, decode_i64, encode_i64, encode_u64
-from windrow.core.keys import FIELDS_END, encode_equal
+from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
 from windrow.core.time import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.over.anchors.spans import OBSOLETE
@@ -32,19 +29,15 @@ from windrow.stores.kv import KV, Batch
 
 #: A retention is so many stretches of promises long, about.
 _STRETCHES = 8
-_NOTHING = encode_i64(START_OF_TIME_US)
-_TABLE = b"\x01"
 _PROMISED = "__promised"
 #: Numbers below it leave room for a sum.
 _MOST = 1 << 62
 
 
 class _Held(NamedTuple):
-    """What the keys of a step have promised, by number. paged_us: what of it pages say; found: for what is put back; rows: what
-    it has, with their numbers."""
+    """Promises of the keys of a step, by number. found: for what is put back; rows: what it has, with their numbers."""
 
     us: IntArray
-    paged_us: IntArray
     found: Found | None
     rows: pa.Table | None
     codes: IntArray
@@ -108,23 +101,16 @@ class Promises:
         """What was promised of each key. speaks: true for keys of which something is promised now."""
         if keys is None:
             us = np.array([self.of_all_us(kv)], dtype=np.int64)
-            return _Held(us, us, None, None, np.zeros(0, dtype=np.int64))
-        us = paged_us = np.full(size, START_OF_TIME_US, dtype=np.int64)
-        if next(iter(kv.scan(self.floors_cf)), None) is not None:  # of state from before
-            us = self._floors(kv, encode_equal([combine(keys.column(b)) for b in self.by]))
+            return _Held(us, None, None, np.zeros(0, dtype=np.int64))
+        us = np.full(size, START_OF_TIME_US, dtype=np.int64)
         found = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), speaks, START_OF_TIME_US)
         if found.rows is None:
-            return _Held(us, paged_us, found, None, np.zeros(0, dtype=np.int64))
+            return _Held(us, found, None, np.zeros(0, dtype=np.int64))
         both = concat([keys, found.rows.select(self.by)])
         codes = Groups([both.column(b) for b in self.by], len(both)).codes[size:]
         mine = codes < size
-        paged_us = np.full(size, START_OF_TIME_US, dtype=np.int64)
-        np.maximum.at(paged_us, codes[mine], found.rows.column(_PROMISED).to_numpy()[mine])
-        return _Held(np.maximum(us, paged_us), paged_us, found, found.rows, codes)
-
-    def _floors(self, kv: KV, keys: list[bytes]) -> IntArray:
-        stored = kv.multi_get(self.floors_cf, keys)
-        return bytes_to_i64_array(bytes_to_rows([v or _NOTHING for v in stored], 8))
+        np.maximum.at(us, codes[mine], found.rows.column(_PROMISED).to_numpy()[mine])
+        return _Held(us, found, found.rows, codes)
 
     def _promise(self, kv: KV, keys: pa.Table | None, held: _Held, after: IntArray, step: int) -> None:
         batch = Batch()
@@ -139,10 +125,10 @@ class Promises:
         self._keyed.put(kv, held.found, [*beside, fresh])
         if self.back_us is not None:  # else they stay for good
             width_us = self._width_us
-            entered = np.flatnonzero(after // width_us > held.paged_us // width_us)
+            entered = np.flatnonzero(after // width_us > held.us // width_us)
             stretches = after[entered] // width_us
             for stretch in np.unique(stretches).tolist():
-                entry = encode_i64(stretch * width_us) + _TABLE + encode_u64(step)
+                entry = encode_i64(stretch * width_us) + encode_u64(step)
                 batch.put(
                     self.promises_cf, entry, _packed(keys.take(pa.array(entered[stretches == stretch])))
                 )
@@ -156,17 +142,10 @@ class Promises:
     def _forget_until(self, kv: KV, batch: Batch, said_us: int) -> None:
         """Promises up to that time. One that has moved on is known in its later stretch."""
         end = encode_i64(said_us // self._width_us * self._width_us)
-        entries = list(kv.scan(self.promises_cf, b"", end))
-        if not entries:
-            return
-        batch.delete_range(self.promises_cf, b"", end)
-        tables = [_unpacked(value) for key, value in entries if _is_table(key, value)]
+        tables = [_unpacked(value) for _, value in kv.scan(self.promises_cf, b"", end)]
         if tables:
+            batch.delete_range(self.promises_cf, b"", end)
             self._forget_keys(kv, concat(tables), said_us)
-        old = [one for key, value in entries if not _is_table(key, value) for one in _keys_of(key, value)]
-        if old:
-            over = np.flatnonzero(self._floors(kv, old) <= said_us)
-            batch.delete_many(self.floors_cf, [old[i] for i in over.tolist()])
 
     def _forget_keys(self, kv: KV, keys: pa.Table, said_us: int) -> None:
         groups = Groups([keys.column(b) for b in self.by], len(keys))
@@ -175,11 +154,6 @@ class Promises:
         if found.rows is not None:
             lasting = found.rows.column(_PROMISED).to_numpy() > said_us
             self._keyed.put(kv, found, [found.rows.filter(pa.array(lasting))])
-
-
-def _is_table(entry: bytes, value: bytes) -> bool:
-    """False for an entry of state from before."""
-    return bool(value) and entry[8:].startswith(_TABLE)
 
 
 def _packed(keys: pa.Table) -> bytes:
@@ -228,9 +202,3 @@ def _one_by_one(
         good[i] = start[i] >= floor_us and (promised[i] >= floor_us or promised[i] == START_OF_TIME_US)
         if good[i]:
             floor_us = max(floor_us, int(promised[i]))
-
-
-def _keys_of(entry: bytes, value: bytes) -> list[bytes]:
-    """The keys that entered a stretch: of a step, or one of a state from before."""
-    one = entry[8:]
-    return msgpack.unpackb(value) if one.startswith(FIELDS_END) else [one]

@@ -6,13 +6,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
-from windrow.core.byte_order import encode_i64
 from windrow.core.errors import (
     BadDuration,
     BadTrigger,
@@ -22,13 +20,8 @@ from windrow.core.errors import (
     RetentionMissing,
     TypeClash,
 )
-from windrow.core.keys import encode_key
 from windrow.operators.over.anchors.logic import AnchoredOvers
-from windrow.operators.over.anchors.pending import AT
-from windrow.operators.over.anchors.spans import OBSOLETE
-from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.runners.state.written import evaluate
-from windrow.stores.kv import Batch, MemoryKV
 from windrow.testing import TestDriver
 
 S, MS = 1_000_000, 1_000
@@ -181,55 +174,6 @@ def promised(driver: TestDriver) -> list[str]:
     logic = AnchoredOvers(driver.definition)  # type: ignore[arg-type]
     rows = logic.pending.promises._keyed.all(driver.op.engine.staged.overlay)
     return [] if rows is None else rows.column("k").to_pylist()
-
-
-def test_promises_of_a_state_from_before_are_kept_and_forgotten_as_others_are() -> None:
-    definition = over(by="k", retention="8 seconds")
-    logic = AnchoredOvers(definition)
-    pending, promises = logic.pending, logic.pending.promises
-    kv, old = MemoryKV(logic.cfs()), encode_key(["a"])
-    batch = Batch()
-    for stretch, promised in ((2, 2_500_000), (9, 9_500_000)):  # the key had one before, and has moved on
-        batch.put(promises.promises_cf, encode_i64(stretch * S) + old, b"")
-        batch.put(promises.floors_cf, old, encode_i64(promised))
-    kv.write(batch)
-
-    def keeps(k: str, start: int, promised: int, step: int) -> bool:
-        moments = {START: [start], END: [start], OBSOLETE: [promised], AT: [start]}
-        rows = pa.table({"k": [k], **moments, SOURCE: ["s"], PARTITION: [0], OFFSET: [0], ORDINAL: [0]})
-        [kept] = promises.judge(kv, rows, np.array([start]), step)[0].tolist()
-        return bool(kept)
-
-    def known() -> tuple[list[bytes], bool]:
-        """The keys that are known from before, and whether others are."""
-        return [key for key, _ in kv.scan(promises.floors_cf)], any(kv.scan("over.promised"))
-
-    assert not keeps("a", 9 * S, 9 * S, 1)
-    assert keeps("b", 9 * S, 3 * S, 2)
-    assert keeps("b", 9 * S, 9 * S, 3)
-    assert not keeps("b", 8 * S, 9 * S, 4)
-    assert known() == ([old], True)
-    for watermark, left in ((11 * S, ([old], True)), (17 * S - 1, ([old], True)), (18 * S, ([], False))):
-        pending.forget(kv, watermark)
-        assert known() == left
-    assert list(kv.scan(promises.promises_cf)) == []
-
-
-def test_a_promise_of_a_state_from_before_that_moves_on_is_forgotten_too() -> None:
-    logic = AnchoredOvers(over(by="k", retention="8 seconds"))
-    pending, promises = logic.pending, logic.pending.promises
-    kv, batch = MemoryKV(logic.cfs()), Batch()
-    for k in "ac":
-        batch.put(promises.promises_cf, encode_i64(2 * S) + encode_key([k]), b"")
-        batch.put(promises.floors_cf, encode_key([k]), encode_i64(2_500_000))
-    kv.write(batch)
-    # "a" promises what lies in the same stretch, the others nothing; "b" never did.
-    moments = {START: [9 * S] * 3, END: [9 * S] * 3, OBSOLETE: [2_700_000, None, None], AT: [9 * S] * 3}
-    where = {SOURCE: ["s"] * 3, PARTITION: [0] * 3, OFFSET: [0, 1, 2], ORDINAL: [0] * 3}
-    rows = pa.table({"k": ["a", "b", "c"], **moments, **where})
-    assert promises.judge(kv, rows, np.full(3, 9 * S), 1)[0].all()
-    pending.forget(kv, 12 * S)
-    assert [any(kv.scan(cf)) for cf in promises.cfs] == [False] * 3
 
 
 def test_messages_before_an_obsolete_time_go_unless_a_window_waits_for_its_end(tmp_path: Path) -> None:
