@@ -19,7 +19,7 @@ from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.layout import JobFolders
 from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import merge
-from windrow.checkpoint.records import BY_VALUE, KEYS, Commit, Intent, Mark, ShardResult, Step
+from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.resting import TAKES_IN_EVERY
 from windrow.checkpoint.summary import LETTERS_FROM, Kept, Letters, letters_in
@@ -123,9 +123,6 @@ class Job:
         #: Periods that have ended in it, and in such commits right before it: nothing waits for them.
         self.still_periods: frozenset[int] = frozenset()
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
-        last = self.log.last_commit
-        #: True if equal keys of any type go to one shard. In jobs begun before that was so they go by Spark's type.
-        self.keys_by_value = last is None or last.meta.get(KEYS) == BY_VALUE
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.seen = Seen(list(self.log.state.summary.letters))
         self._kept = Kept(self.log.state.summary)
@@ -287,7 +284,6 @@ class Job:
                 meta={
                     **(meta or {}),
                     "watermarks": dict(watermarks_us),
-                    **({KEYS: BY_VALUE} if self.keys_by_value else {}),
                 },
             )
         )

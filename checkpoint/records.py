@@ -115,8 +115,6 @@ class ShardResult:
 
 #: Counters of a shard's answer: rows of an operator's pane file.
 PANES_OF = "panes_file."
-#: What the commits of a job say in `meta` whose keys go to shards by their values; else they go by Spark's types.
-KEYS, BY_VALUE = "keys", "by value"
 #: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
 REPAIR = "repair"
 #: In a commit's `meta`: `[source, partition, from, to]` of what no one read, since a delivery policy would have skipped it.

@@ -82,7 +82,7 @@ def schema_of(fields: Iterable[T.StructField]) -> pa.Schema:
 
 
 def sharding_of(job: Job) -> Sharding:
-    return Sharding(job.shards, job.keys_by_value)
+    return Sharding(job.shards)
 
 
 def shard_of(fields: Sequence[tuple[str, T.DataType]], sharding: Sharding) -> str:

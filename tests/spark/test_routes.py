@@ -111,8 +111,6 @@ def test_a_key_that_widens_between_two_runs_stays_in_its_shard(spark: Any, tmp_p
     assert sorted((pane.key["k"], pane["n"]) for pane in sink.panes) == [(k, 5) for k in range(20)]
 
 
-def test_jobs_begun_before_keys_were_hashed_by_value_hash_them_by_type() -> None:
+def test_numbers_are_hashed_by_value() -> None:
     fields = [("`k`", True), ("`s`", False)]
-    group = "pmod(xxhash64(`k`, `s`), 4096)"
-    assert Sharding(4, by_value=False).sql(fields) == f"cast(({group} * 4) div 4096 as int)"
     assert "xxhash64(cast(`k` as double) + 0D, `s`)" in Sharding(4).sql(fields)

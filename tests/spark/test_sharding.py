@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from pyspark.sql import types as T
 
 from windrow.core.sharding import Sharding
@@ -27,12 +26,11 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("by_value", [True, False])
-def test_keys_of_every_type_are_found_on_their_shard(spark: Any, by_value: bool) -> None:
+def test_keys_of_every_type_are_found_on_their_shard(spark: Any) -> None:
     columns = [f"if(id = 0, cast({v} as {kind}), null) as `{kind}`" for kind, v in VALUES.items()]
     rows = spark.range(2).selectExpr(*columns)
     keys = [[name] for name in rows.columns] + [rows.columns]
-    sharding = Sharding(1000, by_value)
+    sharding = Sharding(1000)
     fields = [
         [(f"`{name}`", isinstance(rows.schema[name].dataType, T.NumericType)) for name in key] for key in keys
     ]
