@@ -49,10 +49,8 @@ def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: s
     same = definition.fingerprint == fingerprint
     if same and not definition.recompute:
         return growth
-    text = json.dumps(definition.describe()) if same else epoch.meta.get(DESCRIBED, {}).get(name)
-    found = definition.growth(
-        Before(fingerprint, None if text is None else json.loads(text), growth, reached_us)
-    )
+    text = json.dumps(definition.describe()) if same else epoch.meta[DESCRIBED][name]
+    found = definition.growth(Before(json.loads(text), growth, reached_us))
     if isinstance(found, Growth):
         return found
     before = epoch.meta.get("definitions", {}).get(name, fingerprint)

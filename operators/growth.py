@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: Under which the log keeps, of each opening, what operators have grown by, and what shaped their state.
@@ -50,34 +50,21 @@ class Growth:
         return bool(self.since_us or self.gone or self.recomputed_us or parts or kept)
 
     def dump(self) -> str:
-        return json.dumps(self._listed(), sort_keys=True)
-
-    def _listed(self) -> list[Any]:
-        parts = {name: part._listed() for name, part in self.parts.items()}
-        last = [self.gap_us, True] if self.keeps_messages else [] if self.gap_us is None else [self.gap_us]
-        further = [dict(self.recomputed_us), parts, *last]
-        return [dict(self.since_us), dict(self.gone), *(further if any(further) else [])]
+        return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def load(cls, text: str | None) -> Growth:
         return cls() if text is None else cls._of(json.loads(text))
 
     @classmethod
-    def _of(cls, listed: list[Any]) -> Growth:
-        defaults: list[Any] = [{}, {}, {}, {}, None, False]
-        since, gone, recomputed, parts, gap_us, keeps = listed + defaults[len(listed) :]
-        of_parts = {name: cls._of(part) for name, part in parts.items()}
-        return cls(since, gone, recomputed, of_parts, gap_us, keeps)
+    def _of(cls, fields: dict[str, Any]) -> Growth:
+        return cls(**{**fields, "parts": {name: cls._of(part) for name, part in fields["parts"].items()}})
 
 
 @dataclass(frozen=True)
 class Before:
-    """The state that is opened: the fingerprint that it was written under, and, of logs that say so, the text behind it.
+    """The state that is opened. described: the definition that wrote it; reached_us: how far event time had come in it."""
 
-    reached_us: how far event time had come in it.
-    """
-
-    fingerprint: str
-    described: Mapping[str, Any] | None
+    described: Mapping[str, Any]
     growth: Growth
     reached_us: int

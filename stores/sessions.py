@@ -49,7 +49,7 @@ SESSION, PANE, STANDS = "__session", "__pane", "__stands"
 HOME = "__home"
 #: The home of sessions that may still grow.
 HOT = END_OF_TIME_US - 1
-_DIRECTORY, _BEGINS, _NOTED = b"db", b"ds", b"\x00starts"
+_DIRECTORY, _BEGINS = b"db", b"ds"
 #: So many sessions are in a page, about. A step touches most pages of a job that is busy, each of which costs the same.
 SESSION_ROWS = 32
 #: To read and write a page of them costs as much as to read so many bytes of blocks, about.
@@ -186,7 +186,7 @@ class SessionStore:
         stored = _as_stored(rows)
         homes = stored.column(START).to_numpy()
         self._note(kv, rows)
-        if self._keeps and kv.get(self._aux, _NOTED) is not None:
+        if self._keeps:
             self._note_begins(kv, rows)
         if (open_ := near.held.get(HOT)) is not None and open_.beside is not None:
             left = self._take_out(kv, open_)
@@ -267,13 +267,6 @@ class SessionStore:
 
     def first_kept(self, kv: KV, passed_us: int) -> int:
         """No session that is kept begins before that. passed_us: what lies at `HOT` and ends before it is left behind there."""
-        if kv.get(self._aux, _NOTED) is None:  # as it is in state that was begun before that was noted
-            batch = Batch()
-            batch.put(self._aux, _NOTED, b"")
-            kv.write(batch)
-            rows = self.read(kv, [HOT])
-            if rows is not None:
-                self._note_begins(kv, rows)
         firsts, batch = [bucket.first_us for bucket in self.buckets(kv)], Batch()
         for key, last in kv.scan(self._aux, _BEGINS, _BEGINS + b"\xff" * 9):
             if decode_i64(last) >= passed_us:

@@ -9,29 +9,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from windrow.core.time import START_OF_TIME_US, duration_us
 from windrow.core.windows import Session
 from windrow.operators.aggregations.needs import keeps_whole
-from windrow.operators.growth import ALONE, Before, Growth, fingerprint_of
+from windrow.operators.growth import ALONE, Before, Growth
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.definition import AggregateDefinition
 
 _GAP = re.compile(r"wr\.session\('([^']*)'")
-#: Of logs that keep fingerprints only: so many definitions with fewer aggregations are tried.
-_MOST = 10_000
 _NONE_KEPT = "it needs every message of a window, and this state keeps none"
 
 
 def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
     """What has come and gone since the state was written; else what has changed, if more has than that."""
     own = json.loads(json.dumps(definition.describe()))
-    described = _found(own, before.fingerprint) if before.described is None else before.described
-    if described is None:
-        return ""
+    described = before.described
     old, new = described.get("agg", {}), own["agg"]
     former = {**before.growth.gone, **old}
     changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
@@ -137,14 +132,3 @@ def _others(own: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[st
     for key in sorted({*own, *described}):
         if key not in ("agg", "design") and own.get(key) != described.get(key):
             yield key
-
-
-def _found(own: Mapping[str, Any], fingerprint: str) -> dict[str, Any] | None:
-    """What the definition was with fewer aggregations, where that has the fingerprint."""
-    agg = own["agg"]
-    fewer = (some for n in range(len(agg) - 1, 0, -1) for some in combinations(agg, n))
-    for some in islice(fewer, _MOST):
-        described = {**own, "agg": {alias: agg[alias] for alias in some}}
-        if fingerprint_of(described) == fingerprint:
-            return described
-    return None

@@ -1,8 +1,6 @@
 """The messages behind a full-state aggregate over windows of time: in columns, by a hash of their keys (`stores/keyed.py`).
 
-So what a pane reads are the messages of its windows and keys, and not all that there are of these windows. Messages that were
-filed before that was so are values by time and position (`history.py`). They lie in the same family, are read with the others,
-and go when they go. The keys of runs begin with a letter, which comes before the year 1.
+So what a pane reads are the messages of its windows and keys, and not all that there are of these windows.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.faults import FIRST_US
 from windrow.core.time import SECOND_US, START_OF_TIME_US
-from windrow.core.types import as_type, concat
+from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.history import CLOSED, STEP, History, in_present_types, kept_columns
 from windrow.operators.aggregations.calculation import Calculation
@@ -102,11 +99,6 @@ class KeyedHistory(History):
 
     def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
         """Forget messages from before a time, to whole stretches; exactly: all of them."""
-        low, high = encode_i64(FIRST_US), encode_i64(before_us)
-        if low < high and next(iter(kv.scan(self.cf, low, high)), None) is not None:
-            batch = Batch()
-            batch.delete_range(self.cf, low, high)
-            kv.write(batch)
         events = self._events(kv)
         events.forget(kv, before_us)
         if exactly:
@@ -124,13 +116,11 @@ class KeyedHistory(History):
         key: bytes | None = None,
         key_prefix: bytes | None = None,
     ) -> Slice | None:
-        former = super().between(kv, _after_runs(start), end, calculation, key=key, key_prefix=key_prefix)
-        found = [former]
         kept = self._rows(self._events(kv).read(kv, start[0], end[0] + 1), calculation)
-        if kept is not None:
-            found.append(kept.take(np.flatnonzero(inside(kept, start, end))))
-        rows = _together(found)
-        if rows is None or rows.order is None:
+        rows = None if kept is None else kept.take(np.flatnonzero(inside(kept, start, end)))
+        if rows is None or not len(rows):
+            return None
+        if rows.order is None:
             return rows
         at = pa.table({"time": pa.array(rows.times), "order": rows.order})
         order = pc.sort_indices(at, sort_keys=[("time", "ascending"), ("order", "ascending")])
@@ -144,12 +134,10 @@ class KeyedHistory(History):
             kept = events.read_keys(kv, self._hashes(state, calculation), starts, ends - 1)
         else:
             kept = events.read(kv, int(starts.min()), int(ends.max()))
-        first, last = _after_runs((int(starts.min()), None)), (int(ends.max()) - 1, None)
-        former = super().between(kv, first, last, calculation)
-        return _together([former, self._rows(kept, calculation)])
+        return self._rows(kept, calculation)
 
     def _rows(self, kept: pa.Table | None, calculation: Calculation) -> Slice | None:
-        if kept is None:
+        if kept is None or not len(kept):
             return None
         rows = in_present_types(kept.drop_columns([TIME, HASH]), calculation.schema)
         return Slice(rows, kept.column(TIME).to_numpy())
@@ -162,18 +150,6 @@ def _has_lasting_hashes(kind: pa.DataType) -> bool:
     types = pa.types
     binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     return not (binary or types.is_decimal(kind) or types.is_floating(kind))
-
-
-def _after_runs(start: Bound) -> Bound:
-    """Where messages are values of their own: behind all runs."""
-    return start if start[0] > FIRST_US else (FIRST_US, None)
-
-
-def _together(found: list[Slice | None]) -> Slice | None:
-    there = [rows for rows in found if rows is not None and len(rows)]
-    if len(there) < 2:
-        return there[0] if there else None
-    return Slice(concat([rows.table for rows in there]), np.concatenate([rows.times for rows in there]))
 
 
 def _all(rows: pa.Table) -> BoolArray:

@@ -9,10 +9,7 @@ Auxiliary keys, of the retained windows of a key (per job: of all, under no key)
     w<key><end i64><start i64>   messages of a window, u64
     x<end i64><key><start i64>   nothing: the same by end, where limits are per key
     y<end i64><start i64><hash>  nothing: the key of a session of that window, as pages have it, u64, where limits are per job
-    \0sizes                      nothing: all is kept so
     t<key>                       marks those that changed since the last `advance`: hash of the key, u64, as pages have it
-
-State of former versions has msgpack [floor, [[start, end, messages], ...]] under `k<key>`, and is written anew when it is used.
 """
 
 from __future__ import annotations
@@ -37,12 +34,12 @@ from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 from windrow.stores.pages import hashes_of
 
-_COUNTED, _TOUCHED, _WINDOW, _ENDS, _KEYS, _ROWS = b"k", b"t", b"w", b"x", b"y", b"\x00sizes"
+_COUNTED, _TOUCHED, _WINDOW, _ENDS, _KEYS = b"k", b"t", b"w", b"x", b"y"
 
 
 class Gone(NamedTuple):
     """A window that is beyond the limits. key: encoded, b"" where they are per job; hashed: how pages know that key, None where
-    limits are per job, or a former version had touched it; messages: of all that have this window.
+    limits are per job; messages: of all that have this window.
     """
 
     key: bytes
@@ -111,7 +108,6 @@ class SizeLimits:
 
     def note(self, kv: KV, deltas: pa.Table) -> None:
         """Count what was filed."""
-        self._modernise(kv)
         keys, groups = self._keys(deltas)
         columns = (combine(deltas.column(c)).to_pylist() for c in (START, END, MESSAGES))
         added: Counter[tuple[int, int, int]] = Counter()
@@ -165,7 +161,6 @@ class SizeLimits:
         windows, more = windows.filter(pa.array(more != 0)), more[more != 0]
         if len(windows) == 0:
             return
-        self._modernise(kv)
         keys, groups = self._keys(windows)
         counted = [Counted.load(v) for v in kv.multi_get(self.aux_cf, [_COUNTED + k for k in keys])]
         columns = (combine(windows.column(c)).to_pylist() for c in (END, START))
@@ -199,7 +194,6 @@ class SizeLimits:
         touched = [(k[1:], v) for k, v in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
-        self._modernise(kv)
         batch = Batch()
         gone: list[Gone] = []
         for key, value in touched:
@@ -211,7 +205,7 @@ class SizeLimits:
                 self._remove(batch, key, end, start, messages, counted)
                 if not expired:
                     counted.floor = max(counted.floor, end)
-                    hashed = decode_u64(value) if value and self.by else None
+                    hashed = decode_u64(value) if self.by else None
                     gone.append(Gone(key, start, end, hashed, messages))
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
@@ -223,7 +217,6 @@ class SizeLimits:
 
     def forget(self, kv: KV, retention_floor_us: int) -> None:
         """Free what is counted of keys whose windows have all expired by time."""
-        self._modernise(kv)
         batch = Batch()
         if self.by:
             low, high = _ENDS, _ENDS + encode_i64(retention_floor_us) + b"\xff"  # the end of time has no next
@@ -271,22 +264,6 @@ class SizeLimits:
         batch.delete(self.aux_cf, _row(key, end, start))
         if self.by:
             batch.delete(self.aux_cf, _by_end(key, end, start))
-
-    def _modernise(self, kv: KV) -> None:
-        """Give each window a row where a former version had one value for all of a key."""
-        if kv.get(self.aux_cf, _ROWS) is not None:
-            return
-        batch = Batch()
-        batch.put(self.aux_cf, _ROWS, b"")
-        for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
-            floor, windows = msgpack.unpackb(value)
-            for start, end, messages in windows:
-                self._put(batch, name[1:], end, start, messages)
-            counted = Counted(floor, len(windows), sum(n for _, _, n in windows))
-            batch.put(self.aux_cf, name, counted.dump())
-            if self.by and not windows:
-                batch.put(self.aux_cf, _by_end(name[1:], floor, START_OF_TIME_US), b"")
-        kv.write(batch)
 
 
 def _row(key: bytes, end: int, start: int) -> bytes:

@@ -43,13 +43,9 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> Told:
         for a, kind in kinds.items()
     }
     mark = combine(rows.column(TOLD)) if TOLD in rows.column_names else pa.nulls(size, pa.bool_())
-    # State that was written before there was the mark: values without it are noted.
     unmarked = mark.is_null().to_numpy(zero_copy_only=False)
-    some = np.zeros(size, dtype=bool)
-    for value in values.values():
-        some |= value.is_valid().to_numpy(zero_copy_only=False)
-    known = had & (mark.fill_null(False).to_numpy(zero_copy_only=False) | (unmarked & some))
-    return Told(values, known, had & unmarked & ~some)
+    known = had & mark.fill_null(False).to_numpy(zero_copy_only=False)
+    return Told(values, known, had & unmarked)
 
 
 def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windrow.operators.growth import Before, Growth, fingerprint_of
+from windrow.operators.growth import Before, Growth
 
 if TYPE_CHECKING:
     from windrow.operators.graph.definition import ChainDefinition
@@ -22,7 +22,7 @@ _OF_GRAPH = ("name", "takes_back", "allowed_lateness_us")
 def growth(chain: ChainDefinition, before: Before) -> Growth | str:
     """What has come to operators and gone from them; else what has changed, if more has than that."""
     own = json.loads(json.dumps(chain.describe()))["parts"]
-    old = None if before.described is None else before.described.get("parts")
+    old = before.described.get("parts")
     if old is None or [p["name"] for p in old] != [p["name"] for p in own]:
         return ""
     grown, wrong = dict[str, Growth](), list[str]()
@@ -39,7 +39,7 @@ def growth(chain: ChainDefinition, before: Before) -> Growth | str:
         if ours != theirs or part.recompute:
             # What takes messages back keeps none, of which something could be computed.
             own_part = part.taking_back() if own[i].get("takes_back") else part
-            found = own_part.growth(Before(fingerprint_of(theirs), theirs, former, until_us))
+            found = own_part.growth(Before(theirs, former, until_us))
         if isinstance(found, Growth):
             grown[part.name] = found
         else:

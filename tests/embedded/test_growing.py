@@ -16,7 +16,6 @@ from tests.operators.cogroup.cases import OPERATOR as COGROUPS
 from tests.operators.contract import life
 from tests.operators.session.cases import OPERATOR as SESSIONS
 from windrow.core.errors import DefinitionChanged
-from windrow.operators.growth import Before, Growth
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
@@ -106,12 +105,6 @@ def test_a_definition_that_changed_otherwise_is_refused_and_told_what_could_be_o
     assert "'high' has come, wr.max(multiply_checked(w, 2)): alone it could be opened" in told
     assert "'total' has gone, wr.sum('v'): alone it could be opened" in told
     assert "window was \"wr.tumbling('10 seconds')\"" in told and "not on this state" in told
-
-
-def test_of_a_log_that_keeps_fingerprints_alone_what_has_come_is_found(tmp_path: Path) -> None:
-    old, new = sums("n"), sums("n", "total", "high")
-    assert new.growth(Before(old.fingerprint, None, Growth(), 7)) == Growth({"total": 8, "high": 8})
-    assert old.growth(Before(new.fingerprint, None, Growth(), 7)) == ""
 
 
 def test_an_aggregate_that_keeps_messages_grows_as_well(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ import windrow as wr
 from tests.filed import filed
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
-from windrow.core.time import START_OF_TIME_US
 from windrow.runners.embedded import Embedded
-from windrow.stores.sessions import SessionStore
 from windrow.testing import TestDriver
 from windrow.testing.clock import ManualClock
 
@@ -440,19 +438,13 @@ def test_a_message_on_which_a_filter_raises_stays_away_when_lost_messages_come_b
     driver.close()
 
 
-@pytest.mark.parametrize("begun", ["as formerly", "one by one"])
-def test_messages_of_sessions_come_back_whatever_is_noted_of_where_these_begin(
-    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps that run together note less of it than each by itself, and those of a former version noted nothing."""
+def test_messages_of_sessions_come_back_whatever_is_noted_of_where_these_begin(tmp_path: Path) -> None:
+    """Steps that run together note less of it than each by itself."""
     definition = define(window=wr.session("10 seconds"), watermark="20 seconds", retention="1 minute")
     with TestDriver(definition, str(tmp_path)) as driver:
-        if begun == "as formerly":
-            monkeypatch.setattr(SessionStore, "first_kept", lambda *_: START_OF_TIME_US)
         for x, second in enumerate([100, 130, 126, 122, 118]):
             driver.add({"k": "a", "t": second * SECOND, "x": x})
         driver.next_offsets()
-        monkeypatch.undo()
         before = driver.messages()
         driver.lose_messages()
         assert driver.messages() == before and len(before) == 5

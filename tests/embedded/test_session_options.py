@@ -150,7 +150,9 @@ def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut
         assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
 
 
-def test_sessions_whose_keys_a_former_version_did_not_list_are_found_all_the_same(tmp_path: Path) -> None:
+def test_sessions_whose_keys_are_not_listed_since_they_began_before_the_limits_are_found_all_the_same(
+    tmp_path: Path,
+) -> None:
     with TestDriver(visits(retention=wr.Retain(windows=3, per="job")), tmp_path) as driver:
         driver.feed([{"t": t * S, "k": k} for t, k in ((0, "a"), (0, "b"), (20, "a"), (40, "c"))])
         driver.next_offsets()

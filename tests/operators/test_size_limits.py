@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pytest
 
 import windrow as wr
 from tests.counting import CountingKV
-from windrow.core.byte_order import decode_i64, decode_u64
 from windrow.operators.aggregate.size_limits import SizeLimits
 from windrow.operators.steps.columns import END, MESSAGES, START
-from windrow.stores.kv import Batch, MemoryKV, Overlay
+from windrow.stores.kv import MemoryKV, Overlay
 
 S = 1_000_000
 NEVER = -(1 << 62)
@@ -34,24 +32,6 @@ def deltas(*rows: tuple[str, int, int]) -> pa.Table:
     return pa.table({"k": [k for k, *_ in rows], START: starts, END: ends, MESSAGES: [n for *_, n in rows]})
 
 
-def as_before(kv: MemoryKV) -> MemoryKV:
-    """The same state, as former versions wrote it."""
-    rows = list(kv.scan("aux"))
-    made = MemoryKV(["aux"])
-    batch = Batch()
-    for name, value in rows:
-        if name[:1] == b"t":
-            batch.put("aux", name, value)
-        if name[:1] == b"k":
-            mine = [(n, v) for n, v in rows if n.startswith(b"w" + name[1:]) and len(n) == len(name) + 16]
-            windows = [
-                [decode_i64(n, len(n) - 8), decode_i64(n, len(n) - 16), decode_u64(v)] for n, v in mine
-            ]
-            batch.put("aux", name, msgpack.packb([msgpack.unpackb(value)[0], sorted(windows)]))
-    made.write(batch)
-    return made
-
-
 @pytest.mark.parametrize("per", ["job", "key"])
 def test_a_message_writes_what_it_changes_however_many_windows_there_are(per: str) -> None:
     kept, kv = limits(windows=100_000, per=per), MemoryKV(["aux"])
@@ -63,40 +43,17 @@ def test_a_message_writes_what_it_changes_however_many_windows_there_are(per: st
     assert len(step.batch.encode()) < 200
 
 
-@pytest.mark.parametrize("retain", [{"windows": 2}, {"messages": 5}, {"windows": 3, "per": "job"}])
-def test_state_of_before_is_counted_as_it_was(retain: dict[str, Any]) -> None:
-    kept, kv = limits(**retain), MemoryKV(["aux"])
-    story = [
-        deltas(("a", 1, 2), ("b", 1, 1), ("a", 2, 2)),
-        deltas(("a", 3, 2), ("b", 9, 9), ("b", 1, 1)),
-        deltas(("a", 2, 1), ("c", 4, 1), ("c", 5, 1), ("c", 6, 1)),
-    ]
-    for at in range(len(story)):
-        old = as_before(kv)
-        for rows in story[at:]:
-            assert kept.floors(kv, rows).tolist() == kept.floors(old, rows).tolist()
-            told = []
-            for store in (branch := [Overlay(kv), Overlay(old)]):
-                kept.note(store, rows)
-                told.append(list(kept.evict(store, 0)))
-                kept.forget(store, 2 * S)
-            assert told[0] == told[1]
-            assert list(branch[0].scan("aux")) == list(branch[1].scan("aux"))
-        kept.note(kv, story[at])
-        list(kept.evict(kv, 0))
-
-
 def test_what_has_expired_by_time_is_counted_no_more() -> None:
     kept, kv = limits(windows=2), MemoryKV(["aux"])
     kept.note(kv, deltas(("a", 1, 1), ("a", 2, 1), ("b", 1, 1), ("b", 5, 1)))
     assert list(kept.evict(kv, NEVER)) == []
     kept.forget(kv, 3 * S)
-    assert {k[:1] for k, _ in kv.scan("aux")} == {b"k", b"w", b"x", b"\x00"}
+    assert {k[:1] for k, _ in kv.scan("aux")} == {b"k", b"w", b"x"}
     assert len([k for k, _ in kv.scan("aux", b"k", b"l")]) == 1  # nothing of a is left
     kept.note(kv, deltas(("b", 6, 1)))
     assert list(kept.evict(kv, NEVER)) == []  # two windows of b
     kept.forget(kv, 100 * S)
-    assert [k for k, _ in kv.scan("aux")] == [b"\x00sizes"]
+    assert not list(kv.scan("aux"))
 
 
 def test_a_key_of_which_only_a_floor_is_left_goes_with_it() -> None:
@@ -106,7 +63,7 @@ def test_a_key_of_which_only_a_floor_is_left_goes_with_it() -> None:
     kept.forget(kv, 5 * S)
     assert kept.floors(kv, deltas(("a", 5, 1))).tolist() == [6 * S]
     kept.forget(kv, 6 * S)
-    assert [k for k, _ in kv.scan("aux")] == [b"\x00sizes"]
+    assert not list(kv.scan("aux"))
 
 
 def test_a_window_that_goes_reads_the_pages_of_its_key_and_leaves_the_others() -> None:

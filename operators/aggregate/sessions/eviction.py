@@ -81,7 +81,7 @@ def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tupl
     if listed is not None:
         stored = logic.near(step, *_places(logic, listed))
         goes = NONE if stored is None else _goes(logic, stored.rows(logic.definition.by).sessions, gone)
-        # Of sessions that a former version counted, or that began before limits, the keys may not be listed.
+        # The keys of sessions that began before the limits may not be listed.
         if logic.limits.by or _messages(stored, goes) == sum(one.messages for one in found):
             return stored, goes
     there = {bucket.home for bucket in logic.store.buckets(step.kv)}
