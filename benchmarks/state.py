@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import windrow as wr
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.core.keys import encode_key
 from windrow.runners.embedded import engine
 from windrow.stores.kv import Batch
-from windrow.stores.messages import HOUR_US, Layout, MessageStore
+from windrow.stores.message_store import HOUR_US, Layout, MessageStore
 from windrow.stores.rocks import RocksKV
 
 from .data import FIRST_US, KEYS, SCHEMA, medians, rows

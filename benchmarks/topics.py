@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import windrow as wr
-from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.offsets import Range
+from windrow.connectors.kafka.source_metadata import Cluster
 from windrow.connectors.kafka.stream import KafkaStream
 
 from .data import FIRST_US

@@ -15,15 +15,15 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.compaction import commit_of
 from windrow.checkpoint.files import SEGMENT, ShardFiles, pane_files
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard_reader import readable
 from windrow.checkpoint.storage import MARKER, SUFFIX, FolderRecords
-from windrow.checkpoint.summary import letters_kept
-from windrow.checkpoint.view import readable
+from windrow.checkpoint.truncation_summary import letters_kept
 from windrow.core.errors import CorruptState, StateLost
 from windrow.stores.files import private, sync_directory
 from windrow.stores.snapshots import SnapshotStore
@@ -48,29 +48,29 @@ def backup(source: str, target: str) -> Backup:
     Opening `target` restores it. Raises `StateLost` where the job's own files do not suffice to rebuild it.
     """
     folders = JobFolders(target)
-    lifecycle.refuse_full(folders, "back up")
+    job_admin.refuse_full(folders, "back up")
     for left in reversed(range(ATTEMPTS)):
-        seen = lifecycle.look(source)
+        seen = job_admin.look(source)
         before = _signature(seen)
         staging = JobFolders(f"{folders.location}.backup-{secrets.token_hex(4)}")
         try:
             made = _copy(seen, staging)
-            lifecycle.move_in(staging, folders)
+            job_admin.move_in(staging, folders)
             return made
         except (StateLost, CorruptState, FileNotFoundError):
-            if not left or _signature(lifecycle.look(source)) == before:
+            if not left or _signature(job_admin.look(source)) == before:
                 raise
         finally:
             shutil.rmtree(staging.location, ignore_errors=True)
     raise AssertionError("unreachable")
 
 
-def _signature(seen: lifecycle.Look) -> tuple[int, int, list[str]]:
+def _signature(seen: job_admin.Look) -> tuple[int, int, list[str]]:
     """What changes where files go that were needed: the log, or the snapshots."""
     return seen.state.first_seq, seen.state.next_seq, _manifests(seen.folders)
 
 
-def _copy(seen: lifecycle.Look, staging: JobFolders) -> Backup:
+def _copy(seen: job_admin.Look, staging: JobFolders) -> Backup:
     staging.make()
     end = seen.state.next_seq
     known = {c.commit: c for c in seen.log.commits() if c.seq < end}
@@ -101,7 +101,7 @@ def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
         yield from files
 
 
-def _copy_bases(seen: lifecycle.Look, staging: JobFolders) -> None:
+def _copy_bases(seen: job_admin.Look, staging: JobFolders) -> None:
     """Compact changelogs up to our commit, the file that names the parts last."""
     for shard in range(seen.epoch.shards):
         files = ShardFiles(seen.folders, shard)
@@ -116,7 +116,7 @@ def _copy_bases(seen: lifecycle.Look, staging: JobFolders) -> None:
                 _bring(seen.folders, staging, path)
 
 
-def _copy_snapshots(seen: lifecycle.Look, staging: JobFolders) -> None:
+def _copy_snapshots(seen: job_admin.Look, staging: JobFolders) -> None:
     """Snapshots up to our commit, the manifest last."""
     if not _manifests(seen.folders):
         return
@@ -140,7 +140,7 @@ def _manifests(folders: JobFolders) -> list[str]:
     return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
 
-def _refuse_incomplete(seen: lifecycle.Look, staging: JobFolders, known: Mapping[int, Commit]) -> None:
+def _refuse_incomplete(seen: job_admin.Look, staging: JobFolders, known: Mapping[int, Commit]) -> None:
     """Raise `StateLost` where the copy would not open, or could not publish what is perhaps not out."""
     commit = seen.state.commit_number
     for shard in range(seen.epoch.shards):
@@ -162,7 +162,7 @@ def _refuse_incomplete(seen: lifecycle.Look, staging: JobFolders, known: Mapping
                     )
 
 
-def _ways(seen: lifecycle.Look, staging: JobFolders, shard: int, known: Mapping[int, Commit]) -> set[int]:
+def _ways(seen: job_admin.Look, staging: JobFolders, shard: int, known: Mapping[int, Commit]) -> set[int]:
     """Commits as of which a shard can be rebuilt from the copy: {the last one}, or none."""
     commit = seen.state.commit_number
     found = readable(_spec(seen, staging, shard, ("messages",)), known, [commit])
@@ -171,7 +171,7 @@ def _ways(seen: lifecycle.Look, staging: JobFolders, shard: int, known: Mapping[
     return found if found or messages else readable(_spec(seen, staging, shard, ()), known, [commit])
 
 
-def _spec(seen: lifecycle.Look, folders: JobFolders, shard: int, messages: tuple[str, ...]) -> ShardSpec:
+def _spec(seen: job_admin.Look, folders: JobFolders, shard: int, messages: tuple[str, ...]) -> ShardSpec:
     return ShardSpec(folders, seen.epoch.job, shard, (), messages)
 
 

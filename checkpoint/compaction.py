@@ -8,11 +8,11 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 
-from windrow.checkpoint.layout import JobFolders, base_name, base_part_name
+from windrow.checkpoint.job_paths import JobFolders, base_name, base_part_name
 from windrow.stores.files import now_ns
+from windrow.stores.incremental_work import Slices
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.segment import write_segment
-from windrow.stores.slices import Slices
 from windrow.stores.snapshots import SWEEP_GRACE_S, SnapshotStore
 
 #: So many whole snapshots of a shard are kept. What the older one needs to lead on is kept too: the newer may be damaged.

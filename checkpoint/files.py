@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windrow.checkpoint.compaction import bases_of, commit_of
-from windrow.checkpoint.layout import JobFolders, attempt_name, base_name
+from windrow.checkpoint.job_paths import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import PANES_OF, Commit, ShardResult
-from windrow.checkpoint.summary import DEAD, DEAD_FILE, Letters
 from windrow.checkpoint.transport import FILES, At, Transport
+from windrow.checkpoint.truncation_summary import DEAD, DEAD_FILE, Letters
 from windrow.core.errors import CorruptState, TypeClash
 from windrow.stores.files import digest_of, sync_directory
 from windrow.stores.kv import Batch, Changes

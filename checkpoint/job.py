@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.checkpoint import warnings
-from windrow.checkpoint.accepting import growth_of, noted
+from windrow.checkpoint.definition_check import growth_of, noted
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.garbage_collection import Seen, tidy
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import Log, LogState
 from windrow.checkpoint.offsets import merge
+from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.resting import TAKES_IN_EVERY
-from windrow.checkpoint.summary import LETTERS_FROM, Kept, Letters, letters_in
-from windrow.checkpoint.tidying import Seen, tidy
 from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
+from windrow.checkpoint.truncation_summary import LETTERS_FROM, Kept, Letters, letters_in
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.growth import Growth
+from windrow.operators.evolution import Growth
 from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import watermark_of
-from windrow.stores.slices import Slices
+from windrow.stores.incremental_work import Slices
 
 logger = get_logger()
 

@@ -29,7 +29,7 @@ from windrow.checkpoint.records import (
     numbered,
 )
 from windrow.checkpoint.storage import FolderRecords, MemoryRecords, RecordFiles
-from windrow.checkpoint.summary import SUMMARY
+from windrow.checkpoint.truncation_summary import SUMMARY
 from windrow.core.envelope import Kind, unseal
 from windrow.core.errors import CorruptState, Fenced, StateLost
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from windrow.checkpoint import summary
+from windrow.checkpoint import truncation_summary as summary
 from windrow.checkpoint.records import Commit, Epoch, Intent, Record
-from windrow.checkpoint.summary import SUMMARY, Summary
+from windrow.checkpoint.truncation_summary import SUMMARY, Summary
 
 
 @dataclass(frozen=True, slots=True)

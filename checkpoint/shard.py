@@ -18,21 +18,21 @@ import pyarrow as pa
 
 from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_local
 from windrow.checkpoint.files import Rows, ShardFiles
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
-from windrow.checkpoint.observed import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.checkpoint.shard_inspection import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
 from windrow.core.logs import get_logger
-from windrow.stores.aside import destroy, move_aside
 from windrow.stores.files import inode_of
+from windrow.stores.incremental_work import Slices, whole
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
-from windrow.stores.recent import RecentKV
+from windrow.stores.page_cache import RecentKV
+from windrow.stores.quarantine import destroy, move_aside
 from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import PART_BYTES
-from windrow.stores.slices import Slices, whole
 from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
 
 logger = get_logger()

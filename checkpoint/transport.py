@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import FileLog, Log, RecordLog
 from windrow.core.errors import JobMismatch, StateLost
 from windrow.stores.files import write_whole

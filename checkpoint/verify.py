@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.compaction import commit_of
 from windrow.checkpoint.files import PANES, check_digest
-from windrow.checkpoint.layout import base_name
+from windrow.checkpoint.job_paths import base_name
 from windrow.checkpoint.records import PANES_OF, REPAIR, Commit, ShardResult
 from windrow.checkpoint.shard import ShardSpec
-from windrow.checkpoint.summary import letters_kept
-from windrow.checkpoint.view import CHANGELOG, STORE, ShardView, from_changelog, open_view
+from windrow.checkpoint.shard_reader import CHANGELOG, STORE, ShardView, from_changelog, open_view
+from windrow.checkpoint.truncation_summary import letters_kept
 from windrow.core.errors import CorruptState, StateError, StateLost
 from windrow.core.location import local_path
 from windrow.operators.operator import MESSAGES
-from windrow.stores.scratch import scratch
 from windrow.stores.snapshots import SnapshotStore
+from windrow.stores.temp_dirs import scratch
 
 #: A running job sweeps files and applies commits while they are looked at.
 ATTEMPTS = 3
@@ -63,7 +63,7 @@ def verify(location: str) -> Report:
 
 def _last_commit(location: str) -> int | None:
     try:
-        return lifecycle.look(location).state.commit_number
+        return job_admin.look(location).state.commit_number
     except CorruptState:
         return None
 
@@ -71,7 +71,7 @@ def _last_commit(location: str) -> int | None:
 def _verify(location: str) -> Report:
     report = Report(local_path(location))
     try:
-        seen = lifecycle.look(location)
+        seen = job_admin.look(location)
         known = {c.commit: c for c in seen.log.commits()}
     except CorruptState as error:
         report.say("log", error.message)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 
-from windrow.checkpoint.accepting import TIME_ZONES, grown_until
+from windrow.checkpoint.definition_check import TIME_ZONES, grown_until
 from windrow.checkpoint.records import Epoch, Step
 from windrow.core.clock import STEP_US
 from windrow.core.logs import Logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_duration, show_instant
 from windrow.core.zones import DATABASE
-from windrow.operators.growth import Growth
+from windrow.operators.evolution import Growth
 from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.

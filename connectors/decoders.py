@@ -24,7 +24,7 @@ from windrow.core.errors import ConfigurationError, RegistryFailed
 from windrow.core.extras import need
 from windrow.core.types import plain_type, typed_field, widened
 from windrow.operators.steps.columns import MALFORMED_ROW, RAW
-from windrow.operators.steps.dead import PAYLOAD_LIMIT
+from windrow.operators.steps.dead_letters import PAYLOAD_LIMIT
 
 Values = Sequence[bytes | None]
 

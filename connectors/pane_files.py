@@ -14,7 +14,7 @@ from windrow.connectors.manifests import read_file, read_slices
 from windrow.core.messages import Token
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.steps.dead import to_letters
+from windrow.operators.steps.dead_letters import to_letters
 from windrow.stores.spill import Spill
 
 #: Rows are read so many at a time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, TextIO
 
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of, size_of
 from windrow.checkpoint.records import REPAIR
@@ -67,7 +67,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
     return UNWELL if wrong else OK
 
 
-def _health(seen: lifecycle.Look) -> Health:
+def _health(seen: job_admin.Look) -> Health:
     """From the log alone. That the last commit is published only the next one says: it is not counted."""
     definitions = Definitions(seen.epoch, seen.where)
     opened: dict[str, Any] = {d.name: d for n, d in definitions.found.items() if n not in definitions.chains}
@@ -171,6 +171,6 @@ def _told(repair: dict[str, Any] | None) -> str | None:
     return "\n".join(lines)
 
 
-def _look(location: str) -> lifecycle.Look:
+def _look(location: str) -> job_admin.Look:
     with modules_from_here():
-        return lifecycle.look(*location_and_log(location))
+        return job_admin.look(*location_and_log(location))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from windrow.checkpoint import backup as backups
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.health import size_of
 from windrow.checkpoint.records import Commit
 from windrow.console.text import driver, modules_from_here, say_facts, say_json, say_table
@@ -38,12 +38,12 @@ def describe(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def _look(location: str) -> lifecycle.Look:
+def _look(location: str) -> job_admin.Look:
     with modules_from_here():
-        return lifecycle.look(*location_and_log(location))
+        return job_admin.look(*location_and_log(location))
 
 
-def _facts(seen: lifecycle.Look, show: Callable[[int], str | None]) -> dict[str, Any]:
+def _facts(seen: job_admin.Look, show: Callable[[int], str | None]) -> dict[str, Any]:
     epoch, last = seen.epoch, seen.last_commit
     definitions = epoch.meta.get("definitions", {})
     facts: dict[str, Any] = {
@@ -109,10 +109,10 @@ def _line(commit: Commit, show: Callable[[int], str | None]) -> dict[str, Any]:
 
 def fork(options: argparse.Namespace, out: TextIO) -> int:
     """Copy a job."""
-    last = lifecycle.fork(
+    last = job_admin.fork(
         options.location, options.new_location, now_us=SystemClock().now_us(), driver=driver()
     )
-    facts = _facts(lifecycle.look(options.new_location), iso)
+    facts = _facts(job_admin.look(options.new_location), iso)
     if options.json:
         say_json(facts, out)
         return 0
@@ -144,7 +144,7 @@ def backup(options: argparse.Namespace, out: TextIO) -> int:
 
 def reset(options: argparse.Namespace, out: TextIO) -> int:
     """Clear a job, having asked."""
-    seen = lifecycle.look(options.location)
+    seen = job_admin.look(options.location)
     commit = 0 if seen.last_commit is None else seen.last_commit.commit
     if not options.yes and not _confirmed(
         f"Delete the state of {seen.epoch.job} at {seen.folders.location} ({commit} commits, last opened "
@@ -152,7 +152,7 @@ def reset(options: argparse.Namespace, out: TextIO) -> int:
     ):
         print("windrow reset: nothing was deleted", file=sys.stderr)
         return 1
-    job = lifecycle.reset(options.location, now_us=SystemClock().now_us(), driver=driver())
+    job = job_admin.reset(options.location, now_us=SystemClock().now_us(), driver=driver())
     if options.json:
         say_json({"location": seen.folders.location, "job": job, "was": seen.epoch.job}, out)
         return 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from windrow.core.errors import ConfigurationError, UnknownOption
-from windrow.core.meant import meant_option
+from windrow.core.suggestions import meant_option
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from windrow.core.meant import meant
+from windrow.core.suggestions import meant
 
 
 class WindrowError(Exception):

@@ -30,10 +30,13 @@ from windrow.core.zones import check_zone
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead import TOO_LATE, DeadLetters, letters_by_input
+from windrow.operators.steps.dead_letters import TOO_LATE, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.learning import (
+from windrow.operators.steps.output_rows import to_rows, told_rows, told_schema, without_labels
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.schema_inference import (
     Needs,
     check_filter,
     check_keys,
@@ -42,10 +45,7 @@ from windrow.operators.steps.learning import (
     learn,
     missing,
 )
-from windrow.operators.steps.passing import divided, further
-from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, passed
-from windrow.operators.steps.told import to_rows, told_rows, told_schema, without_labels
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from windrow.core.time import Instant
 from windrow.core.types import concat
-from windrow.operators.steps.told import told_schema
+from windrow.operators.steps.output_rows import told_schema
 from windrow.operators.view import Made, View
 
 

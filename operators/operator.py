@@ -18,20 +18,20 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
-from windrow.operators.growth import Before, Growth, fingerprint_of
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.refiling import FileAgain as FileAgain
-from windrow.operators.refiling import Refiling as Refiling
-from windrow.operators.refiling import RunAgain as RunAgain
-from windrow.operators.refiling import numbers_of as numbers_of
+from windrow.operators.downstream import Taker as Taker
+from windrow.operators.evolution import Before, Growth, fingerprint_of
+from windrow.operators.message_replay import FileAgain as FileAgain
+from windrow.operators.message_replay import Refiling as Refiling
+from windrow.operators.message_replay import RunAgain as RunAgain
+from windrow.operators.message_replay import numbers_of as numbers_of
+from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.admission import admitted
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
-from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.runs import Runs
+from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import StepResult
-from windrow.operators.taker import Taker as Taker
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 

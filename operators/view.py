@@ -25,7 +25,7 @@ from windrow.core.types import concat
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
-from windrow.operators.steps.labels import POSITION, STAMP, STORED
+from windrow.operators.steps.output_columns import POSITION, STAMP, STORED
 from windrow.stores.kv import KV
 
 WINDOWS, MESSAGES = "windows", "messages"

@@ -25,20 +25,20 @@ from windrow.core.positions import Ids, Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, Session, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
-from windrow.operators.aggregate.given import normalise
+from windrow.operators.aggregate.validation import normalise
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.delivery.definition import DeliveryDefinition
-from windrow.operators.graph.beside import several
+from windrow.operators.graph.parallel import several
 from windrow.operators.join.definition import How, JoinDefinition, Where
-from windrow.operators.join.given import normalise_join
+from windrow.operators.join.validation import normalise_join
 from windrow.operators.join_window.definition import JoinWindowDefinition
 from windrow.operators.operator import Definition
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.process.definition import ProcessDefinition
 from windrow.operators.rules.definition import RulesDefinition
-from windrow.operators.steps.passing import filter_of
-from windrow.runners.verbs import Verbs
+from windrow.operators.steps.input_filter import filter_of
+from windrow.runners.facade import Verbs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -188,7 +188,7 @@ def open(
     ...     [pane["n"] for pane in op.get_result("hours")], [pane["n"] for pane in op.get_result("days")]
     ([1, 1], [2])
     """
-    from windrow.operators.graph.beside import beside
+    from windrow.operators.graph.parallel import beside
     from windrow.runners.embedded import Embedded
 
     return Embedded(

@@ -25,11 +25,11 @@ from windrow.core.messages import Token
 from windrow.core.positions import Partition, topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.runners.answers import Answer, Gathered, gathered
 from windrow.runners.publishing import Publisher
+from windrow.runners.task_result import Answer, Gathered, gathered
 from windrow.runners.tasks import SNAPSHOT_EVERY
 from windrow.stores.files import on_disk
-from windrow.stores.slices import whole
+from windrow.stores.incremental_work import whole
 
 logger = get_logger()
 

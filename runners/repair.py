@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from windrow.checkpoint import lifecycle
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint import job_admin
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult
 from windrow.checkpoint.replay import STEP_OF
@@ -22,7 +22,7 @@ from windrow.core.time import show_instant
 from windrow.operators.operator import Logic
 from windrow.operators.steps.progress import Progress
 from windrow.runners.state.definitions import Definitions
-from windrow.stores.scratch import scratch
+from windrow.stores.temp_dirs import scratch
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def set_back(
     Windows that were given up by then are gone: what comes for them begins new ones. So are messages of a join that could match
     no more: what comes for them finds no partner. Raises `ConfigurationError` where there is nothing to lower.
     """
-    seen = lifecycle.look(location, transport)
+    seen = job_admin.look(location, transport)
     definitions = Definitions(seen.epoch, seen.where, definition)
     operators = [definitions.of(name).logic() for name in definitions.names]
     _check(seen, to)
@@ -86,7 +86,7 @@ def set_back(
     return log.append(_record(last, claim.epoch, results, to, at_us, driver))
 
 
-def _check(seen: lifecycle.Look, to: Back) -> None:
+def _check(seen: job_admin.Look, to: Back) -> None:
     last = seen.last_commit
     if last is None:
         raise JobMismatch(f"{seen.where} has no commit yet, so there is nothing to set back")

@@ -26,14 +26,14 @@ from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, FileAgain, Logic, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
-from windrow.operators.steps.dead import MALFORMED
+from windrow.operators.steps.dead_letters import MALFORMED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
-from windrow.operators.steps.redone import Redone
-from windrow.operators.steps.sifting import sifted_into
-from windrow.runners.pieces import divided
-from windrow.stores.aside import destroy
+from windrow.operators.steps.poison_rows import sifted_into
+from windrow.operators.steps.replayed_steps import Redone
+from windrow.runners.batch_splitting import divided
 from windrow.stores.kv import KV, Batch
+from windrow.stores.quarantine import destroy
 from windrow.stores.rocks import RocksKV
 
 logger = get_logger()

@@ -19,9 +19,9 @@ from windrow.core.time import TIME_UNITS, TimeUnit, instant_us, read_iso
 from windrow.core.types import as_type, is_text, plain_type
 from windrow.core.zones import Zone, zone_of
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
-from windrow.operators.steps.dead import PAYLOAD_LIMIT
+from windrow.operators.steps.dead_letters import PAYLOAD_LIMIT
 from windrow.operators.steps.intake import NO_FLOAT, in_known_times
-from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.schema_inference import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
 _I64 = range(-(2**63), 2**63)

@@ -13,10 +13,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.checkpoint.accepting import name_a_zone
+from windrow.checkpoint.definition_check import name_a_zone
+from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
-from windrow.checkpoint.resting import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation, ConfigurationError, CorruptState, StateError
@@ -31,14 +31,14 @@ from windrow.operators.steps.columns import (
     REPLAYED,
     SOURCE,
 )
-from windrow.operators.steps.dead import of_operator
+from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.groups import combine, without
+from windrow.operators.steps.poison_rows import sifted
 from windrow.operators.steps.progress import only_time_passed
-from windrow.operators.steps.sifting import sifted
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
-from windrow.runners.answers import Answer
-from windrow.runners.pieces import CHUNK_ROWS, Spool, buckets_of, whole_rows
+from windrow.runners.batch_splitting import CHUNK_ROWS, Spool, buckets_of, whole_rows
+from windrow.runners.task_result import Answer
 from windrow.runners.wire import (
     OLD,
     OPERATOR,
@@ -53,7 +53,7 @@ from windrow.stores import spill
 from windrow.stores.files import on_disk
 from windrow.stores.kv import KV, Overlay
 from windrow.stores.spill import Gathered
-from windrow.stores.spilled import Spilling
+from windrow.stores.spilling_overlay import Spilling
 
 logger = get_logger()
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import msgpack
 
 from windrow.core.errors import CorruptState
-from windrow.stores.run import Run
+from windrow.stores.mapped_run import Run
 from windrow.stores.sorted_map import RangeSet, SortedMap
 
 Pair: TypeAlias = tuple[bytes, bytes]

@@ -1,6 +1,7 @@
 """Keys that have to be looked at when time comes to a moment, written blindly and read by ranges of time.
 
-    <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/pages.py`) as u64, little endian;
+    <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/page_format.py`) as u64, little
+    endian;
                                  of many marks the next ones under <part u32> behind the step
 
 A bucket is `width_us` of moments. Marks are never taken off one by one: whoever reads them looks whether there still is
@@ -17,8 +18,8 @@ import numpy as np
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import decode_i64, encode_i64, encode_u64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.spread import Hashes
 
 #: So many marks are in a value: who looks for what lies before it may have to read it.
 MOST = 1 << 12

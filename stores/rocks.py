@@ -36,11 +36,11 @@ from typing import Any, Final
 import rocksdict
 
 from windrow.core.errors import CorruptState, StateError
-from windrow.stores.aside import OPEN, TURN
 from windrow.stores.files import beheaded, inode_of, make_folder, refuse_links
 from windrow.stores.kv import Batch, Pair
-from windrow.stores.leaving import FLUSH_DIR, FORKED, is_written, sweep_flush_dir
+from windrow.stores.quarantine import OPEN, TURN
 from windrow.stores.rocks_errors import Waiting, is_passing, translate
+from windrow.stores.shutdown import FLUSH_DIR, FORKED, is_written, sweep_flush_dir
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20

@@ -7,7 +7,8 @@ a key that never returns costs nothing, and expiry is one range. The session's o
 A session that was told as ended is written where it lies from then on, and is left where it was until its page is written
 again: who reads passes over sessions at `HOT` that end before the watermark. A page of which half is such is written at once.
 
-What came to sessions that may still grow waits beside their pages where it is a few rows of many (`stores/waiting.py`), each
+What came to sessions that may still grow waits beside their pages where it is a few rows of many (`stores/write_buffer.py`),
+each
 row the session that it would be by itself. Who reads lays it into the sessions that it touches.
 
     auxiliary  db<home i64>   where the sessions of a bucket begin at the earliest and end at the latest, both i64: who looks
@@ -34,15 +35,15 @@ from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.stores.blocks import BlockWindows, OfBlocks
+from windrow.stores.block_format import CHANGED
+from windrow.stores.delta_blocks import BlockWindows, OfBlocks
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch
-from windrow.stores.paged import Held, Pages
-from windrow.stores.pages import hashes_of, page_of, rows_in
-from windrow.stores.spread import Hashes
-from windrow.stores.standing import changes, standing
-from windrow.stores.values import CHANGED
-from windrow.stores.waiting import Waiting, WaitingRows, is_much
-from windrow.stores.windows import END, START, UPSERT, Near
+from windrow.stores.page_format import hashes_of, page_of, rows_in
+from windrow.stores.page_store import Held, Pages
+from windrow.stores.tombstones import changes, standing
+from windrow.stores.window_state import END, START, UPSERT, Near
+from windrow.stores.write_buffer import Waiting, WaitingRows, is_much
 
 SESSION, PANE, STANDS = "__session", "__pane", "__stands"
 #: Of rows that were read: where they lie.

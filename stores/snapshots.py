@@ -27,8 +27,8 @@ import xxhash
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
 from windrow.stores.files import inside, make_folder, now_ns, plain_name, private, sync_directory, write_whole
+from windrow.stores.incremental_work import Slices, whole
 from windrow.stores.kv import LocalStore
-from windrow.stores.slices import Slices, whole
 
 SLICE_BYTES: Final = 1 << 19
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")

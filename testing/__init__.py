@@ -5,8 +5,8 @@ from windrow.operators.deduplicate.oracle import DeduplicateOracle as Deduplicat
 from windrow.operators.graph.oracle import ChainOracle as ChainOracle
 from windrow.operators.join.oracle import JoinOracle as JoinOracle
 from windrow.operators.join_window.oracle import JoinWindowOracle as JoinWindowOracle
+from windrow.operators.oracle.watermark import WatermarkOracle as WatermarkOracle
 from windrow.operators.over.oracle import OverOracle as OverOracle
-from windrow.operators.plain.watermark import WatermarkOracle as WatermarkOracle
 from windrow.operators.process.oracle import ProcessOracle as ProcessOracle
 from windrow.testing.broker import KafkaBroker as KafkaBroker
 from windrow.testing.checker import Report as Report

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from windrow.connectors.kafka.cluster import Kafka
-from windrow.connectors.kafka.ready import brokers
+from windrow.connectors.kafka.connectivity_probe import brokers
 from windrow.core.errors import KafkaFailed
 
 #: Where no image is named: Kafka's own.

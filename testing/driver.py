@@ -37,9 +37,9 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
-from windrow.testing.expected import Expected, as_given, check_kept, check_letters, compare, expect
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
 from windrow.testing.ledger import told_equal
+from windrow.testing.verification import Expected, as_given, check_kept, check_letters, compare, expect
 
 #: Details of dead letters whose values do not fit their columns.
 _OF_TYPE = re.compile(r"column '|wr\..*: (the )?column of type")

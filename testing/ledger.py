@@ -10,7 +10,7 @@ from typing import Any
 
 from windrow.core.messages import Kind, Pane, TupleWindow, Window
 from windrow.core.time import instant_us
-from windrow.operators.plain.aggregates import is_nan
+from windrow.operators.oracle.aggregates import is_nan
 
 #: Sums of floats depend on the order of addition; design section 4.
 RELATIVE_TOLERANCE = 1e-9

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from windrow.core.messages import DeadLetter, Message, Position, StoredMessage, WindowInfo
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.operators.plain.watermark import InputsOracle
+from windrow.operators.oracle.watermark import InputsOracle
 from windrow.testing.clock import ManualClock
-from windrow.testing.expected import as_given, letters_as_given
 from windrow.testing.ledger import all_panes_equal
+from windrow.testing.verification import as_given, letters_as_given
 
 #: Of one input, or of several by their names.
 Fed: TypeAlias = "Sequence[Message] | Mapping[str, Sequence[Message]]"

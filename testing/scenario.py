@@ -14,7 +14,7 @@ from windrow.core import check
 from windrow.core.errors import ConfigurationError, UnknownColumn
 from windrow.core.inputs import Input
 from windrow.operators.operator import Definition
-from windrow.operators.plain.times import event_time_us
+from windrow.operators.oracle.times import event_time_us
 
 #: What stands for the name of an input that has none.
 ONLY = "input"

@@ -6,8 +6,8 @@ from typing import Any
 
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.progress import Progress
-from windrow.stores.events import Stretches
-from windrow.stores.keyed import KeyedEvents
+from windrow.stores.event_log import Stretches
+from windrow.stores.keyed_event_store import KeyedEvents
 from windrow.stores.kv import KV
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.connectors.kafka import client
-from windrow.connectors.kafka.secrecy import Discreet, redacted, shown
+from windrow.connectors.kafka.redaction import Discreet, redacted, shown
 from windrow.core.errors import ConfigurationError, InputError, KafkaFailed
 from windrow.core.extras import need
 from windrow.core.logs import get_logger

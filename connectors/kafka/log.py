@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.transport import At, mark_cache
 from windrow.connectors.kafka.changelog import ShardChangelog

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from windrow.connectors.kafka.cluster import Kafka
 from windrow.core.errors import ConfigurationError
-from windrow.core.meant import meant
+from windrow.core.suggestions import meant
 
 EARLIEST, LATEST = -2, -1
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka
 from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.options import SourceOptions
+from windrow.connectors.kafka.source_metadata import Cluster
 from windrow.core.errors import KafkaFailed, SourceLost
 from windrow.core.logs import get_logger
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka, as_kafka
+from windrow.connectors.kafka.source_metadata import Cluster
 from windrow.core.errors import KafkaFailed
 from windrow.core.positions import Partition, topic_of
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from windrow.checkpoint.replay import REMEDY
 from windrow.connectors.decoders import AvroDecoder, Decoder, FunctionDecoder, JsonDecoder, ProtobufDecoder
-from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.offsets import Extent, Extents, Loss, Range, Topic, beyond_losses, losses
 from windrow.connectors.kafka.options import Bound, SourceOptions
 from windrow.connectors.kafka.reading import Fetched, cluster_of, fetch
-from windrow.connectors.kafka.resuming import begun, resumed
+from windrow.connectors.kafka.source_metadata import Cluster
+from windrow.connectors.kafka.start_offsets import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition, topic_of, topic_source

@@ -14,18 +14,21 @@ from windrow.core.keys import encode_columns
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.history import History
-from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.aggregate.kept_messages import History
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
+from windrow.operators.aggregate.required_columns import AggregateNeeds
 from windrow.operators.aggregate.state_rows import delta_rows, in_window_order
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import END, START
-from windrow.operators.steps.dead import DeadLetters, letters_by_input
+from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
+from windrow.operators.steps.derived_columns import made, made_schema, raw
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.input_filter import divided
 from windrow.operators.steps.intake import Slice, in_known_times, take_in
-from windrow.operators.steps.learning import (
+from windrow.operators.steps.progress import EMISSION, RECOMPUTED, Progress
+from windrow.operators.steps.schema_inference import (
     Needs,
     check_keys,
     in_learnt_types,
@@ -34,13 +37,10 @@ from windrow.operators.steps.learning import (
     scales_of,
     with_scales,
 )
-from windrow.operators.steps.making import made, made_schema, raw
-from windrow.operators.steps.passing import divided
-from windrow.operators.steps.progress import EMISSION, RECOMPUTED, Progress
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
+from windrow.stores.key_hash import KeyColumns
 from windrow.stores.kv import KV, Batch
-from windrow.stores.spread import KeyColumns
 
 
 class Steps(Logic):

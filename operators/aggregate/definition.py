@@ -32,13 +32,13 @@ from windrow.core.positions import Ids, Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
 from windrow.core.windows import Inherited, Session, Tuples, TupleSession, WindowSpec
-from windrow.operators.aggregate import growing, handing
-from windrow.operators.aggregate.in_runs import in_runs
+from windrow.operators.aggregate import chaining, evolution
+from windrow.operators.aggregate.micro_batching.eligibility import in_runs
 from windrow.operators.aggregate.panes import to_panes
-from windrow.operators.growth import Before, Growth
+from windrow.operators.evolution import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.making import Makes, raw
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.steps.derived_columns import Makes, raw
 
 NullKeys = Literal["group", "dead_letter"]
 
@@ -91,7 +91,7 @@ class AggregateDefinition(Definition):
     def needs(self) -> tuple[str, ...]:
         """Columns without which the input is another one: event time, keys, ids."""
         ids = () if self.ids is None else self.ids.columns
-        window = (handing.WINDOW_START,) if self.inherited else ()
+        window = (chaining.WINDOW_START,) if self.inherited else ()
         return raw((self.event_time, *self.by, *window, *ids), self.makes)
 
     @property
@@ -101,7 +101,7 @@ class AggregateDefinition(Definition):
         """
         if self.takes_back:
             return self.session
-        return self.keeps_messages or growing.needs_messages(self)
+        return self.keeps_messages or evolution.needs_messages(self)
 
     @property
     def tells_what_goes(self) -> bool:
@@ -145,7 +145,7 @@ class AggregateDefinition(Definition):
             "makes": {name: repr(e) for name, e in self.makes},
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
-            "design": "full-state" if growing.needs_messages(self) else "incremental",
+            "design": "full-state" if evolution.needs_messages(self) else "incremental",
             "mode": "discarding" if self.emit.mode == "discarding" else "accumulating",
             "scale": self.scale,
         }
@@ -166,11 +166,11 @@ class AggregateDefinition(Definition):
         return super().one_shard()
 
     def growth(self, before: Before) -> Growth | str:
-        return growing.growth(self, before)
+        return evolution.growth(self, before)
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
         """The event time from which kept messages have all columns that an aggregation takes. since: that of each that came."""
-        return growing.kept_since_us(self, alias, since)
+        return evolution.kept_since_us(self, alias, since)
 
     def grown(self, growth: Growth) -> Self:
         since, recomputed = (tuple(sorted(us.items())) for us in (growth.since_us, growth.recomputed_us))
@@ -181,7 +181,7 @@ class AggregateDefinition(Definition):
         return self._changed(recompute=True)
 
     def tells_until_us(self, reached_us: int) -> int:
-        return handing.tells_until_us(self, reached_us)
+        return chaining.tells_until_us(self, reached_us)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class AggregateDefinition(Definition):
 
     @property
     def tells_again(self) -> bool:
-        return handing.tells_again(self)
+        return chaining.tells_again(self)
 
     def telling_back(self) -> Self:
         return self._changed(hands_back=True)
@@ -298,10 +298,10 @@ class AggregateDefinition(Definition):
             )
 
     def taker(self, before: str) -> Taker:
-        return handing.taker(self, before)
+        return chaining.taker(self, before)
 
     def check_followed(self, taker: Taker) -> None:
-        handing.check_followed(self, taker)
+        chaining.check_followed(self, taker)
 
     def behind_us(self, event_time: str) -> int:
         # A session that can never be corrected is told a moment after its end, not at it; one that is taken back may be taken
@@ -314,12 +314,12 @@ class AggregateDefinition(Definition):
         )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.aggregate.inherited import InheritedAggregator
         from windrow.operators.aggregate.logic import WindowAggregator
+        from windrow.operators.aggregate.propagated_windows import InheritedAggregator
         from windrow.operators.aggregate.sessions.logic import SessionAggregator
         from windrow.operators.aggregate.sessions.tuples import TupleSessionAggregator
         from windrow.operators.aggregate.tuples import TupleAggregator
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
 
         if self.inherited:
             return delivering(InheritedAggregator(self))
@@ -331,9 +331,9 @@ class AggregateDefinition(Definition):
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.aggregate.oracle import AggregateOracle
-        from windrow.operators.aggregate.sessions.cut_oracle import CutSessionOracle
+        from windrow.operators.aggregate.sessions.splitting_oracle import CutSessionOracle
         from windrow.operators.aggregate.sessions.tuple_oracle import TupleSessionOracle
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
 
         sessions = TupleSessionOracle if self.numbered else CutSessionOracle
         oracle = sessions(self) if self.session else AggregateOracle(self)

@@ -21,25 +21,25 @@ from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.aggregate.assignment import Filed, bury_broken, bury_failed, file_rows, without_failed
 from windrow.operators.aggregate.base import together
-from windrow.operators.aggregate.filing import Filed, bury_broken, bury_failed, file_rows, without_failed
-from windrow.operators.aggregate.meeting import broken_where_they_meet
+from windrow.operators.aggregate.merge_failures import broken_where_they_meet
+from windrow.operators.aggregate.message_replay import drop_expired, refile
+from windrow.operators.aggregate.micro_batching.boundaries import WindowRuns
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
-from windrow.operators.aggregate.refiling import drop_expired, refile
-from windrow.operators.aggregate.runs import WindowRuns
+from windrow.operators.aggregate.processing_time_timers import Ticking, chunks
 from windrow.operators.aggregate.state_rows import Windows, apart, merge_slices
-from windrow.operators.aggregate.ticking import Ticking, chunks
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import FileAgain, Grouping
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, START, UPSERT
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, take_in
-from windrow.operators.steps.passing import further
+from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.kv import KV
 

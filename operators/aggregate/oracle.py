@@ -23,17 +23,17 @@ from windrow.core.messages import (
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, to_datetime
 from windrow.core.windows import Inherited, Tuples
+from windrow.operators.aggregate.chaining import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.handing import WINDOW_COLUMNS, WINDOW_END, WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.plain_intake import PlainIntake
+from windrow.operators.aggregate.oracle_intake import PlainIntake
 from windrow.operators.aggregate.tuple_oracle import Touched, without_failed
-from windrow.operators.plain.aggregates import IntegerOverflow, Row, added, evaluate, same
-from windrow.operators.plain.arrow import Raised
-from windrow.operators.plain.cells import Cell, Key, Taken, place
-from windrow.operators.plain.oracle import Messages, Outcome, listed
-from windrow.operators.plain.times import shown
-from windrow.operators.plain.triggers import Moment
-from windrow.operators.plain.windows import tuple_windows_of, windows_of
+from windrow.operators.oracle.aggregates import IntegerOverflow, Row, added, evaluate, same
+from windrow.operators.oracle.arrow import Raised
+from windrow.operators.oracle.cells import Cell, Key, Taken, place
+from windrow.operators.oracle.oracle import Messages, Outcome, listed
+from windrow.operators.oracle.times import shown
+from windrow.operators.oracle.triggers import Moment
+from windrow.operators.oracle.windows import tuple_windows_of, windows_of
 
 
 class AggregateOracle(PlainIntake):

@@ -12,8 +12,8 @@ from windrow.core.arrays import BoolArray
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, WindowInfo
 from windrow.core.types import as_type
+from windrow.operators.aggregate.chaining import WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.handing import WINDOW_END, WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.panes import dicts, make_window
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
@@ -33,7 +33,7 @@ from windrow.operators.steps.columns import (
     TIMING,
 )
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.labels import (
+from windrow.operators.steps.output_columns import (
     PANE_TYPE,
     STAMP,
     TIME_WINDOW_TYPE,

@@ -37,8 +37,8 @@ from windrow.operators.steps.columns import (
     SOURCE,
     TIME_MAX,
 )
-from windrow.operators.steps.dead import SCHEMA as DEAD_SCHEMA
-from windrow.operators.steps.dead import letters_by_input
+from windrow.operators.steps.dead_letters import SCHEMA as DEAD_SCHEMA
+from windrow.operators.steps.dead_letters import letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import last_times
 from windrow.operators.steps.pushdown import Grouped, Pushdown

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray, taken
-from windrow.operators.aggregate.told import note_before_merge
+from windrow.operators.aggregate.emitted_values import note_before_merge
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import (
     ACCUMULATOR,

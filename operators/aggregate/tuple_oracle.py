@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from windrow.core.messages import TupleWindow, Window
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Tuples
-from windrow.operators.plain.aggregates import added
-from windrow.operators.plain.cells import Cell, Key, Taken
+from windrow.operators.oracle.aggregates import added
+from windrow.operators.oracle.cells import Cell, Key, Taken
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.oracle import AggregateOracle

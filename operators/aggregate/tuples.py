@@ -22,25 +22,25 @@ from windrow.core.types import concat
 from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emission import fire
-from windrow.operators.aggregate.meeting import broken_where_they_meet
+from windrow.operators.aggregate.emitter import fire
+from windrow.operators.aggregate.merge_failures import broken_where_they_meet
+from windrow.operators.aggregate.micro_batching.boundaries import TupleRuns
 from windrow.operators.aggregate.output import sorted_states
-from windrow.operators.aggregate.runs import TupleRuns
 from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
-from windrow.operators.steps.dead import AGGREGATE_FAILED, DeadLetters
+from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
-from windrow.operators.steps.passing import further
+from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
-from windrow.stores.windows import PlainWindows
+from windrow.stores.window_state import PlainWindows
 
 #: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
 #: `r<key>` a key whose windows are to be counted against the retention at the next step.

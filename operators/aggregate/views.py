@@ -19,18 +19,18 @@ from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.aggregate import slices
+from windrow.operators.aggregate import external_sort
+from windrow.operators.aggregate.chaining import WINDOW_START, WINDOW_TIME
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.handing import WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.history import CLOSED, moments
+from windrow.operators.aggregate.kept_messages import CLOSED, moments
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
-from windrow.operators.aggregate.sessions.bridges import JOINED_BY
-from windrow.operators.aggregate.sessions.history import of_sessions
+from windrow.operators.aggregate.sessions.kept_messages import of_sessions
+from windrow.operators.aggregate.sessions.merge_provenance import JOINED_BY
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.labels import POSITION
+from windrow.operators.steps.output_columns import POSITION
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     Bound,
@@ -142,7 +142,7 @@ class AggregateView(View):
         runs: list[pa.Table] = []
         for kv in self.stores:
             some: list[pa.Table] = []
-            gathered = Away(some, slices.SLICE_BYTES)
+            gathered = Away(some, external_sort.SLICE_BYTES)
             for rows in self._states(kv, low, high, wanted):
                 starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
                 mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)
@@ -151,8 +151,8 @@ class AggregateView(View):
                     gathered.gathered()
             if some:
                 runs.append(concat(some))
-        if sum(run.nbytes for run in runs) > slices.SLICE_BYTES:
-            return slices.in_order(runs, by, slices.SLICE_BYTES) if len(runs) > 1 else runs[0]
+        if sum(run.nbytes for run in runs) > external_sort.SLICE_BYTES:
+            return external_sort.in_order(runs, by, external_sort.SLICE_BYTES) if len(runs) > 1 else runs[0]
         if len(runs) < 2:
             return runs[0] if runs else None
         whole = concat(runs)

@@ -19,9 +19,9 @@ from windrow.core.show import call
 from windrow.core.time import Duration, show_duration
 from windrow.core.windows import WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys, default_lateness
-from windrow.operators.aggregate.growing import needs_messages
-from windrow.operators.cogroup import handing
-from windrow.operators.cogroup.given import normalise_cogroup
+from windrow.operators.aggregate.evolution import needs_messages
+from windrow.operators.cogroup import chaining
+from windrow.operators.cogroup.validation import normalise_cogroup
 from windrow.operators.operator import Logic, Taker
 
 
@@ -157,20 +157,20 @@ class CoGroupDefinition(AggregateDefinition):
         return False
 
     def taker(self, before: str) -> Taker:
-        return handing.taker(self, before)
+        return chaining.taker(self, before)
 
     def of_handed_rows(self, given: Input) -> Self:
         handed = replace(given, max_ahead_us=None)
         return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
-        from windrow.operators.cogroup.growing import kept_since_us
+        from windrow.operators.cogroup.evolution import kept_since_us
 
         return kept_since_us(self, alias, since)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.cogroup.logic import CoGroupOperator
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
 
         return delivering(CoGroupOperator(self))
 

@@ -1,4 +1,4 @@
-"""An aggregate over several inputs: their rows, as those of one, go to the aggregate that does the work (`united.py`).
+"""An aggregate over several inputs: their rows, as those of one, go to the aggregate that does the work (`tagged_union.py`).
 
 It keeps that one's state, and beside it what is known of the columns of each input, under `\\x00of <input>`.
 """
@@ -17,21 +17,21 @@ import pyarrow.compute as pc
 from windrow.core.errors import InputError
 from windrow.core.inputs import Input
 from windrow.core.types import concat
-from windrow.operators.aggregate.behind import Behind
+from windrow.operators.aggregate.delegating import Behind
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.cogroup.names import PASSES
-from windrow.operators.cogroup.needs import InputNeeds
-from windrow.operators.cogroup.united import United
+from windrow.operators.cogroup.required_columns import InputNeeds
+from windrow.operators.cogroup.tagged_union import United
 from windrow.operators.operator import FileAgain, Refiling
 from windrow.operators.steps.columns import OFFSET, STEP
-from windrow.operators.steps.dead import DeadLetters, letters_by_input
-from windrow.operators.steps.filed_rows import with_positions
+from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.input_filter import divided
 from windrow.operators.steps.intake import Slice, in_known_times, take_in
-from windrow.operators.steps.learning import Needs, check_keys, in_learnt_types, learn
-from windrow.operators.steps.passing import divided
-from windrow.operators.steps.redone import Redone
-from windrow.operators.steps.sifting import OF_STEPS, sifted
+from windrow.operators.steps.message_rows import with_positions
+from windrow.operators.steps.poison_rows import OF_STEPS, sifted
+from windrow.operators.steps.replayed_steps import Redone
+from windrow.operators.steps.schema_inference import Needs, check_keys, in_learnt_types, learn
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Overlay

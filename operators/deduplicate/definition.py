@@ -18,8 +18,8 @@ from windrow.core.positions import Ids, Positions, ids_of
 from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.passing import filter_of
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.steps.input_filter import filter_of
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -105,12 +105,12 @@ class DeduplicateDefinition(OneInput):
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
         from windrow.operators.deduplicate.logic import Deduplicator
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
 
         return delivering(Deduplicator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.deduplicate.oracle import DeduplicateOracle
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
 
         return delivering(self, DeduplicateOracle(self), schemas)

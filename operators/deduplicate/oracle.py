@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from windrow.core.messages import Message
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
-from windrow.operators.plain.cells import Key
-from windrow.operators.plain.one_input import OneInputOracle
+from windrow.operators.oracle.cells import Key
+from windrow.operators.oracle.one_input import OneInputOracle
 
 
 class DeduplicateOracle(OneInputOracle):

@@ -18,8 +18,8 @@ from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.passing import filter_of
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.steps.input_filter import filter_of
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -105,13 +105,13 @@ class DeliveryDefinition(OneInput):
         return self.inputs[0]
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.delivering import delivering
         from windrow.operators.delivery.logic import Deliverer
+        from windrow.operators.delivery_stage import delivering
 
         return delivering(Deliverer(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.delivery.oracle import DeliveryOracle
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
 
         return delivering(self, DeliveryOracle(self), schemas)

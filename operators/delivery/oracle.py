@@ -1,10 +1,11 @@
-"""What a delivery must tell, as lists and loops: what comes, and the policy does not skip (`operators/plain/delivering.py`)."""
+"""What a delivery must tell, as lists and loops: what comes, and the policy does not skip
+(`operators/oracle/delivery_stage.py`)."""
 
 from __future__ import annotations
 
 from windrow.core.messages import Message
 from windrow.operators.delivery.definition import DeliveryDefinition
-from windrow.operators.plain.one_input import OneInputOracle
+from windrow.operators.oracle.one_input import OneInputOracle
 
 
 class DeliveryOracle(OneInputOracle):

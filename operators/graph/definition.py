@@ -17,10 +17,10 @@ from windrow.core.inputs import Input
 from windrow.core.policy import Watermark
 from windrow.core.show import call
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.graph import growing
-from windrow.operators.growth import Before, Growth
+from windrow.operators.evolution import Before, Growth
+from windrow.operators.graph import evolution
 from windrow.operators.operator import Definition, Logic, Taker
-from windrow.operators.plain.oracle import Oracle
+from windrow.operators.oracle.oracle import Oracle
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ChainDefinition(Definition):
         return self.first.dead_letter_limit
 
     def growth(self, before: Before) -> Growth | str:
-        return growing.growth(self, before)
+        return evolution.growth(self, before)
 
     def grown(self, growth: Growth) -> Self:
         parts = (p.grown(growth.parts.get(p.name, Growth())) for p in self.operators)

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.operators.graph.definition import ChainDefinition
-from windrow.operators.graph.refiling import refiling_of
+from windrow.operators.graph.message_replay import refiling_of
 from windrow.operators.operator import Logic, Refiling
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.steps.dead import letters_by_input, of_operator
-from windrow.operators.steps.learning import HandedOn, Needs, Together, learn
+from windrow.operators.steps.dead_letters import letters_by_input, of_operator
+from windrow.operators.steps.poison_rows import sifted_into
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.sifting import sifted_into
+from windrow.operators.steps.schema_inference import HandedOn, Needs, Together, learn
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV

@@ -11,8 +11,8 @@ from typing import Any
 from windrow.core.messages import JoinedRow, Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.graph.definition import ChainDefinition, Feed
-from windrow.operators.plain.aggregates import same
-from windrow.operators.plain.oracle import Messages, Oracle, Outcome, TakenBack, by_input
+from windrow.operators.oracle.aggregates import same
+from windrow.operators.oracle.oracle import Messages, Oracle, Outcome, TakenBack, by_input
 
 
 class ChainOracle(Oracle):

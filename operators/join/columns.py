@@ -11,10 +11,10 @@ from windrow.core.errors import NewerFormat
 from windrow.core.inputs import Input
 from windrow.core.positions import Ids
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.needs import JoinNeeds
 from windrow.operators.join.output import Columns, Names
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.steps.learning import Needs, learn
+from windrow.operators.join.required_columns import JoinNeeds
+from windrow.operators.steps.schema_inference import Needs, learn
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1

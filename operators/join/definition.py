@@ -21,11 +21,11 @@ from windrow.core.policy import (
 )
 from windrow.core.show import Raw, call
 from windrow.core.windows import Rows, Session
-from windrow.operators.join import handing
+from windrow.operators.join import chaining
 from windrow.operators.join.spans import Within
 from windrow.operators.operator import Definition, Logic, Taker
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.told import to_rows
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.steps.output_rows import to_rows
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "asof"]
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
@@ -164,7 +164,7 @@ class JoinDefinition(Definition):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def columns_of(self, given: Input) -> tuple[str, ...]:
-        return handing.columns_of(self, given)
+        return chaining.columns_of(self, given)
 
     def keys(self, given: Input) -> tuple[str, ...]:
         return self.left_keys if given.name == self.left.name else self.right_keys
@@ -222,16 +222,16 @@ class JoinDefinition(Definition):
         return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
-        return handing.taker(self, before)
+        return chaining.taker(self, before)
 
     def check_followed(self, taker: Taker) -> None:
-        handing.check_followed(self, taker)
+        chaining.check_followed(self, taker)
 
     def behind_us(self, event_time: str) -> int:
-        return handing.behind_us(self, event_time)
+        return chaining.behind_us(self, event_time)
 
     def times_of(self, event_time: str) -> Input | None:
-        return handing.times_of(self, event_time)
+        return chaining.times_of(self, event_time)
 
     def of_handed_rows(self, given: Input) -> Self:
         handed = replace(given, max_ahead_us=None)
@@ -239,13 +239,13 @@ class JoinDefinition(Definition):
         return self._changed(left=left, right=right)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.delivering import delivering
-        from windrow.operators.join.by_key import KeyedJoinOperator
-        from windrow.operators.join.corrected import CorrectedJoinOperator
-        from windrow.operators.join.counted import RowsJoinOperator
-        from windrow.operators.join.in_blocks import BlockJoinOperator
+        from windrow.operators.delivery_stage import delivering
+        from windrow.operators.join.hash_layout import KeyedJoinOperator
         from windrow.operators.join.logic import JoinOperator
+        from windrow.operators.join.retractable_join import CorrectedJoinOperator
+        from windrow.operators.join.row_count_join import RowsJoinOperator
         from windrow.operators.join.sessions.logic import SessionJoinOperator
+        from windrow.operators.join.time_layout import BlockJoinOperator
 
         if self.sessions is not None:
             return delivering(SessionJoinOperator(self))
@@ -259,10 +259,10 @@ class JoinDefinition(Definition):
         return delivering(by_time if by_time.suits else KeyedJoinOperator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        from windrow.operators.join.corrected_oracle import CorrectedJoinOracle
         from windrow.operators.join.oracle import JoinOracle
+        from windrow.operators.join.retractable_oracle import CorrectedJoinOracle
         from windrow.operators.join.sessions.oracle import SessionJoinOracle
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
 
         over_time = CorrectedJoinOracle if self.takes_back else JoinOracle
         made = over_time(self, schemas) if self.sessions is None else SessionJoinOracle(self, schemas)

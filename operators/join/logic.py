@@ -20,26 +20,26 @@ from windrow.core.errors import CorruptState, InputError
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.join.asof import answers
+from windrow.operators.join.deferred_rows import put_off, released
+from windrow.operators.join.intake import TakingSides
+from windrow.operators.join.join_state import MATCHED, OPEN
 from windrow.operators.join.output import Columns, Leaving, alone
 from windrow.operators.join.pairing import NO_KEY, Partners, partners
-from windrow.operators.join.pending import put_off, released
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.stored import MATCHED, OPEN
 from windrow.operators.join.tables import Raised, came_late, holds, intervals, ranks, sound, stack
-from windrow.operators.join.taking import TakingSides
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, TIMING
-from windrow.operators.steps.dead import DeadLetters, letters_by_input
-from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
-from windrow.operators.steps.passing import further
+from windrow.operators.steps.message_rows import empty_rows
+from windrow.operators.steps.output_rows import labelled
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
 )
-from windrow.operators.steps.told import labelled
+from windrow.stores.incremental_work import in_batches
 from windrow.stores.kv import KV, Batch
-from windrow.stores.slices import in_batches
 from windrow.stores.spill import Away
 
 #: About so many pairs are in memory at once, and so many messages that go.

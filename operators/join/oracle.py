@@ -18,12 +18,12 @@ from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, to_datetime
 from windrow.core.windows import Rows
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.plain_columns import JoinColumns
-from windrow.operators.join.plain_pairs import fits, latest_partner, open_until
-from windrow.operators.plain.arrow import Filter, Raised
-from windrow.operators.plain.cells import Key, key_field
-from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
-from windrow.operators.plain.times import event_time_us
+from windrow.operators.join.oracle_columns import JoinColumns
+from windrow.operators.join.oracle_pairs import fits, latest_partner, open_until
+from windrow.operators.oracle.arrow import Filter, Raised
+from windrow.operators.oracle.cells import Key, key_field
+from windrow.operators.oracle.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.oracle.times import event_time_us
 
 
 @dataclass

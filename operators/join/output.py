@@ -17,11 +17,11 @@ from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.told import told_schema
+from windrow.operators.steps.message_rows import empty_rows
+from windrow.operators.steps.output_rows import told_schema
 
 #: Instead of a row: the other side has none.
 NOBODY = -1

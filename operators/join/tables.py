@@ -17,10 +17,10 @@ from windrow.operators.join.definition import JoinDefinition, Where
 from windrow.operators.join.output import Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SIGN, SOURCE
-from windrow.operators.steps.filed_rows import empty_rows
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.sifting import is_of_data
+from windrow.operators.steps.message_rows import empty_rows
+from windrow.operators.steps.poison_rows import is_of_data
 
 #: Rows on which the user's condition raises, with what it raised.
 Raised: TypeAlias = dict[int, str]

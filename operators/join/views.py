@@ -23,7 +23,7 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised
 from windrow.operators.join.windows import windows_of_input
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.labels import POSITION, TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE, stamp_us
+from windrow.operators.steps.output_columns import POSITION, TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE, stamp_us
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     Bound,

@@ -9,7 +9,7 @@ from windrow.core.emit import Emit, every_batch
 from windrow.core.expressions import Expr, col
 from windrow.core.policy import explicit, forever
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.given import normalise
+from windrow.operators.aggregate.validation import normalise
 from windrow.operators.join.definition import JoinDefinition
 
 #: Its columns: the keys of a message as one, its event time, and its gap in microseconds where it has its own; how many

@@ -25,13 +25,13 @@ from windrow.core.positions import Ids, Positions
 from windrow.core.time import DAY_US, Duration, TimeUnit
 from windrow.core.windows import Calendar, Hopping, Inherited, Session, Tumbling, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.given import normalise
 from windrow.operators.aggregate.panes import make_window
+from windrow.operators.aggregate.validation import normalise
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
-from windrow.operators.plain.oracle import Oracle
+from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.columns import KEPT
-from windrow.operators.steps.told import to_rows
+from windrow.operators.steps.output_rows import to_rows
 
 #: What a window gathers: the names of the messages that it has to tell.
 NEW = "new"
@@ -213,7 +213,7 @@ class JoinWindowDefinition(OneInput):
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
         from windrow.operators.join_window.logic import JoinWindows
 
         return delivering(JoinWindows(self))
@@ -224,7 +224,7 @@ class JoinWindowDefinition(OneInput):
             SessionJoinWindowOracle,
             TupleSessionJoinWindowOracle,
         )
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
 
         of_sessions = TupleSessionJoinWindowOracle if self.windowing.numbered else SessionJoinWindowOracle
         oracle = of_sessions(self) if self.windowing.session else JoinWindowOracle(self)

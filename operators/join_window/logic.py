@@ -20,11 +20,11 @@ from windrow.operators.join_window.windows import windows_of
 from windrow.operators.operator import Logic, Refiling
 from windrow.operators.steps.columns import END, START, TIMING
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.labels import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
-from windrow.operators.steps.learning import Needs, check_keys
+from windrow.operators.steps.output_columns import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
+from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult
-from windrow.operators.steps.told import told_rows, told_schema, without_labels
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 

@@ -15,8 +15,8 @@ from windrow.operators.aggregate.oracle import AggregateOracle
 from windrow.operators.aggregate.sessions.oracle import SessionOracle
 from windrow.operators.aggregate.sessions.tuple_oracle import TupleSessionOracle
 from windrow.operators.join_window.definition import JoinWindowDefinition
-from windrow.operators.plain.cells import Cell, Key, SessionCell, Taken
-from windrow.operators.plain.times import shown
+from windrow.operators.oracle.cells import Cell, Key, SessionCell, Taken
+from windrow.operators.oracle.times import shown
 
 
 class JoinWindowOracle(AggregateOracle):

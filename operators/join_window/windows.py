@@ -13,14 +13,14 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.types import concat
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.needs import AggregateNeeds
+from windrow.operators.aggregate.required_columns import AggregateNeeds
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.operators.aggregate.sessions.tuples import TupleSessionAggregator
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
 from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.join_window.definition import JoinWindowDefinition
-from windrow.operators.join_window.kept import Kept
+from windrow.operators.join_window.kept_messages import Kept
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.steps.columns import KEPT, MESSAGES, PENDING, UPSERT
 from windrow.operators.steps.groups import Groups

@@ -1,7 +1,7 @@
 """Windows around messages in the order in which they come, `order="position"`: told for good in the step that makes them whole.
 
 Column families: `tails`, the last messages of each key, of which some may wait for others, and `sums`, as where event time
-orders them (`keyed.py`). A line ends when the watermark is more than the ttl past the latest of its messages, and past
+orders them (`key_state.py`). A line ends when the watermark is more than the ttl past the latest of its messages, and past
 where it stood when that came: nothing is too late.
 """
 
@@ -18,18 +18,18 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.one_input import Work
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.definition import OverDefinition, reach_rows
-from windrow.operators.over.lines import Lines
+from windrow.operators.over.due_rows import Reached, Sums, Telling
+from windrow.operators.over.emitted_marks import ID, STEP_BITS
+from windrow.operators.over.keyed_history import Held, Remembered
 from windrow.operators.over.logic import Overs
-from windrow.operators.over.marks import ID, STEP_BITS
-from windrow.operators.over.needs import conformed
-from windrow.operators.over.remembered import Held, Remembered
-from windrow.operators.over.telling import Reached, Sums, Telling
+from windrow.operators.over.partitions import Lines
+from windrow.operators.over.required_columns import conformed
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
 from windrow.operators.view import View
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
-from windrow.stores.windows import START
+from windrow.stores.window_state import START
 
 #: The latest event time of a line, or the watermark that it came behind.
 LATEST = "__latest"

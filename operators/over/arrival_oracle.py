@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US
+from windrow.operators.oracle.oracle import Messages, Outcome
 from windrow.operators.over.oracle import Anchor, OverOracle, same_key
-from windrow.operators.plain.oracle import Messages, Outcome
 
 
 class ArrivalOracle(OverOracle):

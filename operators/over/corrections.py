@@ -1,6 +1,7 @@
 """Windows around messages whose rows are told early, or again: what is told of a message is marked, and corrected.
 
-Messages are kept as long as a late one may change the row of another; what is remembered of keys (`remembered.py`) is of those
+Messages are kept as long as a late one may change the row of another; what is remembered of keys (`keyed_history.py`) is of
+those
 before. A step looks at the keys of what has come, and at rows in whose windows something is that came after they were told.
 """
 
@@ -19,21 +20,21 @@ from windrow.core.emit import EveryBatch, Never, Trigger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.one_input import Work
-from windrow.operators.over import folds
+from windrow.operators.over import frame_kernels
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.lines import Lines
+from windrow.operators.over.due_rows import Reached, Telling
+from windrow.operators.over.emitted_marks import ID, STEP_BITS, Marks, ToldRows
+from windrow.operators.over.frame_values import Values
+from windrow.operators.over.keyed_history import Held
 from windrow.operators.over.logic import Overs
-from windrow.operators.over.marks import ID, STEP_BITS, Marks, ToldRows
-from windrow.operators.over.needs import conformed
-from windrow.operators.over.remembered import Held
-from windrow.operators.over.retold import judged, rows_told, ticks
-from windrow.operators.over.telling import Reached, Telling
-from windrow.operators.over.values import Values
+from windrow.operators.over.partitions import Lines
+from windrow.operators.over.required_columns import conformed
+from windrow.operators.over.updates import judged, rows_told, ticks
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
 #: Where between two ends of a period the messages lie that have not been told of, by timing, in the auxiliary family.
@@ -283,7 +284,7 @@ class CorrectedOvers(Overs):
         frames = list(self.definition.frames.values())
         bounds = telling.lines.hull(frames, places)
         numbers = (telling.numbers(ID),)
-        [newest] = folds.halves(numbers, lambda a, b: (np.maximum(a[0], b[0]),), (-1,), bounds)
+        [newest] = frame_kernels.halves(numbers, lambda a, b: (np.maximum(a[0], b[0]),), (-1,), bounds)
         return newest
 
     def _said(

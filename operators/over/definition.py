@@ -22,10 +22,10 @@ from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic, Taker
-from windrow.operators.over import emission
-from windrow.operators.over.anchors import given as around
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.passing import filter_of
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.over import emission_options
+from windrow.operators.over.anchors import validation as around
+from windrow.operators.steps.input_filter import filter_of
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -271,7 +271,7 @@ class OverDefinition(OneInput):
             )
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
         from windrow.operators.over.anchors.corrections import CorrectedAnchors
         from windrow.operators.over.anchors.logic import AnchoredOvers
         from windrow.operators.over.arrival import ArrivalOvers
@@ -285,10 +285,10 @@ class OverDefinition(OneInput):
         return delivering(CorrectedOvers(self) if self.corrects else Overs(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
+        from windrow.operators.oracle.delivery_stage import delivering
         from windrow.operators.over.anchors.oracle import AnchoredOracle
         from windrow.operators.over.arrival_oracle import ArrivalOracle
         from windrow.operators.over.oracle import OverOracle
-        from windrow.operators.plain.delivering import delivering
 
         if self.anchors is not None:
             return delivering(self, AnchoredOracle(self), schemas)
@@ -324,7 +324,7 @@ def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     ttl, by_arrival = _ttl(given, framed), _is_by_arrival(framed)
     ttl_us = ttl if isinstance(ttl, int) else None
     emit = Emit.append() if given["emit"] is None else given["emit"]
-    late_us = emission.late_us(given["allowed_lateness"], emit)
+    late_us = emission_options.late_us(given["allowed_lateness"], emit)
     corrects = late_us > 0 or not isinstance(emit.early, Never)
     if corrects and ttl_us is None and waits_rows(framed):
         raise BadTrigger(
@@ -336,7 +336,7 @@ def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
             "emit=, allowed_lateness= and retention= are for the order of event time: with order='position' rows are told for "
             "good, and messages kept as long as they count; leave them out"
         )
-    queried_us = emission.queried_us(retention)
+    queried_us = emission_options.queried_us(retention)
     kept_us = max(reach_us(framed) + late_us, 0 if ttl_us is None else ttl_us + late_us, queried_us)
     endless = isinstance(ttl, Forever) or isinstance(retention, Forever)
     kept = {"ttl_us": ttl_us, "retention": Retention(None if endless else kept_us), "queried_us": queried_us}

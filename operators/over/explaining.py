@@ -11,11 +11,11 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.frames import RangeBetween
 from windrow.core.time import START_OF_TIME_US, instant_us
-from windrow.operators.over.lines import Lines
+from windrow.operators.over.partitions import Lines
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.view import Made, of_key, rows_without_prefix, stored
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Windows around messages: two pure steps on a store.
 
-Column families: `events`, the messages that frames may still hold, by event time (`stores/events.py`); where messages are
-counted, `tails`, the last ones of each key, and `sums`, the accumulators of running aggregations (`keyed.py`).
+Column families: `events`, the messages that frames may still hold, by event time (`stores/event_log.py`); where messages are
+counted, `tails`, the last ones of each key, and `sums`, the accumulators of running aggregations (`key_state.py`).
 
 A message is settled when the watermark is past it and past the frames of time behind it. What the watermark makes settled is
 told, unless it waits for messages behind it. What was told before follows from the watermark before, so nothing is marked.
@@ -21,23 +21,23 @@ from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
+from windrow.operators.over.bucketed_frames import Middle
 from windrow.operators.over.definition import OverDefinition, reach_rows, reach_us, waits_rows, waits_us
-from windrow.operators.over.lines import Lines
-from windrow.operators.over.needs import OverNeeds, conformed, kept_columns
-from windrow.operators.over.remembered import Held, Remembered
-from windrow.operators.over.sliced import Middle
-from windrow.operators.over.slices import Keys, Long, Slices
-from windrow.operators.over.telling import Reached, Telling
-from windrow.operators.over.values import Part, Values, columns_of, parts_of
+from windrow.operators.over.due_rows import Reached, Telling
+from windrow.operators.over.frame_buckets import Keys, Long, Slices
+from windrow.operators.over.frame_values import Part, Values, columns_of, parts_of
+from windrow.operators.over.keyed_history import Held, Remembered
+from windrow.operators.over.partitions import Lines
+from windrow.operators.over.required_columns import OverNeeds, conformed, kept_columns
 from windrow.operators.steps.columns import ON_TIME, POSITION_COLUMNS
-from windrow.operators.steps.filed_rows import POSITION_TYPES, with_positions
 from windrow.operators.steps.groups import key_numbers
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import POSITION_TYPES, with_positions
+from windrow.operators.steps.output_rows import labelled, signed
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit, passed
-from windrow.operators.steps.told import labelled, signed
 from windrow.operators.view import View
-from windrow.stores.events import TIME, Events
+from windrow.stores.event_log import TIME, Events
 from windrow.stores.kv import KV, Batch
 
 #: A frame of time is so many stretches long, about; and how long one is at least, and at most.

@@ -16,12 +16,12 @@ from windrow.core.frames import Frame, RangeBetween
 from windrow.core.messages import Kind, Message, Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.oracle.aggregates import IntegerOverflow, Row, evaluate, same
+from windrow.operators.oracle.arrow import Arguments, Raised
+from windrow.operators.oracle.cells import Key
+from windrow.operators.oracle.one_input import OneInputOracle
+from windrow.operators.oracle.oracle import Messages, Outcome, listed
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate, same
-from windrow.operators.plain.arrow import Arguments, Raised
-from windrow.operators.plain.cells import Key
-from windrow.operators.plain.one_input import OneInputOracle
-from windrow.operators.plain.oracle import Messages, Outcome, listed
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.explaining import KeptLines
-from windrow.operators.over.lines import ordered
+from windrow.operators.over.partitions import ordered
 from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
@@ -30,7 +30,7 @@ from windrow.operators.view import (
     of_key,
     rows_without_prefix,
 )
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
 

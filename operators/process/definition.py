@@ -19,8 +19,8 @@ from windrow.core.time import Duration, TimeUnit, duration_us
 from windrow.core.types import declared_type
 from windrow.operators.one_input import OneInput
 from windrow.operators.operator import Logic
-from windrow.operators.plain.oracle import Oracle
-from windrow.operators.steps.passing import filter_of
+from windrow.operators.oracle.oracle import Oracle
+from windrow.operators.steps.input_filter import filter_of
 
 _METHODS = "a class, or an instance of one, with on_message(key, message, state, timers), and on_timer(key, at, state, timers)"
 
@@ -140,13 +140,13 @@ class ProcessDefinition(OneInput):
         return self._described("process", function=self.function_name, version=self.version)
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        from windrow.operators.delivering import delivering
+        from windrow.operators.delivery_stage import delivering
         from windrow.operators.process.logic import Processor
 
         return delivering(Processor(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        from windrow.operators.plain.delivering import delivering
+        from windrow.operators.oracle.delivery_stage import delivering
         from windrow.operators.process.oracle import ProcessOracle
 
         return delivering(self, ProcessOracle(self), schemas)

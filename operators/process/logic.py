@@ -24,10 +24,10 @@ from windrow.operators.process.calls import Calls, Families, Key
 from windrow.operators.process.definition import ProcessDefinition
 from windrow.operators.process.keyed import Of
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
-from windrow.operators.steps.dead import FUNCTION_FAILED
-from windrow.operators.steps.filed_rows import pack_rows, unpack_rows
+from windrow.operators.steps.dead_letters import FUNCTION_FAILED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import pack_rows, unpack_rows
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Overlay
 

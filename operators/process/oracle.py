@@ -9,9 +9,9 @@ from typing import Any
 
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
-from windrow.operators.plain.arrow import of_type
-from windrow.operators.plain.cells import Key
-from windrow.operators.plain.one_input import OneInputOracle
+from windrow.operators.oracle.arrow import of_type
+from windrow.operators.oracle.cells import Key
+from windrow.operators.oracle.one_input import OneInputOracle
 from windrow.operators.process.definition import ProcessDefinition
 
 

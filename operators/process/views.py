@@ -14,8 +14,8 @@ from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.process.calls import Families
 from windrow.operators.process.keyed import unpacked
-from windrow.operators.steps.filed_rows import unpack_rows
-from windrow.operators.steps.labels import STAMP
+from windrow.operators.steps.message_rows import unpack_rows
+from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import key_of, of_key, times_between
 from windrow.stores.kv import KV
 

@@ -21,10 +21,10 @@ from windrow.core.policy import Forever, Retention, Watermark, bounded
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration
 from windrow.operators.operator import Definition, Logic, Taker
-from windrow.operators.plain.oracle import Oracle
+from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.rules.patterns import Pattern, Rule, bindings
 from windrow.operators.rules.validation import normalise_rules
-from windrow.operators.steps.told import to_rows
+from windrow.operators.steps.output_rows import to_rows
 
 Mode = Literal["stream", "cloud"]
 #: The columns of every row, between the keys and those of `then`; and the last one.

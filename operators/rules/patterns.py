@@ -18,9 +18,9 @@ from windrow.core.aggregation import Aggregation
 from windrow.core.errors import BadAggregate, BadDuration, BadRelation, BadRule
 from windrow.core.expressions import Expr
 from windrow.core.frames import Frame, make_frame
-from windrow.core.meant import meant_aggregation
 from windrow.core.relations import Relation
 from windrow.core.show import Raw, call
+from windrow.core.suggestions import meant_aggregation
 from windrow.core.time import Duration, duration_us, show_duration
 
 Columns: TypeAlias = str | Mapping[str, str] | Sequence[str]

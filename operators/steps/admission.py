@@ -12,9 +12,9 @@ from windrow.core.errors import TypeClash
 from windrow.core.faults import faults, without_place
 from windrow.core.types import is_text
 from windrow.operators.steps.columns import RAW
-from windrow.operators.steps.dead import payloads
-from windrow.operators.steps.learning import Needs
-from windrow.operators.steps.sifting import marked
+from windrow.operators.steps.dead_letters import payloads
+from windrow.operators.steps.poison_rows import marked
+from windrow.operators.steps.schema_inference import Needs
 
 #: Units of times that are read as they are: others may be beyond what these hold.
 _READ_UNITS = ("us", "ns")

@@ -32,7 +32,7 @@ TAKEN_FROM = "__taken_from"
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."
-#: True: the emitted columns are what the last pane said; False: nobody knows any more; null: not noted (see `told.py`)
+#: True: the emitted columns are what the last pane said; False: nobody knows any more; null: not noted (see `output_rows.py`)
 TOLD = "__told"
 
 STATE_FIELDS = (

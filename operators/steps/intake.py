@@ -41,9 +41,9 @@ from windrow.operators.steps.columns import (
     SIGN,
     SOURCE,
 )
-from windrow.operators.steps.dead import MALFORMED, NULL_KEY, DeadLetters
+from windrow.operators.steps.dead_letters import MALFORMED, NULL_KEY, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.sifting import marked
+from windrow.operators.steps.poison_rows import marked
 
 #: What is said of event times that are floats.
 NO_FLOAT = "no time: cast it to a whole number, of microseconds or what event_time_unit= says"

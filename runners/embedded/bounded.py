@@ -22,16 +22,16 @@ from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.operators.steps.dead import of_operator
-from windrow.operators.steps.labels import flat
+from windrow.operators.steps.dead_letters import of_operator
+from windrow.operators.steps.output_columns import flat
 from windrow.operators.steps.step import StepResult
-from windrow.runners.embedded.attempt import ingested
-from windrow.runners.embedded.given import many_of
 from windrow.runners.embedded.intake import Intake
+from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import Passed
-from windrow.runners.embedded.staged import Staged
+from windrow.runners.embedded.step_transaction import ingested
+from windrow.runners.embedded.user_input import many_of
 from windrow.stores.kv import MemoryKV, Overlay
-from windrow.stores.scratch import scratch
+from windrow.stores.temp_dirs import scratch
 
 logger = get_logger()
 #: All is one commit.

@@ -20,8 +20,8 @@ import pyarrow as pa
 from windrow.connectors.kafka.cluster import ended_at, passes, topic_partition
 from windrow.connectors.kafka.offsets import Range, Topic
 from windrow.connectors.kafka.reading import Fetched, cluster_of
+from windrow.connectors.kafka.skipped_offsets import counted_offsets, unread_of
 from windrow.connectors.kafka.stream import KafkaStream
-from windrow.connectors.kafka.unread import counted_offsets, unread_of
 from windrow.core import check
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger

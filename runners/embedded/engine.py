@@ -15,8 +15,8 @@ from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import PANES_OF, Commit, Mark
 from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Replay, Shard, ShardSpec, StoreDamaged
-from windrow.checkpoint.summary import DEAD_FILE
 from windrow.checkpoint.transport import FILES, Transport
+from windrow.checkpoint.truncation_summary import DEAD_FILE
 from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, clock_of
@@ -27,13 +27,13 @@ from windrow.core.messages import Message, Token
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.operators.steps.dead import of_operator
+from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.progress import only_time_passed
 from windrow.operators.steps.watermarks import advanced, watermark_of
-from windrow.runners.embedded.attempt import Attempt, Whole, ingested
+from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
-from windrow.runners.embedded.staged import Staged
+from windrow.runners.embedded.step_transaction import Attempt, Whole, ingested
 from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable

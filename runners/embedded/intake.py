@@ -16,10 +16,10 @@ from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.admission import admitted, check_places
 from windrow.operators.steps.columns import MALFORMED_ROW, SOURCE
-from windrow.operators.steps.learning import Needs, check_keys, learn
-from windrow.runners.embedded.given import Many, many_of
+from windrow.operators.steps.schema_inference import Needs, check_keys, learn
+from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
-from windrow.runners.embedded.staged import Staged
+from windrow.runners.embedded.user_input import Many, many_of
 from windrow.runners.rows import is_name, table_of
 
 #: So many of the first messages say what lists and structs are.

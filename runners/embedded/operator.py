@@ -32,14 +32,14 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
 from windrow.operators.view import View, check_message_bounds, stored, window_bounds
-from windrow.runners.embedded.attempt import one_at_a_time
+from windrow.runners.dead_letters import letters_of
 from windrow.runners.embedded.engine import Engine
-from windrow.runners.embedded.given import Given, Many, message_of
 from windrow.runners.embedded.intake import Intake, Schemas, declared_of
-from windrow.runners.embedded.ones import Ones
+from windrow.runners.embedded.micro_batching import Ones
 from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
-from windrow.runners.letters import letters_of
+from windrow.runners.embedded.step_transaction import one_at_a_time
+from windrow.runners.embedded.user_input import Given, Many, message_of
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.client import TopicPartition

@@ -19,7 +19,7 @@ from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition, Positions
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, SOURCE
-from windrow.operators.steps.learning import Needs
+from windrow.operators.steps.schema_inference import Needs
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.replay import (
     Given,

@@ -13,7 +13,7 @@ from windrow.core.lazy import LazyList, Part
 from windrow.core.logs import get_logger
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.steps.labels import flat
+from windrow.operators.steps.output_columns import flat
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,14 +20,14 @@ from windrow.core.errors import StateError
 from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition
 from windrow.operators.steps.pushdown import Pushdown
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
-from windrow.runners.spark import calls, routes
+from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.spark.inputs import Inputs
-from windrow.runners.spark.planned import Planned, are_there, planned
+from windrow.runners.spark.plan_cache import Planned, are_there, planned
 from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
-from windrow.runners.spark.shared import Nonce
+from windrow.runners.spark.shared_folder_check import Nonce
+from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
 
 logger = get_logger()
@@ -156,7 +156,7 @@ class Action:
             return None
         parts = None if what is None else tuple(what.parts)
         task = self._task(given, parts, self._columns[given.df.schema, parts])
-        function = calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
+        function = jvm_calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
         return None if function is None else (task, partial(ready.answers, rows, function))
 
     def _anew(self, given: Given, what: Pushdown | None, alike: Alike | None, streams: bool) -> Made:
@@ -220,7 +220,7 @@ class Action:
         """What the shards answer."""
         df, commit = given.df, given.plan.commit
         width = None if self._few else self._width
-        if width is not None and self._reads is None and calls.has_python(df):
+        if width is not None and self._reads is None and jvm_calls.has_python(df):
             width = None  # nobody knows how wide rows are that go to the user's own functions
         for _ in range(REDO_ATTEMPTS):
             with (

@@ -33,21 +33,21 @@ from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, untold
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import read_unasked, replayable
 from windrow.runners.spark import routes
 from windrow.runners.spark.action import Action
-from windrow.runners.spark.asking import Asked
 from windrow.runners.spark.checkpoint import SparkCheckpoint
+from windrow.runners.spark.graceful_stop import Gate
 from windrow.runners.spark.inputs import inputs_of
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import Source, replay_messages
 from windrow.runners.spark.session import check_session
-from windrow.runners.spark.shared import Nonce
+from windrow.runners.spark.shared_folder_check import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
-from windrow.runners.spark.stopping import Gate
+from windrow.runners.spark.source_metadata import Asked
+from windrow.runners.task_result import Answer
 from windrow.stores.files import on_disk
 
 logger = get_logger()

@@ -13,7 +13,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.inputs import check_one, frame_of, one_way, together
-from windrow.stores.scratch import make_scratch
+from windrow.stores.temp_dirs import make_scratch
 
 
 def apply(

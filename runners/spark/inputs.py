@@ -29,7 +29,7 @@ from windrow.core.sharding import Sharding
 from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.runners.spark import calls, routes
+from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.wire import INPUT, OPERATOR, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
@@ -176,13 +176,13 @@ class NamedFrames:
     def alone(self, df: DataFrame) -> DataFrame:
         [name] = self._inputs
         ours = [c for c in df.columns if c.startswith("__") and c != INPUT]
-        return calls.select(df, f"{quoted(name)}.*", *ours)
+        return jvm_calls.select(df, f"{quoted(name)}.*", *ours)
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         schemas = self.schemas(df)
         if len(self._definitions) == 1:
             [definition] = self._definitions
-            return calls.select(df, f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
+            return jvm_calls.select(df, f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
         targets = []
         for i, definition in enumerate(self._definitions):
             takes = ", ".join(text(g.name) for g in definition.inputs)
@@ -191,10 +191,10 @@ class NamedFrames:
                 f"case when {INPUT} in ({takes}) then named_struct('{OPERATOR}', {i}, '{SHARD}', {shard}) end"
             )
         columns = [quoted(c) for c in df.columns]
-        each = calls.select(
+        each = jvm_calls.select(
             df, f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
         )
-        return calls.select(each, "__to.*", *columns)
+        return jvm_calls.select(each, "__to.*", *columns)
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition

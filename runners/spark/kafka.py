@@ -25,12 +25,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from windrow.connectors.kafka import offsets as kafka_offsets
-from windrow.connectors.kafka.asking import Cluster
 from windrow.connectors.kafka.offsets import Extent, Loss, Range, Topic
 from windrow.connectors.kafka.options import Bound, SourceOptions, parse
 from windrow.connectors.kafka.reading import read
-from windrow.connectors.kafka.resuming import begun, job_offsets, resumed
 from windrow.connectors.kafka.source import KafkaSource
+from windrow.connectors.kafka.source_metadata import Cluster
+from windrow.connectors.kafka.start_offsets import begun, job_offsets, resumed
 from windrow.connectors.kafka.stream import KafkaStream, refuse_losses
 from windrow.core.errors import KafkaFailed, OffsetGap
 from windrow.core.logs import get_logger

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from windrow.core.errors import QueryStopped, SparkUnsupported
 from windrow.runners.interrupts import Interrupts
 from windrow.runners.spark.batch import BatchFunction
+from windrow.runners.spark.graceful_stop import read_to_the_end
 from windrow.runners.spark.session import found_nothing_more
-from windrow.runners.spark.stopping import read_to_the_end
 
 #: A wait for the end of a query looks so often whether it was interrupted.
 LOOK_S = 0.2

@@ -46,13 +46,13 @@ from windrow.operators.steps.columns import (
     TIME_MAX,
     TIME_MIN,
 )
-from windrow.operators.steps.dead import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
+from windrow.operators.steps.dead_letters import MALFORMED, NULL_KEY, OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.intake import event_times, last_times
-from windrow.operators.steps.learning import check_keys
 from windrow.operators.steps.pushdown import Pushdown
+from windrow.operators.steps.schema_inference import check_keys
 from windrow.operators.steps.step import limit, passed
-from windrow.runners.spark import calls
-from windrow.runners.spark.made import made_name, with_made_keys
+from windrow.runners.spark import jvm_calls
+from windrow.runners.spark.derived_keys import made_name, with_made_keys
 from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
 #: Marks a row that stands for the passing of time and is no message.
@@ -231,7 +231,7 @@ def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]
         ORDINAL: f"cast({ordinal} as bigint)",
     }
     columns = [quoted(c) for c in df.columns if c not in positions]
-    return calls.select(df, *columns, *[f"{sql} as {name}" for name, sql in positions.items()]), True
+    return jvm_calls.select(df, *columns, *[f"{sql} as {name}" for name, sql in positions.items()]), True
 
 
 def of_kafka(df: DataFrame) -> bool:
@@ -305,13 +305,13 @@ def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sha
         for i, d in enumerate(definitions)
     ]
     if len(definitions) == 1:
-        return calls.select(df, f"{shard_of_row(df, keys[0], sharding)} as {SHARD}", *columns)
+        return jvm_calls.select(df, f"{shard_of_row(df, keys[0], sharding)} as {SHARD}", *columns)
     targets = [
         f"named_struct('{OPERATOR}', {i}, '{SHARD}', {shard_of_row(df, k, sharding)})"
         for i, k in enumerate(keys)
     ]
-    each = calls.select(df, f"explode(array({', '.join(targets)})) as __to", *columns)
-    return calls.select(each, "__to.*", *columns)
+    each = jvm_calls.select(df, f"explode(array({', '.join(targets)})) as __to", *columns)
+    return jvm_calls.select(each, "__to.*", *columns)
 
 
 def prepare_ranges(df: DataFrame, shards: int) -> DataFrame:
@@ -367,10 +367,10 @@ def prepare_partials(
     aggregates = {ROWS: "count(1)", TIME_MAX: f"max({t})", **faulty, **times, **extents, **parts}
     by = {b: quoted(b) for b in what.by}
     if streams:
-        each = calls.each_partition(df, None if positions else FEW_TIMES * sharding.shards)
+        each = jvm_calls.each_partition(df, None if positions else FEW_TIMES * sharding.shards)
         df = df if each is None else each
-    groups = calls.grouped(df, _named(keys | by | where), _named(aggregates))
-    return calls.select(groups, f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
+    groups = jvm_calls.grouped(df, _named(keys | by | where), _named(aggregates))
+    return jvm_calls.select(groups, f"{shard_of_row(df, what.by, sharding)} as {SHARD}", "*")
 
 
 def _named(columns: Mapping[str, str]) -> list[str]:
@@ -414,15 +414,17 @@ def to_shards(frame: DataFrame, shards: int, control: DataFrame | None) -> DataF
         frame = frame.toDF(*[plain(c) for c in frame.columns])
     if control is not None:
         frame = frame.unionByName(control, allowMissingColumns=True)
-    return calls.repartitioned(frame, shards, SHARD)
+    return jvm_calls.repartitioned(frame, shards, SHARD)
 
 
-def on_shards(frame: DataFrame, shards: int, control: DataFrame | None, function: calls.Mapped) -> DataFrame:
+def on_shards(
+    frame: DataFrame, shards: int, control: DataFrame | None, function: jvm_calls.Mapped
+) -> DataFrame:
     """What a function of each shard's rows answers."""
     columns = [quoted(plain(c)) for c in frame.columns]
     if control is not None:
         columns.append(CONTROL)
-    return calls.mapped(to_shards(frame, shards, control), columns, function, ANSWER)
+    return jvm_calls.mapped(to_shards(frame, shards, control), columns, function, ANSWER)
 
 
 def travelling_schema(frame: DataFrame) -> pa.Schema:

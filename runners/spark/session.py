@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from windrow.core.errors import SparkUnsupported
 from windrow.runners import tasks
-from windrow.runners.spark import calls
+from windrow.runners.spark import jvm_calls
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -150,7 +150,7 @@ class Tagged:
         self._sc.removeJobTag(self._tag)
 
     def second_attempts(self) -> bool:
-        shown = calls.known(self._spark).shown
+        shown = jvm_calls.known(self._spark).shown
         tracker = self._sc._jsc.sc().statusTracker()
         for job in _numbers(shown(tracker.getJobIdsForTag(self._tag))):
             info = tracker.getJobInfo(job)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import instant_us, is_number
 from windrow.operators.view import WINDOWS, window_bounds
-from windrow.runners.spark.pushed import Pushed
+from windrow.runners.spark.predicate_pushdown import Pushed
 from windrow.runners.state import State
 from windrow.runners.state.definitions import imported, location_and_log
 

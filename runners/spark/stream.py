@@ -21,7 +21,7 @@ from windrow.core import check
 from windrow.core.clock import Clock
 from windrow.core.errors import ConfigurationError
 from windrow.core.location import local_path
-from windrow.core.meant import meant
+from windrow.core.suggestions import meant
 from windrow.core.time import Duration, duration_us
 from windrow.operators.operator import Definition
 from windrow.runners.publishing import sinks_of

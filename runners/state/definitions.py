@@ -1,6 +1,7 @@
 """The definitions of a job, from whoever reads it, or from what its log says of them.
 
-The last claim keeps each definition as the expression that builds it. That text is never executed (`written.py` reads it), and
+The last claim keeps each definition as the expression that builds it. That text is never executed (`definition_parser.py` reads
+it), and
 whatever it gives counts only if it has the name and the fingerprint that the state was written under.
 """
 
@@ -10,13 +11,13 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from windrow.checkpoint.accepting import grown_until
+from windrow.checkpoint.definition_check import grown_until
 from windrow.checkpoint.records import Epoch
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.log import KafkaLog, kafka_log
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
 from windrow.operators.operator import Definition
-from windrow.runners.state.written import evaluate
+from windrow.runners.state.definition_parser import evaluate
 
 #: How text names a job whose log is in Kafka.
 IN_KAFKA = "log:"

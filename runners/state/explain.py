@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
-from windrow.checkpoint.view import metadata_of
+from windrow.checkpoint.shard_reader import metadata_of
 from windrow.core.messages import Position, StoredMessage, WindowInfo
 from windrow.operators.operator import Definition
 from windrow.operators.view import Made, View

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
-from windrow.checkpoint.layout import BorrowedFolders
+from windrow.checkpoint.job_paths import BorrowedFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
-from windrow.checkpoint.summary import letters_kept
+from windrow.checkpoint.shard_reader import ShardView, open_view, readable
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.checkpoint.view import ShardView, open_view, readable
+from windrow.checkpoint.truncation_summary import letters_kept
 from windrow.connectors.manifests import read_file
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
@@ -31,11 +31,11 @@ from windrow.core.time import START_OF_TIME_US, Instant
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.view import MESSAGES, View, check_message_bounds, stored, window_bounds
-from windrow.runners.letters import letters_of
+from windrow.runners.dead_letters import letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
-from windrow.stores.scratch import make_scratch, remove_scratch
+from windrow.stores.temp_dirs import make_scratch, remove_scratch
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class State:
 
     def _look(self) -> None:
         self._scratch = make_scratch("read")
-        seen = lifecycle.look(self._path, self._transport)
+        seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
         self._letters = letters_kept(seen.log.state.summary, self._known.values())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from windrow.checkpoint.records import Commit
-from windrow.operators.steps.dead import SCHEMA as LETTERS
-from windrow.operators.steps.labels import STAMP, stamp_us
+from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
+from windrow.operators.steps.output_columns import STAMP, stamp_us
 
 DEAD_SCHEMA = pa.schema([*LETTERS, ("operator", pa.string()), ("commit", pa.int64())])
 COMMITS_SCHEMA = pa.schema(

@@ -38,8 +38,8 @@ from windrow.connectors import sinks as sinks
 from windrow.connectors import sources as sources
 from windrow.connectors.kafka.cluster import Kafka as Kafka
 from windrow.connectors.kafka.log import kafka_log as kafka_log
-from windrow.connectors.kafka.resuming import kafka_offsets as kafka_offsets
 from windrow.connectors.kafka.source import KafkaSource as KafkaSource
+from windrow.connectors.kafka.start_offsets import kafka_offsets as kafka_offsets
 from windrow.connectors.sinks import read_panes as read_panes
 from windrow.core import deliver as deliver
 from windrow.core.aggregations import any_value as any_value
@@ -147,15 +147,15 @@ from windrow.runners.definition import foreach_batch as foreach_batch
 from windrow.runners.definition import open as open
 from windrow.runners.definition import together as together
 from windrow.runners.definition import writeStream as writeStream
+from windrow.runners.facade import Chain as Chain
+from windrow.runners.facade import chain as chain
 from windrow.runners.panes import latest as latest
 from windrow.runners.progress import progress_bar as progress_bar
 from windrow.runners.state import read_state as read_state
-from windrow.runners.verbs import Chain as Chain
-from windrow.runners.verbs import chain as chain
 
 __version__ = "0.1.0"
 
 if not _TYPE_CHECKING:
-    from windrow.core import meant as _meant
+    from windrow.core import suggestions as _meant
 
     __getattr__ = _meant.missing_name

@@ -14,6 +14,6 @@ power, several drivers.
 """
 
 from windrow.testing.interruptions.outlet import Outlet as Outlet
-from windrow.testing.interruptions.play import interrupt as interrupt
-from windrow.testing.interruptions.play import play as play
-from windrow.testing.interruptions.play import shrink as shrink
+from windrow.testing.interruptions.runner import interrupt as interrupt
+from windrow.testing.interruptions.runner import play as play
+from windrow.testing.interruptions.runner import shrink as shrink

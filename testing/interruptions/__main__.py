@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from windrow.testing import interruptions
-from windrow.testing.drawn import one_definition
-from windrow.testing.interruptions.play import play
+from windrow.testing.generated_jobs import one_definition
+from windrow.testing.interruptions.runner import play
 from windrow.testing.scenario import load
 from windrow.testing.seeds import Play, command
 

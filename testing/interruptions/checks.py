@@ -10,10 +10,10 @@ from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.core.messages import DeadLetter, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
-from windrow.operators.steps.dead import to_letters
-from windrow.testing.expected import check_kept
+from windrow.operators.steps.dead_letters import to_letters
+from windrow.testing.expected_output import Broken, Judge, Letter, Told, difference, letters_differ
 from windrow.testing.interruptions.reader import Reader
-from windrow.testing.judge import Broken, Judge, Letter, Told, difference, letters_differ
+from windrow.testing.verification import check_kept
 
 
 class Checks:

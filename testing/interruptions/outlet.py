@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.messages import Token
-from windrow.testing.judge import Broken
+from windrow.testing.expected_output import Broken
 
 #: What is raised by a sink that has enough.
 Refused = OSError

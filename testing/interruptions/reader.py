@@ -13,16 +13,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
 from windrow.core.errors import ConfigurationError, OperatorClosed, WindrowError
 from windrow.core.messages import Message, Position
 from windrow.core.time import START_OF_TIME_US
 from windrow.testing.clock import ManualClock
-from windrow.testing.hits import Error, Hit, disk_broken, disk_full, interrupt, no_memory
+from windrow.testing.error_injection import Error, Hit, disk_broken, disk_full, interrupt, no_memory
+from windrow.testing.expected_output import Broken
 from windrow.testing.interruptions.outlet import Outlet
-from windrow.testing.judge import Broken
 from windrow.testing.scenario import Feed
 
 #: A topic that is read again has so many partitions.

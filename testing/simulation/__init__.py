@@ -10,6 +10,6 @@ driver decides (`runners.protocol`). Simulated are the media and Spark: a checkp
 tasks that are tried again or twice. More: docs/explanation/simulation.md.
 """
 
-from windrow.testing.simulation.play import play as play
-from windrow.testing.simulation.play import shrink as shrink
-from windrow.testing.simulation.play import simulate as simulate
+from windrow.testing.simulation.runner import play as play
+from windrow.testing.simulation.runner import shrink as shrink
+from windrow.testing.simulation.runner import simulate as simulate

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from windrow.testing import simulation
-from windrow.testing.drawn import drawn
+from windrow.testing.generated_jobs import drawn
 from windrow.testing.scenario import load
 from windrow.testing.seeds import Play, command
-from windrow.testing.simulation.play import outlet_of, play
+from windrow.testing.simulation.runner import outlet_of, play
 from windrow.testing.simulation.sinks import OUTLETS
 
 

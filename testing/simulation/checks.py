@@ -17,8 +17,8 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
 from windrow.runners import tasks
 from windrow.stores.kv import MemoryKV, Overlay
-from windrow.testing.judge import Broken, Judge, Letter, Told, difference, letters_differ
-from windrow.testing.simulation.stage import EXECUTORS, Row, Stage
+from windrow.testing.expected_output import Broken, Judge, Letter, Told, difference, letters_differ
+from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 
 
 class Checks:

@@ -10,13 +10,13 @@ from typing import Any
 
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, SourceBehind
-from windrow.testing.judge import Broken
+from windrow.testing.expected_output import Broken
 from windrow.testing.scenario import Played, feed_of
 from windrow.testing.simulated_kafka import Outcome
 from windrow.testing.simulation.checks import Checks
+from windrow.testing.simulation.environment import Stage
 from windrow.testing.simulation.sinks import PARTITIONS, OutletOf
 from windrow.testing.simulation.spark import Checkpoint, Driver, TaskFailed, short
-from windrow.testing.simulation.stage import Stage
 from windrow.testing.simulation.world import ProcessDied, World
 
 #: What an undisturbed driver may need at most to finish; a job that needs more does not come to an end.

@@ -16,7 +16,7 @@ from windrow.core.messages import DeadLetter, Token
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.runners.protocol import PUBLISH_ATTEMPTS
-from windrow.testing.judge import Broken
+from windrow.testing.expected_output import Broken
 from windrow.testing.simulated_kafka import SimulatedKafka
 from windrow.testing.simulation.world import World
 

@@ -16,12 +16,12 @@ from windrow.checkpoint.records import Commit, Intent, R
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
 from windrow.core.positions import Partition
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan, run_shard
+from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 from windrow.testing.simulation.sinks import Pointed
-from windrow.testing.simulation.stage import EXECUTORS, Row, Stage
 from windrow.testing.simulation.world import Clock, Process, ProcessDied
 
 TASK_ATTEMPTS = 4

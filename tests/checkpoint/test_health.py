@@ -9,7 +9,7 @@ import windrow as wr
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.operators.steps.watermarks import holder_of
 from windrow.testing.clock import ManualClock
 

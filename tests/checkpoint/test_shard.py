@@ -16,13 +16,13 @@ from windrow.checkpoint import compaction
 from windrow.checkpoint import shard as shards
 from windrow.checkpoint.compaction import compact
 from windrow.checkpoint.files import write_parquet
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
-from windrow.stores.aside import destroy
+from windrow.stores.incremental_work import whole
 from windrow.stores.kv import Batch, LocalStore
-from windrow.stores.slices import whole
+from windrow.stores.quarantine import destroy
 
 COMMITS = 3
 

@@ -14,7 +14,7 @@ import pytest
 import windrow as wr
 from windrow.core.time import instant_us
 from windrow.core.zones import zone_of
-from windrow.operators.plain.times import zone_info
+from windrow.operators.oracle.times import zone_info
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.intake import event_times
 from windrow.runners.embedded.consume import sources_of

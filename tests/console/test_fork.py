@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from tests.console.small_jobs import Said, counts, messages, run_job
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.core.errors import JobMismatch, StateLost
 from windrow.testing.clock import ManualClock
 
@@ -70,7 +70,7 @@ def test_a_fork_goes_on_as_the_original(
         monkeypatch.setattr("windrow.checkpoint.job.KEEP_COMMITS", 1)
     definition = DEFINITIONS[name]
     run_job(definition, tmp_path / "job", range(60))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     original = run_job(definition, tmp_path / "job", range(60, 130))
     forked = run_job(definition, tmp_path / "fork", range(60, 130))
     assert original != []
@@ -80,7 +80,7 @@ def test_a_fork_goes_on_as_the_original(
 
 def test_a_fork_has_the_original_s_windows_offsets_and_watermark_at_once(tmp_path: Path) -> None:
     run_job(counts(), tmp_path / "job", range(60))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     before = state_of(counts(), tmp_path / "job")
     assert state_of(counts(), tmp_path / "fork") == before
     assert before[0] != [] and before[2] == {("topic", 0): 60}
@@ -88,7 +88,7 @@ def test_a_fork_has_the_original_s_windows_offsets_and_watermark_at_once(tmp_pat
 
 def test_the_store_of_a_fork_is_taken_as_it_is(tmp_path: Path) -> None:
     run_job(counts(), tmp_path / "job", range(60))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     state_of(counts(), tmp_path / "fork")
     assert os.listdir(tmp_path / "fork" / "local") == ["shard-0000"]
 
@@ -105,7 +105,7 @@ def test_now_does_not_go_back_in_a_fork(windrow: Run, tmp_path: Path) -> None:
 def test_a_fork_survives_the_loss_of_its_local_store(tmp_path: Path) -> None:
     definition = DEFINITIONS["full state"]
     run_job(definition, tmp_path / "job", range(60))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     shutil.rmtree(tmp_path / "fork" / "local")
     assert run_job(definition, tmp_path / "fork", range(60, 90)) == run_job(
         definition, tmp_path / "job", range(60, 90)
@@ -116,7 +116,7 @@ def test_a_fork_survives_the_loss_of_its_local_store(tmp_path: Path) -> None:
 
 def test_incremental_windows_survive_the_loss_of_the_snapshots_too(tmp_path: Path) -> None:
     run_job(counts(), tmp_path / "job", range(60))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     shutil.rmtree(tmp_path / "fork" / "local")
     shutil.rmtree(tmp_path / "fork" / "snapshots")
     assert state_of(counts(), tmp_path / "fork") == state_of(counts(), tmp_path / "job")
@@ -137,7 +137,7 @@ def test_both_may_publish_to_one_directory(tmp_path: Path) -> None:
     out = wr.sinks.parquet(str(tmp_path / "out"))
     run_job(counts(), tmp_path / "job", range(60), sink=out)
     once = len(wr.read_panes(out.path))
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     run_job(counts(), tmp_path / "job", range(60, 90), sink=out)
     more = len(wr.read_panes(out.path)) - once
     run_job(counts(), tmp_path / "fork", range(60, 90), sink=out)
@@ -150,7 +150,7 @@ def test_panes_up_to_the_last_commit_are_the_original_s(tmp_path: Path) -> None:
     with counts().open(str(tmp_path / "job"), clock=clock) as operator:
         operator.add_messages(messages(range(30)))
         assert operator.get_result() != []  # and never acknowledged
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     with counts().open(str(tmp_path / "job"), clock=clock) as original:
         assert original.get_result() != []
     with counts().open(str(tmp_path / "fork"), clock=clock) as fork:
@@ -160,7 +160,7 @@ def test_panes_up_to_the_last_commit_are_the_original_s(tmp_path: Path) -> None:
 def test_the_original_is_only_read(tmp_path: Path) -> None:
     run_job(counts(), tmp_path / "job", range(60))
     before = files_of(tmp_path / "job")
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     run_job(counts(), tmp_path / "fork", range(60, 90))
     assert files_of(tmp_path / "job") == before
 
@@ -171,7 +171,7 @@ def test_a_running_job_is_forked_as_of_its_last_commit(tmp_path: Path) -> None:
         operator.add_messages(messages(range(30)))
         operator.timeout()
         operator.add_messages(messages(range(30, 40)))  # staged, not committed
-        last = lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+        last = job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
         assert last.commit == operator.last_commit == 1
         operator.timeout()
     assert state_of(counts(), tmp_path / "fork")[2] == {("topic", 0): 30}
@@ -191,17 +191,17 @@ def test_files_swept_while_they_are_copied_begin_the_copy_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_job(counts(), tmp_path / "job", range(60))
-    copy, calls = lifecycle._copy, [0]
+    copy, calls = job_admin._copy, [0]
 
-    def swept_once(seen: lifecycle.Look, *rest: Any) -> Any:
+    def swept_once(seen: job_admin.Look, *rest: Any) -> Any:
         calls[0] += 1
         if calls[0] == 1:
             run_job(counts(), tmp_path / "job", range(60, 70))
             raise StateLost("gone")
         return copy(seen, *rest)
 
-    monkeypatch.setattr(lifecycle, "_copy", swept_once)
-    lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+    monkeypatch.setattr(job_admin, "_copy", swept_once)
+    job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
     assert calls == [2]
     assert state_of(counts(), tmp_path / "fork") == state_of(counts(), tmp_path / "job")
 
@@ -232,4 +232,4 @@ def test_an_empty_folder_is_no_obstacle(windrow: Run, tmp_path: Path) -> None:
 def test_nothing_committed_is_nothing_to_fork(tmp_path: Path) -> None:
     counts().open(str(tmp_path / "job")).close()
     with pytest.raises(JobMismatch, match="no commit yet"):
-        lifecycle.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")
+        job_admin.fork(str(tmp_path / "job"), str(tmp_path / "fork"), now_us=0, driver="test")

@@ -9,7 +9,7 @@ import pytest
 
 import windrow as wr
 from tests.console.small_jobs import Said, counts, messages, run_job
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.log import FileLog
 from windrow.core.errors import Fenced, StateLocked
@@ -106,14 +106,14 @@ def test_a_job_that_another_process_has_open_is_refused_and_goes_on(windrow: Run
 
 def test_a_driver_that_holds_no_store_is_fenced(job: Path) -> None:
     driver = Job(str(job), [counts()], shards=1, clock=ManualClock())
-    lifecycle.reset(str(job), now_us=0, driver="test")
+    job_admin.reset(str(job), now_us=0, driver="test")
     with pytest.raises(Fenced):
         driver.record_intent(driver.plan())
 
 
 def test_a_driver_that_slept_through_a_reset_and_a_new_job_can_create_nothing(job: Path) -> None:
     sleeper = Job(str(job), [counts()], shards=1, clock=ManualClock())
-    lifecycle.reset(str(job), now_us=0, driver="test")
+    job_admin.reset(str(job), now_us=0, driver="test")
     run_job(counts(), job, range(30))
     before = FileLog(job / "log").tail()
     with pytest.raises(Fenced):
@@ -128,19 +128,19 @@ def test_a_reset_that_dies_before_its_end_leaves_a_job_that_refuses_and_can_be_r
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("windrow.checkpoint.lifecycle.encode", die)
+        patched.setattr("windrow.checkpoint.job_admin.encode", die)
         with pytest.raises(KeyboardInterrupt):
-            lifecycle.reset(str(job), now_us=0, driver="test")
+            job_admin.reset(str(job), now_us=0, driver="test")
     with pytest.raises(wr.WindrowError, match="WR207"):
         counts().open(str(job))
-    lifecycle.reset(str(job), now_us=0, driver="test")
+    job_admin.reset(str(job), now_us=0, driver="test")
     assert run_job(counts(), job, range(60)) == run_job(counts(), job.parent / "whole", range(60))
 
 
 def test_a_driver_that_comes_in_between_is_reported(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.checkpoint.storage.FolderRecords.create", _second_call_loses())
     with pytest.raises(Fenced, match="while it was being reset"):
-        lifecycle.reset(str(job), now_us=0, driver="test")
+        job_admin.reset(str(job), now_us=0, driver="test")
 
 
 def _second_call_loses() -> Callable[..., bool]:
@@ -167,6 +167,6 @@ def test_a_store_that_is_locked_is_found_in_any_shard(job: Path) -> None:
     other = RocksKV(job / "local" / "shard-0007", ("a",))
     try:
         with pytest.raises(StateLocked, match="shard-0007"):
-            lifecycle.reset(str(job), now_us=0, driver="test")
+            job_admin.reset(str(job), now_us=0, driver="test")
     finally:
         other.close()

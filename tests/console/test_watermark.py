@@ -7,7 +7,7 @@ import pytest
 
 import windrow as wr
 from tests.console.small_jobs import SECOND, Said, counts
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.records import REPAIR
 from windrow.core.errors import Fenced
 from windrow.core.time import to_datetime
@@ -86,7 +86,7 @@ def test_the_record_says_who_when_from_where_and_to_where_and_fences_who_runs_th
     op.add_message(at(50, 42))
     with pytest.raises(Fenced):
         op.timeout()
-    last = lifecycle.look(str(tmp_path)).last_commit
+    last = job_admin.look(str(tmp_path)).last_commit
     assert last is not None and last.steps == ()
     repair = last.meta[REPAIR]
     assert repair["by"].startswith("windrow:") and repair["at_us"] > NOW_US
@@ -114,12 +114,12 @@ def test_a_now_that_ran_ahead_is_set_back_and_periods_tick_again(windrow: Run, t
 
 def test_what_cannot_be_set_back_is_refused_and_nothing_is_claimed(windrow: Run, tmp_path: Path) -> None:
     run_ahead(tmp_path / "job", counts(**EMITTING))
-    epoch = lifecycle.look(str(tmp_path / "job")).epoch.epoch
+    epoch = job_admin.look(str(tmp_path / "job")).epoch.epoch
     code, _, err = windrow("watermark", tmp_path / "job", "--set", "2040-01-01")
     assert code == 1 and "is not before it" in err
     code, _, err = windrow("watermark", tmp_path / "job", "--set-now")
     assert code == 1 and "the now is 2020-01-01" in err
-    assert lifecycle.look(str(tmp_path / "job")).epoch.epoch == epoch
+    assert job_admin.look(str(tmp_path / "job")).epoch.epoch == epoch
 
 
 @pytest.mark.parametrize("scale", ["small", "large"])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.checkpoint.verify import verify
-from windrow.connectors.kafka.resuming import job_offsets
+from windrow.connectors.kafka.start_offsets import job_offsets
 from windrow.core.errors import BadLocation
 from windrow.core.location import local_path
 
@@ -34,7 +34,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "foreach_batch": COUNTS.foreach_batch,
     "local_dir": lambda place: COUNTS.foreach_batch("ckpt", local_dir=place),
     "read_state": wr.read_state,
-    "look": lifecycle.look,
+    "look": job_admin.look,
     "verify": verify,
     "job_offsets": job_offsets,
     "parquet": wr.sinks.parquet,

@@ -24,8 +24,8 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import HOUR_US, MINUTE_US, instant_us, to_datetime
 from windrow.core.zones import DATABASE, check_zone, names, zone_of
-from windrow.operators.plain.times import zone_info
-from windrow.operators.plain.windows import windows_of
+from windrow.operators.oracle.times import zone_info
+from windrow.operators.oracle.windows import windows_of
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.intake import event_times
 from windrow.runners.rows import event_time_us

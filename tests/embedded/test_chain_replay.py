@@ -14,7 +14,7 @@ import windrow as wr
 from tests.filed import filed
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
-from windrow.operators.join.in_blocks import BlockJoinOperator
+from windrow.operators.join.time_layout import BlockJoinOperator
 from windrow.operators.operator import FileAgain, RunAgain
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock

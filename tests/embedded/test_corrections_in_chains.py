@@ -16,8 +16,8 @@ from tests.operators.contract import Case, life
 from tests.operators.graph.cases import corrections, drawn, rows, schema_of
 from windrow.core.errors import DefinitionChanged
 from windrow.core.messages import Pane
-from windrow.operators.plain.aggregates import Row, evaluate, same
-from windrow.operators.plain.windows import windows_of
+from windrow.operators.oracle.aggregates import Row, evaluate, same
+from windrow.operators.oracle.windows import windows_of
 from windrow.testing import ManualClock
 from windrow.testing.ledger import ledger, ledger_key
 

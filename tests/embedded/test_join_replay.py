@@ -13,7 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
-from windrow.operators.join.in_blocks import BlockJoinOperator
+from windrow.operators.join.time_layout import BlockJoinOperator
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 

@@ -7,7 +7,7 @@ import pytest
 
 import windrow as wr
 from tests.state.jobs import aggregate, begun
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.core.errors import JobMismatch, StateLost
 
 LOST = r"log has no record, and .* is of a job that had one: its log is lost. Restore the log folder"
@@ -30,7 +30,7 @@ def test_a_job_whose_log_is_gone_is_refused(
     for _ in range(2):
         with pytest.raises(StateLost, match=LOST):
             aggregate().open(str(job), sink=wr.sinks.memory())
-    for read in (wr.read_state, lifecycle.look):
+    for read in (wr.read_state, job_admin.look):
         with pytest.raises(StateLost, match=LOST):
             read(str(job))
     assert list((job / "log").iterdir()) == []
@@ -41,11 +41,11 @@ def test_a_job_whose_log_is_gone_is_refused(
 
 def test_a_location_that_only_has_folders_begins(tmp_path: Path) -> None:
     begun(aggregate(), tmp_path / "job", range(10))
-    lifecycle.reset(str(tmp_path / "job"), now_us=0, driver="test")
+    job_admin.reset(str(tmp_path / "job"), now_us=0, driver="test")
     begun(aggregate(), tmp_path / "job", range(10))
     for folder in ("log", "changelog", "panes"):
         shutil.rmtree(tmp_path / "job" / folder)
         (tmp_path / "job" / folder).mkdir()
     with pytest.raises(JobMismatch, match="no driver has ever opened it"):
-        lifecycle.look(str(tmp_path / "job"))
+        job_admin.look(str(tmp_path / "job"))
     begun(aggregate(), tmp_path / "job", range(10))

@@ -14,7 +14,7 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from windrow.checkpoint import accepting, warnings
+from windrow.checkpoint import definition_check, warnings
 from windrow.core.time import instant_us
 from windrow.core.zones import zone_of
 from windrow.testing import ManualClock, TestDriver
@@ -212,7 +212,7 @@ def test_another_release_of_the_database_is_a_warning_as_the_job_is_opened(
         definition(wr.tumbling("1 day"), {"n": wr.count()}),
     )
     for database, warned in (("2020a", 0), ("2020a", 0), ("2026f", 1), ("2026f", 1)):
-        for module in (accepting, warnings):
+        for module in (definition_check, warnings):
             monkeypatch.setattr(module, "DATABASE", database)
         for name, given in (("zoned", zoned), ("plain", plain)):
             with given.open(str(tmp_path / name)) as op:

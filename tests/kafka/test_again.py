@@ -14,7 +14,7 @@ import pytest
 import windrow as wr
 from tests.filed import filed
 from tests.kafka.conftest import Sender
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.core.errors import StateLost
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
@@ -76,7 +76,7 @@ def run(definition: wr.Aggregate, job: Path, source: Any, sink: Any, rows: int =
     """The consumer loop, until the job has counted so many rows."""
 
     def counted() -> bool:
-        return sum(s.rows for c in lifecycle.look(str(job)).log.commits() for s in c.steps) >= rows
+        return sum(s.rows for c in job_admin.look(str(job)).log.commits() for s in c.steps) >= rows
 
     definition.run(str(job), source, sink=sink, stop=counted, tick="20 milliseconds")
 

@@ -14,7 +14,7 @@ from tests.deep import usually
 from tests.filed import filed
 from tests.kafka.conftest import Sender, keyed
 from tests.kafka.test_again import DEFINITIONS, VALUE, define, row, send
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 

@@ -13,7 +13,7 @@ import pytest
 
 import windrow as wr
 from windrow.connectors.kafka.cluster import topic_partition
-from windrow.connectors.kafka.ready import brokers
+from windrow.connectors.kafka.connectivity_probe import brokers
 from windrow.core.errors import KafkaFailed
 from windrow.testing import KafkaBroker
 from windrow.testing.broker import _OWNER, _is_leftover, _remove_leftovers, _variable

@@ -63,7 +63,7 @@ def job(kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path
 
 
 def _cluster(kafka: wr.Kafka) -> Any:
-    from windrow.connectors.kafka.asking import Cluster
+    from windrow.connectors.kafka.source_metadata import Cluster
 
     return Cluster(kafka)
 

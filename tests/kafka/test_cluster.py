@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import windrow as wr
-from windrow.connectors.kafka.asking import Cluster
+from windrow.connectors.kafka.source_metadata import Cluster
 from windrow.core.positions import topic_of, topic_source
 
 

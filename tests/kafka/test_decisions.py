@@ -14,7 +14,7 @@ import pytest
 import windrow as wr
 from tests.deep import usually
 from tests.kafka.conftest import Sender, add_partition, keyed
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 from windrow.testing.clock import ManualClock
 
 SECOND = 1_000_000
@@ -45,7 +45,7 @@ class Embedded:
         assert self.counted() == rows
 
     def counted(self) -> int:
-        return sum(s.rows for c in lifecycle.look(str(self.job)).log.commits() for s in c.steps)
+        return sum(s.rows for c in job_admin.look(str(self.job)).log.commits() for s in c.steps)
 
 
 class Spark(Embedded):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import windrow as wr
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.connectors.kafka import segments
 from windrow.connectors.kafka.segments import SegmentTopic, encode_chunk

@@ -125,7 +125,7 @@ def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any
 def test_who_is_not_let_in_is_told_why(
     given: wr.Kafka, tmp_path: Path, changed: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.connectors.kafka.asking.TIMEOUT_S", 6)
+    monkeypatch.setattr("windrow.connectors.kafka.source_metadata.TIMEOUT_S", 6)
     other = wr.Kafka(given.servers, {**dict(given.config), **changed, "log_level": 0})
     with pytest.raises(e.KafkaFailed, match=f"last heard: .*{why}"):
         COUNTS.run(tmp_path / "job", wr.sources.kafka(other, "given", value=VALUE), available_now=True)

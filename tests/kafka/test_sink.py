@@ -230,7 +230,7 @@ def test_upsert_writes_a_tombstone_where_a_pane_is_only_taken_back() -> None:
     import pyarrow as pa
 
     from windrow.connectors.kafka.sink import newest_of
-    from windrow.operators.steps.labels import PANE_TYPE
+    from windrow.operators.steps.output_columns import PANE_TYPE
 
     window = {"start": 0, "end": 10}
     pane = {"timing": "LATE", "index": 1, "is_last": False}

@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from tests.kafka.conftest import Sender
-from windrow.connectors.kafka.resuming import job_offsets
+from windrow.connectors.kafka.start_offsets import job_offsets
 from windrow.core.errors import OffsetGap, PositionsMissing, SourceLost
 from windrow.core.positions import topic_of
 from windrow.testing import ManualClock

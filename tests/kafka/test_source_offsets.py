@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.connectors.kafka.asking import _shown
 from windrow.connectors.kafka.offsets import (
     Extent,
     Range,
@@ -23,7 +22,8 @@ from windrow.connectors.kafka.offsets import (
     refuse,
     shared,
 )
-from windrow.connectors.kafka.resuming import resumed
+from windrow.connectors.kafka.source_metadata import _shown
+from windrow.connectors.kafka.start_offsets import resumed
 from windrow.core.errors import CorruptState, NewerFormat, SourceLost
 from windrow.core.positions import topic_of, topic_source, under_another_name
 

@@ -360,7 +360,7 @@ def test_options_of_the_other_kind_of_query_are_refused(
 
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windrow.connectors.kafka.asking.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("windrow.connectors.kafka.source_metadata.TIMEOUT_S", 1.0)
     nowhere = wr.Kafka("127.0.0.1:1")
     with pytest.raises(KafkaFailed, match=r"127\.0\.0\.1:1 did not answer"):
         streamed(nowhere, "t").initialOffset()

@@ -17,8 +17,8 @@ from windrow.connectors.sinks import MemorySink
 from windrow.core.messages import Message, Position, Token
 from windrow.core.time import END_OF_TIME_US
 from windrow.testing import ManualClock, SimulatedCrash, TestDriver
-from windrow.testing.expected import Expected
 from windrow.testing.ledger import all_panes_equal
+from windrow.testing.verification import Expected
 
 S = 1_000_000
 PUBLISHED = "published, not noted"

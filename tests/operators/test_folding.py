@@ -10,11 +10,11 @@ import pytest
 import windrow as wr
 from tests.deep import usually
 from windrow.core.byte_order import encode_i64
-from windrow.stores import blocks as layout
-from windrow.stores import divided, paged
-from windrow.stores.divided import Merge
+from windrow.stores import delta_blocks as layout
+from windrow.stores import page_store, partitioned_windows
+from windrow.stores.block_format import BESIDE, BLOCK_FORMAT
 from windrow.stores.kv import KV
-from windrow.stores.values import BESIDE, BLOCK_FORMAT
+from windrow.stores.partitioned_windows import Merge
 from windrow.testing import ManualClock
 
 #: Steps of a life, how long each is, and after how many blocks they are folded: more than twice, however many they are.
@@ -139,7 +139,7 @@ def test_nobody_can_tell_of_how_many_keys_pages_are(
 ) -> None:
     many: dict[str, Any] = {"steps": FEW, "keys": 50, "messages": 20, "widens": widens}
     large, _, _ = live(tmp_path / "large", emit, wr.tumbling("1 hour"), **many)
-    monkeypatch.setattr(paged, "PAGE_ROWS", 2)
+    monkeypatch.setattr(page_store, "PAGE_ROWS", 2)
     small, most, _ = live(tmp_path / "small", emit, wr.tumbling("1 hour"), **many)
     assert small == large
     assert most >= 10 or emit not in EMISSIONS[1:4]
@@ -155,17 +155,17 @@ def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
     plain, _, _ = live(tmp_path / "plain", emit, wr.tumbling("1 hour"), **many)
     monkeypatch.setattr(layout, "FOLD_AT", 2)
     monkeypatch.setattr(layout, "FOLD_LARGE_AT", 2)
-    monkeypatch.setattr(divided, "PART_BYTES", 20_000)
-    monkeypatch.setattr(divided, "DEAL_BYTES", 1_000)
+    monkeypatch.setattr(partitioned_windows, "PART_BYTES", 20_000)
+    monkeypatch.setattr(partitioned_windows, "DEAL_BYTES", 1_000)
     folds = 0
-    put_parts = divided.DividedWindows._put_parts
+    put_parts = partitioned_windows.DividedWindows._put_parts
 
     def counted(*args: Any) -> Any:
         nonlocal folds
         folds += 1
         return put_parts(*args)
 
-    monkeypatch.setattr(divided.DividedWindows, "_put_parts", counted)
+    monkeypatch.setattr(partitioned_windows.DividedWindows, "_put_parts", counted)
     told, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
     assert told == plain
     assert folds > 5

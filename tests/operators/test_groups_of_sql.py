@@ -23,7 +23,7 @@ from windrow.operators.steps.columns import (
     TIME_MAX,
     TIME_MIN,
 )
-from windrow.operators.steps.dead import MALFORMED
+from windrow.operators.steps.dead_letters import MALFORMED
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import MemoryKV
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.steps.filed_rows import unpack_rows
+from windrow.operators.steps.message_rows import unpack_rows
 from windrow.stores.kv import MemoryKV
-from windrow.stores.messages import Layout
-from windrow.stores.windows import unpack_table
+from windrow.stores.message_store import Layout
+from windrow.stores.window_state import unpack_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 S = 1_000_000

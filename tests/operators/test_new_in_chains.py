@@ -21,7 +21,7 @@ from windrow.core.errors import (
     UnknownColumn,
     UnknownOption,
 )
-from windrow.runners.state.written import evaluate
+from windrow.runners.state.definition_parser import evaluate
 from windrow.testing import ManualClock
 
 S = 1_000_000

@@ -17,7 +17,7 @@ from tests.deep import examples
 from windrow.core.messages import Position
 from windrow.operators.aggregations import RETRACTABLE, Arguments
 from windrow.operators.aggregations.base import concat_parts
-from windrow.operators.plain.aggregates import Row, evaluate
+from windrow.operators.oracle.aggregates import Row, evaluate
 from windrow.operators.steps.groups import Groups
 
 KINDS: dict[str, Any] = {

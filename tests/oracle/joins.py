@@ -12,7 +12,7 @@ from windrow.core.messages import JoinedRow, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.oracle import JoinOracle
-from windrow.operators.plain.oracle import Outcome
+from windrow.operators.oracle.oracle import Outcome
 
 S = 1_000_000
 START, END = START_OF_TIME_US, END_OF_TIME_US

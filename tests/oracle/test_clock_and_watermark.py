@@ -13,7 +13,7 @@ from windrow.core.policy import (
     fixed,
 )
 from windrow.core.time import SECOND_US, START_OF_TIME_US
-from windrow.operators.plain.watermark import WatermarkOracle
+from windrow.operators.oracle.watermark import WatermarkOracle
 from windrow.testing.clock import ManualClock
 
 S = SECOND_US

@@ -11,7 +11,7 @@ from tests.deep import examples
 from tests.operators.join.cases import JoinCase, cases, rows
 from windrow.core.messages import Message
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.join.plain_pairs import fits, latest_partner
+from windrow.operators.join.oracle_pairs import fits, latest_partner
 
 PROFILE = examples(60, deep=2_000)
 

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from windrow.runners.spark import calls
+from windrow.runners.spark import jvm_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_PACKAGED = {"tests", "examples", "benchmarks"}
@@ -144,7 +144,7 @@ def test_the_lock_pins_all_that_the_project_asks_for() -> None:
 def test_no_pyspark_is_asked_for_whose_inside_nobody_has_looked_at() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [asked] = [r for r in map(Requirement, project["optional-dependencies"]["spark"]) if r.name == "pyspark"]
-    major, minor = calls.NEWEST
+    major, minor = jvm_calls.NEWEST
     assert asked.specifier.contains(f"{major}.{minor}.9") and not asked.specifier.contains(
         f"{major}.{minor + 1}.0"
     )

@@ -59,7 +59,7 @@ def test_import_contracts_name_every_operator_and_every_oracle() -> None:
     assert folders <= layers
     plain = {
         ".".join(("windrow", *path.relative_to(ROOT).with_suffix("").parts))
-        for pattern in ("*/*_oracle.py", "*/plain_*.py", "*/*/*oracle.py")
+        for pattern in ("*/*_oracle.py", "*/oracle_*.py", "*/*/*oracle.py")
         for path in (ROOT / "operators").glob(pattern)
     }
     assert plain <= set(contracts["oracles"]["source_modules"])

@@ -20,7 +20,7 @@ from tests.operators.join.cases import JoinCase, S, cases, rows
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.operators.join.oracle import JoinOracle
-from windrow.operators.plain.oracle import Outcome
+from windrow.operators.oracle.oracle import Outcome
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING
 from windrow.operators.steps.step import StepResult
 from windrow.runners.rows import table_of

@@ -15,7 +15,7 @@ from tests.deep import examples
 from tests.operators.aggregate.cases import jobs
 from tests.operators.contract import Drawn, life
 from tests.operators.test_contract import actions
-from windrow.stores import blocks, paged
+from windrow.stores import delta_blocks, page_store
 
 KEYS = st.sampled_from([*"abcdefghij", None])
 
@@ -32,8 +32,8 @@ def test_windows_in_small_pages_say_what_the_oracle_says(
     case = data.draw(jobs())
     many = replace(case, messages=st.builds(of_key, case.messages, KEYS))
     with (
-        mock.patch.object(paged, "PAGE_ROWS", page_rows),
-        mock.patch.object(blocks, "FOLD_AT", fold_at),
+        mock.patch.object(page_store, "PAGE_ROWS", page_rows),
+        mock.patch.object(delta_blocks, "FOLD_AT", fold_at),
         life(many) as job,
     ):
         for kind, value in data.draw(actions(many)):

@@ -17,14 +17,14 @@ import windrow as wr
 from tests.deep import usually
 from windrow.core.messages import DeadLetter, Message, Position
 from windrow.core.time import END_OF_TIME_US, to_datetime
-from windrow.operators.plain.watermark import InputsOracle
+from windrow.operators.oracle.watermark import InputsOracle
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.steps.dead import to_letters
+from windrow.operators.steps.dead_letters import to_letters
 from windrow.runners import tasks
-from windrow.stores import blocks, packed
+from windrow.stores import delta_blocks, page_writer
 from windrow.stores.kv import MemoryKV, Overlay
-from windrow.testing.draw import BASE_US, SCHEMA, WRONG, Draw
-from windrow.testing.judge import Letter, difference, letters_differ
+from windrow.testing.expected_output import Letter, difference, letters_differ
+from windrow.testing.generators import BASE_US, SCHEMA, WRONG, Draw
 from windrow.testing.scenario import ONLY
 
 JOBS, BLOCKS, SETS = usually(110, deep=20_000), 2, 10
@@ -155,8 +155,8 @@ def test_any_aggregate_over_sessions_says_what_its_oracle_says(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if block:  # as where pages are many, and rows
-        monkeypatch.setattr(packed, "NARROW_PAGES", 0)
-        monkeypatch.setattr(blocks, "NARROW_FROM", 1)
+        monkeypatch.setattr(page_writer, "NARROW_PAGES", 0)
+        monkeypatch.setattr(delta_blocks, "NARROW_FROM", 1)
     said = sum(len(play(seed)) > 3 for seed in range(block, JOBS, BLOCKS))
     assert said > JOBS / BLOCKS / 2
 

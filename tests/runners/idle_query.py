@@ -16,10 +16,10 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec, open_rocks
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.sinks import PaneFiles
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
 from windrow.runners.spark.checkpoint import SparkCheckpoint
+from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan, run_shard
 from windrow.stores.kv import MemoryKV
 from windrow.testing import ManualClock

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.checkpoint.test_resting import changes, commit_of, nothing
-from windrow.checkpoint.layout import JobFolders
+from tests.checkpoint.test_read_only_shard import changes, commit_of, nothing
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
 from windrow.runners import tasks
-from windrow.runners.answers import Answer
+from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
 from windrow.stores.rocks import RocksKV
 from windrow.testing import damage_file

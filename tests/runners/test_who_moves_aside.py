@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from tests.bare import BARE
-from tests.checkpoint.test_resting import changes, commit_of, nothing
+from tests.checkpoint.test_read_only_shard import changes, commit_of, nothing
 from tests.runners.test_damaged_store import asides
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
 from windrow.runners import tasks
-from windrow.runners.answers import Answer
+from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
-from windrow.stores.aside import move_aside
 from windrow.stores.files import inode_of
+from windrow.stores.quarantine import move_aside
 from windrow.testing import damage_file
 
 #: Has the store of a folder open until it is told to go on; writes into it then, and closes it.

@@ -17,22 +17,22 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.files import write_parquet
 from windrow.checkpoint.job import Job, Plan
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords, MemoryRecords
-from windrow.checkpoint.summary import DEAD_FILE
-from windrow.connectors.kafka.resuming import job_offsets
+from windrow.checkpoint.truncation_summary import DEAD_FILE
+from windrow.connectors.kafka.start_offsets import job_offsets
 from windrow.connectors.manifests import Manifest
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import Fenced, OffsetGap, SinkFailed, StateLost
 from windrow.core.messages import Token
 from windrow.core.time import END_OF_TIME_US
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import PUBLISH_ATTEMPTS, BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.runners.task_result import Answer
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 from windrow.stores.snapshots import SnapshotStore
@@ -412,7 +412,7 @@ def test_a_query_that_begins_at_a_jobs_offsets_does_not_outlive_them(
     with DEFINITION.open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_message(wr.Message({"k": "a", "t": 0, "x": 1}, wr.Position("s", 0, 7)))
     synced: list[str] = []
-    monkeypatch.setattr("windrow.connectors.kafka.resuming.sync_directory", synced.append)
+    monkeypatch.setattr("windrow.connectors.kafka.start_offsets.sync_directory", synced.append)
     assert job_offsets(str(tmp_path)) == {("s", 0): 8}
     assert synced == [str(tmp_path / "log")]
 

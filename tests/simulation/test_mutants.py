@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 import windrow as wr
-from windrow.checkpoint import batches, files, tidying
+from windrow.checkpoint import batches, files, garbage_collection
 from windrow.checkpoint import log as logs
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import LostRace, RecordLog
@@ -25,17 +25,17 @@ from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.pane_files import PaneFiles
 from windrow.core.messages import Token
 from windrow.operators.graph.logic import ChainOperator
-from windrow.runners.answers import Answer
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.runners.task_result import Answer
 from windrow.stores.files import digest_of
 from windrow.stores.kv import Batch, Overlay
-from windrow.testing.draw import BASE_US, SCHEMA, Draw
-from windrow.testing.drawn import drawn
+from windrow.testing.generated_jobs import drawn
+from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
 from windrow.testing.seeds import Report
 from windrow.testing.simulated_kafka import SimulatedKafka
-from windrow.testing.simulation import play
+from windrow.testing.simulation import runner
 from windrow.testing.simulation.sinks import KafkaOutlet, OutletOf
 
 #: A mutant that is still alive after so many seeds is not found.
@@ -295,8 +295,8 @@ def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
 
 def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:
     """Files go, and records, that no snapshot covers."""
-    patch.setattr(tidying, "covered_by", lambda folders, shard: 1 << 40)
-    patch.setattr(tidying, "bases_of", lambda folders, shard: [1 << 40])
+    patch.setattr(garbage_collection, "covered_by", lambda folders, shard: 1 << 40)
+    patch.setattr(garbage_collection, "bases_of", lambda folders, shard: [1 << 40])
 
 
 def records_removed_before_the_claim_that_says_so(patch: pytest.MonkeyPatch) -> None:
@@ -460,7 +460,7 @@ MUTANTS: list[tuple[Mutate, int]] = [
 def test_a_broken_protocol_is_found(mutate: Mutate, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     outlet = mutate(monkeypatch)
     job = small if mutate in RARE else drawn
-    found_by(play(seed, job=job, outlet=outlet) for seed in range(first, first + SEEDS))
+    found_by(runner(seed, job=job, outlet=outlet) for seed in range(first, first + SEEDS))
 
 
 def found_by(reports: Iterator[Report]) -> int:

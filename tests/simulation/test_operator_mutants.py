@@ -13,14 +13,14 @@ import pytest
 import windrow as wr
 from tests.simulation.test_mutants import found_by
 from windrow.checkpoint import job as jobs
-from windrow.operators.delivering import Throttle
+from windrow.operators.delivery_stage import Throttle
 from windrow.operators.join.sessions import logic as sessions
 from windrow.operators.join_window import windows
 from windrow.operators.over.anchors.corrections import CorrectedAnchors
-from windrow.operators.over.marks import ToldRows
-from windrow.testing.draw import BASE_US, SCHEMA, Draw
+from windrow.operators.over.emitted_marks import ToldRows
+from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
-from windrow.testing.simulation import play
+from windrow.testing.simulation import runner
 
 PAIRS = wr.Join(
     left=wr.Input("orders", event_time="t", watermark="2 seconds"),
@@ -126,6 +126,6 @@ def of(definition: Any) -> Callable[[Random], Feed]:
     ("mutate", "definition"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
 )
 def test_a_broken_operator_is_found(mutate: Mutate, definition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert play(0, job=of(definition), outlet=None, faults=()).failure is None
+    assert runner(0, job=of(definition), outlet=None, faults=()).failure is None
     mutate(monkeypatch)
-    found_by(play(seed, job=of(definition)) for seed in range(SEEDS))
+    found_by(runner(seed, job=of(definition)) for seed in range(SEEDS))

@@ -22,8 +22,8 @@ from tqdm import tqdm
 import windrow as wr
 from windrow.connectors.pane_files import DEAD_LETTERS
 from windrow.core.errors import WindrowError
+from windrow.testing.expected_output import Broken
 from windrow.testing.interruptions import Outlet
-from windrow.testing.judge import Broken
 
 from .conftest import SCHEMA, Feed, at, session
 

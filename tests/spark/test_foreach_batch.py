@@ -16,7 +16,7 @@ import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported
 from windrow.core.time import to_datetime
 from windrow.core.zones import zone_of
-from windrow.operators.plain.times import zone_info
+from windrow.operators.oracle.times import zone_info
 from windrow.runners.spark import action
 from windrow.runners.spark.session import FixedStages, check_session, in_bytes
 from windrow.testing.clock import DEFAULT_START, ManualClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.checkpoint import lifecycle
+from windrow.checkpoint import job_admin
 
 from .conftest import at
 
@@ -41,7 +41,7 @@ def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path, with
     source.add(rows(1, 2, 3))
     source.add(rows(12, 13))
     run(spark, source, tmp_path / "job", tmp_path / "out")
-    lifecycle.fork(
+    job_admin.fork(
         str(tmp_path / "job" / "windrow"), str(tmp_path / "fork" / "windrow"), now_us=0, driver="test"
     )
     if with_checkpoint:

@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from tests.filed import filed
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.checkpoint.layout import JobFolders
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.rocks import RocksKV
 from windrow.testing import ManualClock

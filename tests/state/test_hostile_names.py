@@ -17,7 +17,7 @@ import xxhash
 
 import windrow as wr
 from tests.deep import usually
-from windrow.checkpoint import lifecycle, records
+from windrow.checkpoint import job_admin, records
 from windrow.checkpoint.backup import backup
 from windrow.checkpoint.verify import verify
 from windrow.core.envelope import Kind, seal, unseal
@@ -151,7 +151,7 @@ def everything(job: Path, beside: Path, patch: pytest.MonkeyPatch) -> None:
         lambda: verify(str(job)),
         lambda: read(job),
         lambda: backup(str(job), str(beside / "backup")),
-        lambda: lifecycle.fork(str(job), str(beside / "fork"), now_us=0, driver="d"),
+        lambda: job_admin.fork(str(job), str(beside / "fork"), now_us=0, driver="d"),
         lambda: wr.read_panes(str(job / "out")),
         lambda: go_on(job),
     ]

@@ -230,9 +230,9 @@ def test_a_job_without_commits_and_one_that_was_reset_are_empty(tmp_path: Path) 
         assert (state.commit, state.get_windows(), state.commits()) == (0, [], [])
         assert state.windows_table().num_rows == 0 and state.messages_table().num_rows == 0
     begun(aggregate(), tmp_path / "other", range(20))
-    from windrow.checkpoint import lifecycle
+    from windrow.checkpoint import job_admin
 
-    lifecycle.reset(str(tmp_path / "other"), now_us=0, driver="test")
+    job_admin.reset(str(tmp_path / "other"), now_us=0, driver="test")
     with wr.read_state(str(tmp_path / "other")) as state:
         assert state.operators == ()
         with pytest.raises(e.ConfigurationError, match="no operator"):

@@ -11,7 +11,7 @@ import pytest
 
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
-from windrow.stores.spilled import Spilling
+from windrow.stores.spilling_overlay import Spilling
 from windrow.testing.faults import FaultyKV
 
 CFS = ("data", "meta", "other")

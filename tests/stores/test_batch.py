@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.counting import CountingKV
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
-from windrow.stores.paged import put_pairs
-from windrow.stores.run import Pairs
+from windrow.stores.mapped_run import Pairs
+from windrow.stores.page_store import put_pairs
 from windrow.stores.sorted_map import RangeSet, SortedMap
-from windrow.stores.spilled import Spilling
+from windrow.stores.spilling_overlay import Spilling
 
 KEYS = st.binary(max_size=2).map(lambda b: bytes(x % 4 for x in b))
 OPS = st.one_of(

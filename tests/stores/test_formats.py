@@ -20,7 +20,7 @@ from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
 from windrow.core.message_keys import decode_position, position_prefix
 from windrow.stores.kv import Batch
-from windrow.stores.messages import HOUR_US, Layout, MessageStore
+from windrow.stores.message_store import HOUR_US, Layout, MessageStore
 from windrow.stores.segment import decode_segment, digest_of, encode_segment, read_segment
 from windrow.stores.snapshots import SnapshotStore, StoredFile
 

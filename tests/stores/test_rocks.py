@@ -21,8 +21,8 @@ from tests.bare import BARE
 from tests.deep import usually
 from windrow.core.errors import CorruptState, DiskFailed, StateError, StateLocked
 from windrow.stores import rocks_errors
-from windrow.stores.aside import destroy
 from windrow.stores.kv import Batch
+from windrow.stores.quarantine import destroy
 from windrow.stores.rocks import RocksKV
 from windrow.testing.faults import damage_file
 

@@ -11,9 +11,9 @@ import pytest
 from windrow.core.envelope import Kind, seal
 from windrow.core.errors import CorruptState, NewerFormat, StateError
 from windrow.stores import snapshots
+from windrow.stores.incremental_work import whole
 from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
-from windrow.stores.slices import whole
 from windrow.stores.snapshots import SnapshotStore
 from windrow.testing.faults import damage_file, tear_file
 

@@ -1,4 +1,4 @@
-"""Corrections of sessions: what was told is told again where aggregations of kept messages have come (`growing.py`)."""
+"""Corrections of sessions: what was told is told again where aggregations of kept messages have come (`evolution.py`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from windrow.core.arrays import BoolArray
 from windrow.operators.aggregate.sessions.rows import Step, Stored
 from windrow.operators.steps.columns import EARLY, END, LATE, PANES, START
 from windrow.operators.steps.groups import combine
-from windrow.stores.pages import hashes_of
+from windrow.stores.page_format import hashes_of
 from windrow.stores.sessions import HOME, HOT
-from windrow.stores.windows import Near
+from windrow.stores.window_state import Near
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.logic import SessionAggregator

@@ -19,7 +19,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.told import choose
+from windrow.operators.aggregate.emitted_values import choose
 from windrow.operators.aggregations.calculation import SEEN, Broken, Calculation, of_whole
 from windrow.operators.steps.columns import ACCUMULATOR, EMIT_STEP, EMITTED, START
 from windrow.operators.steps.groups import combine

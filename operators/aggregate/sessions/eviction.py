@@ -1,6 +1,7 @@
 """Sessions that limits by size put out of retention: those that end first go, and have their last words.
 
-Decided at the beginning of an `advance` from what the steps before left, as of other windows (`size_limits.py`). What comes at
+Decided at the beginning of an `advance` from what the steps before left, as of other windows (`count_retention.py`). What comes
+at
 or before the end of one that went, of its key or of any, is out of retention: so no session ever touches one that was told.
 """
 
@@ -16,17 +17,17 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import Never
 from windrow.core.keys import encode_equal
 from windrow.core.types import concat
-from windrow.operators.aggregate.sessions.filing import Filed
-from windrow.operators.aggregate.sessions.history import forget_sessions
+from windrow.operators.aggregate.count_retention import Gone
+from windrow.operators.aggregate.sessions.assignment import Filed
+from windrow.operators.aggregate.sessions.kept_messages import forget_sessions
 from windrow.operators.aggregate.sessions.rows import Step, Stored, live, taken
-from windrow.operators.aggregate.size_limits import Gone
 from windrow.operators.steps.columns import EARLY, END, LATE, MESSAGES, PENDING, START
 from windrow.operators.steps.groups import combine
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV
-from windrow.stores.pages import hashes_of
+from windrow.stores.page_format import hashes_of
 from windrow.stores.sessions import HOME, HOT
-from windrow.stores.spread import Hashes
-from windrow.stores.windows import Near
+from windrow.stores.window_state import Near
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.logic import SessionAggregator

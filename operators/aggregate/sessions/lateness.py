@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.windows import LAST_END_US
-from windrow.operators.aggregate.history import moments
+from windrow.operators.aggregate.kept_messages import moments
+from windrow.operators.aggregate.sessions.dynamic_gap import GAP
 from windrow.operators.aggregate.sessions.extents import Extents, holders, reached
+from windrow.operators.aggregate.sessions.gap_evolution import floor_of
 from windrow.operators.aggregate.sessions.merging import Given
-from windrow.operators.aggregate.sessions.own_gaps import GAP
 from windrow.operators.aggregate.sessions.rows import Step
-from windrow.operators.aggregate.sessions.wider_gap import floor_of
-from windrow.operators.steps.dead import OUT_OF_RETENTION, TOO_LATE
+from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 

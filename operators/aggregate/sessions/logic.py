@@ -22,20 +22,23 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import by_step
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate.sessions.corrections import correct
-from windrow.operators.aggregate.sessions.eviction import count, evict
-from windrow.operators.aggregate.sessions.filing import (
+from windrow.operators.aggregate.sessions.assignment import (
     Filed,
     file_groups,
     file_sessions,
     let_wait,
     may_wait,
 )
-from windrow.operators.aggregate.sessions.history import forget_messages
+from windrow.operators.aggregate.sessions.corrections import correct
+from windrow.operators.aggregate.sessions.dynamic_gap import with_gaps
+from windrow.operators.aggregate.sessions.eviction import count, evict
+from windrow.operators.aggregate.sessions.gap_evolution import widen
+from windrow.operators.aggregate.sessions.kept_messages import forget_messages
 from windrow.operators.aggregate.sessions.lateness import in_time
-from windrow.operators.aggregate.sessions.own_gaps import with_gaps
+from windrow.operators.aggregate.sessions.micro_batching import SessionRuns
 from windrow.operators.aggregate.sessions.panes import fire, in_order, in_order_of_parts
 from windrow.operators.aggregate.sessions.partials import ingest_groups_of_sessions, pushdown_sessions
+from windrow.operators.aggregate.sessions.processing_time_timers import tick
 from windrow.operators.aggregate.sessions.rows import (
     Rows,
     Step,
@@ -43,25 +46,22 @@ from windrow.operators.aggregate.sessions.rows import (
     after_firing,
     unfolded,
 )
-from windrow.operators.aggregate.sessions.runs import SessionRuns
-from windrow.operators.aggregate.sessions.stored import StoredSessions
-from windrow.operators.aggregate.sessions.ticking import tick
-from windrow.operators.aggregate.sessions.wider_gap import widen
+from windrow.operators.aggregate.sessions.session_state import StoredSessions
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import Grouping, RunAgain
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, MESSAGES, ON_TIME, PENDING, START
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import event_time_marks, take_in
-from windrow.operators.steps.passing import further
+from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.runs import Runs
 from windrow.operators.steps.step import StepResult
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV
-from windrow.stores.pages import hashes_of
+from windrow.stores.page_format import hashes_of
 from windrow.stores.sessions import HOME, HOT, homes_at_once
-from windrow.stores.spread import Hashes
-from windrow.stores.windows import Near
+from windrow.stores.window_state import Near
 
 #: So many sessions are told at once, about; of more, half as many at a time.
 SESSIONS_AT_ONCE = 1 << 18

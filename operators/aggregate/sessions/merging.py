@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.aggregate.sessions.bridges import Pieces, with_bridges
 from windrow.operators.aggregate.sessions.extents import Extents, Joined
-from windrow.operators.aggregate.sessions.history import told_apart
+from windrow.operators.aggregate.sessions.kept_messages import told_apart
+from windrow.operators.aggregate.sessions.merge_provenance import Pieces, with_bridges
 from windrow.operators.aggregate.sessions.rows import Rows, Stored, extents, unfolded
 from windrow.operators.steps.columns import END, PANES, START, TAKEN_FROM
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT, STANDS
 
 if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.stored import StoredSessions
+    from windrow.operators.aggregate.sessions.session_state import StoredSessions
 
 #: Of a row: the component that it is of.
 COMPONENT = "__component"
@@ -122,7 +122,7 @@ def merge_parts(
 
 
 def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:
-    """What came, with the earliest stamp of its messages (`history.py`)."""
+    """What came, with the earliest stamp of its messages (`kept_messages.py`)."""
     earliest = np.full(groups.size, END_OF_TIME_US, dtype=np.int64)
     np.minimum.at(earliest, groups.codes, stamps)
     return deltas.append_column(TAKEN_FROM, pa.array(earliest))

@@ -21,12 +21,12 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US, Session
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past
-from windrow.operators.plain.aggregates import IntegerOverflow, added, same
-from windrow.operators.plain.arrow import Arguments, Raised
-from windrow.operators.plain.cells import Cell, Key, SessionCell, Standing, Taken, place
-from windrow.operators.plain.oracle import Messages, Outcome, listed
-from windrow.operators.plain.times import shown
-from windrow.operators.plain.windows import windows_of
+from windrow.operators.oracle.aggregates import IntegerOverflow, added, same
+from windrow.operators.oracle.arrow import Arguments, Raised
+from windrow.operators.oracle.cells import Cell, Key, SessionCell, Standing, Taken, place
+from windrow.operators.oracle.oracle import Messages, Outcome, listed
+from windrow.operators.oracle.times import shown
+from windrow.operators.oracle.windows import windows_of
 
 
 class SessionOracle(AggregateOracle):

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.types import as_type, concat
-from windrow.operators.aggregate import slices
+from windrow.operators.aggregate import external_sort
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emission import back_kinds, bury, label
+from windrow.operators.aggregate.emitted_values import Values, choose
+from windrow.operators.aggregate.emitter import back_kinds, bury, label
 from windrow.operators.aggregate.sessions.rows import Rows, standing
 from windrow.operators.aggregate.state_rows import in_window_order
-from windrow.operators.aggregate.told import Values, choose
 from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
@@ -36,7 +36,7 @@ from windrow.operators.steps.columns import (
     SINCE,
     START,
 )
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine, without
 
 #: Of a pane on its way: the window of the session on whose account it is told.
@@ -144,7 +144,7 @@ def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) 
     second = next(runs, None)
     if first is None or second is None:
         return [] if first is None else [_own(first)]
-    whole = slices.in_order(itertools.chain((first, second), runs), by, slices.SLICE_BYTES)
+    whole = external_sort.in_order(itertools.chain((first, second), runs), by, external_sort.SLICE_BYTES)
     return [] if whole is None else [_own(whole)]
 
 

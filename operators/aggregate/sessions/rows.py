@@ -16,14 +16,14 @@ from windrow.operators.aggregate.sessions.extents import Extents, first_ending, 
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import EMIT_STEP, EMITTED, END, MESSAGES, PANES, PENDING, START
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
-from windrow.stores.pages import hashes_of
+from windrow.stores.page_format import hashes_of
 from windrow.stores.sessions import HOME, HOT, PANE, STANDS
-from windrow.stores.windows import Near
+from windrow.stores.window_state import Near
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)
 

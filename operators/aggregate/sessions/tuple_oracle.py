@@ -12,8 +12,8 @@ from windrow.core.messages import Timing, TupleWindow, Window, WindowInfo
 from windrow.core.windows import TupleSession
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.sessions.oracle import SessionOracle
-from windrow.operators.plain.cells import Cell, SessionCell, Taken
-from windrow.operators.plain.oracle import Messages, Outcome
+from windrow.operators.oracle.cells import Cell, SessionCell, Taken
+from windrow.operators.oracle.oracle import Messages, Outcome
 
 
 class TupleSessionOracle(SessionOracle):

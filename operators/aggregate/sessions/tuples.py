@@ -17,16 +17,16 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.sessions.filing import file_sessions
+from windrow.operators.aggregate.sessions.assignment import file_sessions
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
+from windrow.operators.aggregate.sessions.processing_time_timers import tick
 from windrow.operators.aggregate.sessions.rows import Rows, Step
-from windrow.operators.aggregate.sessions.ticking import tick
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import END, NUMBER, ON_TIME
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks, take_in
-from windrow.operators.steps.passing import further
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import StepResult

@@ -19,8 +19,9 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.keys import FIELDS_END
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.aggregate.sessions.own_gaps import GAP, with_gaps
+from windrow.operators.aggregate.sessions.dynamic_gap import GAP, with_gaps
 from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.join_state import OPEN
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import NOBODY, Columns, Leaving
 from windrow.operators.join.pairing import NO_KEY
@@ -34,21 +35,20 @@ from windrow.operators.join.sessions.pairs import (
     several_parts,
 )
 from windrow.operators.join.sessions.windows import ROW, Changed, JoinSessions, covering, no_sessions
-from windrow.operators.join.stored import OPEN
 from windrow.operators.join.tables import stack
 from windrow.operators.join.windowing import COUNT, KEY, TIME, windowing
 from windrow.operators.operator import Refiling, RunAgain
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead import DeadLetters
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
-from windrow.operators.steps.labels import STAMP
-from windrow.operators.steps.passing import further
+from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, limit
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.messages import Bound
+from windrow.stores.message_store import Bound
 
 #: No more than so many times the messages of closed sessions are looked at, to see which of them are followed.
 _BESIDE = 8

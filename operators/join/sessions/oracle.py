@@ -21,9 +21,9 @@ from windrow.operators.aggregate.sessions.oracle import SessionOracle
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.oracle import Held, JoinOracle, Sides
 from windrow.operators.join.windowing import GAP, KEY, TIME, windowing
-from windrow.operators.plain.arrow import Arguments, Raised
-from windrow.operators.plain.cells import Cell, Key, SessionCell
-from windrow.operators.plain.oracle import Messages, Outcome, by_input
+from windrow.operators.oracle.arrow import Arguments, Raised
+from windrow.operators.oracle.cells import Cell, Key, SessionCell
+from windrow.operators.oracle.oracle import Messages, Outcome, by_input
 
 SIDES = ("left", "right")
 

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.assignment import file_sessions, given_near
 from windrow.operators.aggregate.sessions.extents import Extents, holders
-from windrow.operators.aggregate.sessions.filing import file_sessions, given_near
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.operators.aggregate.sessions.rows import Step, codes_of, extents
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.join.output import NOBODY
 from windrow.operators.join.windowing import COUNT, KEY
 from windrow.operators.steps.columns import END, INDEX, INSERT, KIND, LATE, START, TIMING
-from windrow.operators.steps.dead import DeadLetters, Detail
+from windrow.operators.steps.dead_letters import DeadLetters, Detail
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import StepResult, limit

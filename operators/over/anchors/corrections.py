@@ -1,7 +1,7 @@
 """Windows around anchors whose rows are told early, or again: each anchor waits until nothing can change its window.
 
 Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as what may
-come late can be in them, each with a number, `__id`; `told` what was said of them (`marks.py`), by the same time. Where
+come late can be in them, each with a number, `__id`; `told` what was said of them (`emitted_marks.py`), by the same time. Where
 something has come that waits for the end of a period is noted in stretches of event time, under `\0waiting` in the auxiliary
 family: msgpack {timing: [their numbers]}.
 """
@@ -19,20 +19,20 @@ from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.one_input import Work
-from windrow.operators.over.anchors import given as around
+from windrow.operators.over.anchors import validation as around
 from windrow.operators.over.anchors.logic import AnchoredOvers
-from windrow.operators.over.anchors.pending import AT
+from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import high_of, low_of
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.lines import Lines, ordered
-from windrow.operators.over.marks import ID, STEP_BITS, ToldRows
-from windrow.operators.over.retold import judged, rows_told, ticks
-from windrow.operators.over.telling import buried
+from windrow.operators.over.due_rows import buried
+from windrow.operators.over.emitted_marks import ID, STEP_BITS, ToldRows
+from windrow.operators.over.partitions import Lines, ordered
+from windrow.operators.over.updates import judged, rows_told, ticks
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, START
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.output_rows import signed
 from windrow.operators.steps.step import limit, passed
-from windrow.operators.steps.told import signed
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
 #: Where things lie that have not been told of, because a period has not ended.

@@ -1,7 +1,7 @@
 """Windows around the messages of another input, or of a clock: two pure steps on a store. Seed 002 section 3.
 
-Column families: `events`, the messages that windows may still hold, by event time (`stores/events.py`); of anchors those of
-`pending.py`.
+Column families: `events`, the messages that windows may still hold, by event time (`stores/event_log.py`); of anchors those of
+`pending_anchors.py`.
 
 What is judged of an anchor follows from the anchors of its key before it, in the order of event time and position: so it is
 judged when the watermark passes it, and told when the watermark is past its window as well.
@@ -26,25 +26,31 @@ from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, show_instant
 from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
-from windrow.operators.over.anchors.pending import AT, Pending, ticks
+from windrow.operators.over.anchors.pending_anchors import AT, Pending, ticks
 from windrow.operators.over.anchors.spans import found_spans, high_of, low_of, without_timeless
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.lines import Lines, ordered
-from windrow.operators.over.needs import MarkerNeeds, OverNeeds, PartnerNeeds, conformed, kept_columns
-from windrow.operators.over.telling import buried
-from windrow.operators.over.values import Values, over_frame, parts_of, read_by
+from windrow.operators.over.due_rows import buried
+from windrow.operators.over.frame_values import Values, over_frame, parts_of, read_by
+from windrow.operators.over.partitions import Lines, ordered
+from windrow.operators.over.required_columns import (
+    MarkerNeeds,
+    OverNeeds,
+    PartnerNeeds,
+    conformed,
+    kept_columns,
+)
 from windrow.operators.steps.columns import END, ON_TIME, POSITION_COLUMNS, START
-from windrow.operators.steps.dead import OBSOLETE_WINDOW
-from windrow.operators.steps.filed_rows import empty_rows, with_positions
+from windrow.operators.steps.dead_letters import OBSOLETE_WINDOW
 from windrow.operators.steps.groups import combine, key_numbers
+from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
-from windrow.operators.steps.learning import Needs, check_keys, learn
-from windrow.operators.steps.passing import divided, further
+from windrow.operators.steps.message_rows import empty_rows, with_positions
+from windrow.operators.steps.output_rows import labelled, told_schema
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, limit
-from windrow.operators.steps.told import labelled, told_schema
 from windrow.operators.view import View
-from windrow.stores.events import TIME, Events
+from windrow.stores.event_log import TIME, Events
 from windrow.stores.kv import KV, Batch
 
 #: Under it stand the columns of the anchors; those of the other input are in `Progress`.

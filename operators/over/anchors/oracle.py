@@ -17,13 +17,13 @@ from windrow.core.expressions import Expr
 from windrow.core.frames import RangeBetween
 from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Position, Timing
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.oracle.aggregates import IntegerOverflow, Row, evaluate
+from windrow.operators.oracle.arrow import Arguments, Columns, Filter, Raised
+from windrow.operators.oracle.cells import Key, key_field
+from windrow.operators.oracle.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.oracle.times import event_time_us
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.over.oracle import Told, same_key, told_again
-from windrow.operators.plain.aggregates import IntegerOverflow, Row, evaluate
-from windrow.operators.plain.arrow import Arguments, Columns, Filter, Raised
-from windrow.operators.plain.cells import Key, key_field
-from windrow.operators.plain.oracle import Messages, Oracle, Outcome, by_input
-from windrow.operators.plain.times import event_time_us
 
 
 @dataclass

@@ -16,10 +16,10 @@ from windrow.core.frames import RangeBetween
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import is_text
 from windrow.operators.steps.columns import END, START
-from windrow.operators.steps.dead import FUNCTION_FAILED, MALFORMED, OUT_OF_RETENTION, DeadLetters
+from windrow.operators.steps.dead_letters import FUNCTION_FAILED, MALFORMED, OUT_OF_RETENTION, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, countable, event_times, in_known_times, user_columns
-from windrow.operators.steps.sifting import marked
+from windrow.operators.steps.poison_rows import marked
 
 if TYPE_CHECKING:
     from windrow.operators.over.definition import OverDefinition

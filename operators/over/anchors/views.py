@@ -13,16 +13,16 @@ from windrow.core.errors import UnknownColumn
 from windrow.core.messages import StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.over.anchors.pending import AT
+from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
-from windrow.operators.over.lines import ordered
-from windrow.operators.over.needs import conformed, kept_columns
+from windrow.operators.over.partitions import ordered
+from windrow.operators.over.required_columns import conformed, kept_columns
 from windrow.operators.over.views import OverView
 from windrow.operators.steps.columns import END, START
-from windrow.operators.steps.dead import DeadLetters
-from windrow.operators.steps.filed_rows import empty_rows
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
-from windrow.operators.steps.told import told_schema
+from windrow.operators.steps.message_rows import empty_rows
+from windrow.operators.steps.output_rows import told_schema
 from windrow.operators.view import (
     Bound,
     Made,
@@ -32,7 +32,7 @@ from windrow.operators.view import (
     rows_without_prefix,
     stored,
 )
-from windrow.stores.events import TIME
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
 

@@ -21,7 +21,7 @@ from windrow.core.errors import (
     TypeClash,
 )
 from windrow.operators.over.anchors.logic import AnchoredOvers
-from windrow.runners.state.written import evaluate
+from windrow.runners.state.definition_parser import evaluate
 from windrow.testing import TestDriver
 
 S, MS = 1_000_000, 1_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from tests.deep import examples
 from tests.operators.join.cases import ALL
-from tests.operators.join.test_blocks import Form
+from tests.operators.join.test_time_layout import Form
 from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE, TIMING

@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.errors import BadTrigger, ConfigurationError, DefinitionChanged
-from windrow.runners.state.written import evaluate
+from windrow.runners.state.definition_parser import evaluate
 from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.operators.over.lines import ordered, stand_by_position
+from windrow.operators.over.partitions import ordered, stand_by_position
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 places = st.tuples(st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 40), st.integers(0, 1))

@@ -14,8 +14,8 @@ import pytest
 
 import windrow as wr
 from windrow.core.frames import RangeBetween
-from windrow.operators.over import folds, sliced
-from windrow.operators.over.lines import Bounds, Lines
+from windrow.operators.over import bucketed_frames, frame_kernels
+from windrow.operators.over.partitions import Bounds, Lines
 from windrow.testing.ledger import values_equal
 
 S = 1_000_000
@@ -149,9 +149,9 @@ def test_half_blocks_make_what_a_loop_makes(longest: int) -> None:
     low = chance.integers(0, 300, 200)
     high = np.minimum(low + chance.integers(0, longest + 1, 200), 300)
     bounds = Bounds(low, high, np.ones(200, dtype=bool))
-    [sums] = folds.halves((values,), lambda a, b: (a[0] + b[0],), (0.0,), bounds)
+    [sums] = frame_kernels.halves((values,), lambda a, b: (a[0] + b[0],), (0.0,), bounds)
     assert sums == pytest.approx([values[a:b].sum() for a, b in zip(low, high, strict=True)])
-    [most] = folds.halves((values,), lambda a, b: (np.maximum(a[0], b[0]),), (-1.0,), bounds)
+    [most] = frame_kernels.halves((values,), lambda a, b: (np.maximum(a[0], b[0]),), (-1.0,), bounds)
     assert most.tolist() == [max(values[a:b], default=-1.0) for a, b in zip(low, high, strict=True)]
 
 
@@ -160,7 +160,7 @@ def test_half_blocks_make_what_a_loop_makes(longest: int) -> None:
 def test_short_windows_are_made_row_by_row_and_are_the_same(
     longest: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folds, "_OFTEN", most)
+    monkeypatch.setattr(frame_kernels, "_OFTEN", most)
     chance = np.random.default_rng(longest)
     values, other = chance.integers(-5, 5, 300), np.arange(300)
     low = np.sort(chance.integers(0, 300, 200))
@@ -173,7 +173,7 @@ def test_short_windows_are_made_row_by_row_and_are_the_same(
         better = b[0] >= a[0]
         return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
 
-    found = folds.halves((values, other), last_of_largest, (-9, -1), bounds)
+    found = frame_kernels.halves((values, other), last_of_largest, (-9, -1), bounds)
     wanted = [
         max(((int(values[i]), i) for i in range(a, b)), default=(-9, -1))
         for a, b in zip(bounds.low, bounds.high, strict=True)
@@ -187,7 +187,7 @@ def test_short_windows_are_made_row_by_row_and_are_the_same(
 def test_windows_of_slices_hold_what_a_loop_finds(
     room: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sliced, "_ROOM", room)
+    monkeypatch.setattr(bucketed_frames, "_ROOM", room)
     chance = np.random.default_rng(left)
     size, reach, cut = 7, 100, 200
     before = chance.integers(0, size - 1, left), chance.integers(cut - 2 * reach, cut - reach, left)
@@ -196,7 +196,7 @@ def test_windows_of_slices_hold_what_a_loop_finds(
     lines = Lines(None, behind[0], size, behind[1], None)
     rows = np.arange(80)[lines.order]
     lefts = Lines(None, before[0], size, before[1], None) if left else None
-    middle = sliced.Middle(
+    middle = bucketed_frames.Middle(
         lefts,
         {"v": pa.array(own[lefts.order])} if lefts else {},
         {"v": pa.array(slices)},
@@ -204,7 +204,7 @@ def test_windows_of_slices_hold_what_a_loop_finds(
     )
     places = np.arange(0, 80, 3)
     frame = RangeBetween(-2 * reach, -5)
-    windows = sliced.Sliced(middle, lines, {"v": pa.array(rows)}, cut, frame, places)
+    windows = bucketed_frames.Sliced(middle, lines, {"v": pa.array(rows)}, cut, frame, places)
     wanted = []
     for place in places:
         key, time = lines.codes[place], lines.times[place]
@@ -217,19 +217,19 @@ def test_windows_of_slices_hold_what_a_loop_finds(
     assert windows.sizes.tolist() == list(map(len, wanted))
     assert windows.sums(values) == pytest.approx([sum(held) for held in wanted])
     columns = [(v,) for v in values]
-    [least] = windows.merged(columns, folds.Ufunc(np.minimum), (9_999,))
+    [least] = windows.merged(columns, frame_kernels.Ufunc(np.minimum), (9_999,))
     assert least.tolist() == [min(held, default=9_999) for held in wanted]
-    for merge in (folds.Ufunc(np.maximum), lambda a, b: (np.maximum(a[0], b[0]),)):
+    for merge in (frame_kernels.Ufunc(np.maximum), lambda a, b: (np.maximum(a[0], b[0]),)):
         [most] = windows.merged(columns, merge, (-1,))
         assert most.tolist() == [max(held, default=-1) for held in wanted]
 
 
 def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "LAID_OUT", 10)
+    monkeypatch.setattr(frame_kernels, "LAID_OUT", 10)
     low, high = np.array([0, 2, 5, 5, 0]), np.array([4, 9, 5, 6, 30])
     bounds = Bounds(low, high, np.ones(5, dtype=bool))
     found: dict[int, list[int]] = {i: [] for i in range(5)}
-    for first, last, rows, of in folds.laid_out(bounds):
+    for first, last, rows, of in frame_kernels.laid_out(bounds):
         assert last > first
         for row, window in zip(rows.tolist(), of.tolist(), strict=True):
             found[first + window].append(row)
@@ -238,8 +238,8 @@ def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.Monke
 
 def test_sums_of_the_same_numbers_are_made_once_and_those_of_others_are_their_own() -> None:
     low = np.array([0, 5, 90])
-    windows = folds.Ranges(Bounds(low, low + 10, np.ones(3, dtype=bool)))
-    once, ones = folds.Once(windows), np.ones(100, dtype=np.int64)
+    windows = frame_kernels.Ranges(Bounds(low, low + 10, np.ones(3, dtype=bool)))
+    once, ones = frame_kernels.Once(windows), np.ones(100, dtype=np.int64)
     found = [once.sums([values]) for values in (ones, np.r_[ones[1:], 7], ones.copy())]
     assert [sums.tolist() for sums in found] == [[10, 10, 10], [10, 10, 16], [10, 10, 10]]
     assert found[0] is found[2]

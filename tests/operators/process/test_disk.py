@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.errors import DiskFailed
-from windrow.stores.recent import RecentKV
+from windrow.stores.page_cache import RecentKV
 
 
 class Counts:

@@ -1,0 +1,193 @@
+"""A shard as of one commit, from outside: nothing is locked, claimed or written below the job's location.
+
+A live store is behind what is committed (RocksDB's own log is off): a mirror of it is opened, and the segments after its
+`applied` marker are laid over that. Where it is missing, damaged, or ahead of the commit that is asked for, the newest snapshot
+at or before that commit is restored into a scratch folder and brought up to it in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+from windrow.checkpoint.marker import begun, is_of, marker_of
+from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard import ShardSpec
+from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
+from windrow.core.logs import get_logger
+from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
+from windrow.stores.read_replica import mirror
+from windrow.stores.rocks import RocksKV
+from windrow.stores.snapshots import SnapshotStore
+
+logger = get_logger()
+
+#: How often a live store is looked at, where files go while we do.
+MIRRORS = 3
+STORE, SNAPSHOT, SEGMENTS, CHANGELOG = "store", "snapshot", "segments", "changelog"
+
+
+class ShardView:
+    """One shard as of `commit`. `way`: what it was built from; `base`: the commit which that held."""
+
+    def __init__(self, spec: ShardSpec, kv: Overlay, commit: int, way: str, base: int) -> None:
+        self.spec = spec
+        self.kv = kv
+        self.commit = commit
+        self.way = way
+        self.base = base
+
+    def close(self) -> None:
+        self.kv.base.close()
+
+
+def open_view(
+    spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str, *, live: bool = True
+) -> ShardView:
+    """The shard as of `commit`, by the first way that works. `live=False` leaves the local store alone.
+
+    `known` are the commits that the log keeps. Raises `StateLost` where no way leads to that commit.
+    """
+    if live:
+        view = _from_store(spec, commit, known, scratch)
+        if view is not None:
+            return view
+    damage: CorruptState | None = None
+    for base, manifest in _starts(spec, commit):
+        if not spec.files.lead(base, commit, known):
+            continue
+        try:
+            kv = MemoryKV(spec.cfs) if manifest is None else _restored(spec, manifest, base, scratch)
+        except CorruptState as error:
+            logger.warning("snapshot is damaged", commit=base, error=str(error))
+            damage = error
+            continue
+        return _brought(spec, kv, base, commit, known, SEGMENTS if manifest is None else SNAPSHOT)
+    if not spec.message_cfs:
+        told = from_changelog(spec, commit, known)
+        if told is not None:
+            return told
+    raise StateLost(
+        f"shard {spec.shard} of {spec.folders.location} cannot be read as of commit {commit}: neither its store, nor a "
+        f"snapshot with the segments after it, nor all segments are there{'' if damage is None else f' ({damage})'}"
+    )
+
+
+def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int]) -> set[int]:
+    """Those of `commits` that snapshots, segments and changelog lead to; the live store is not looked at."""
+    found = set()
+    starts = [base for base, _ in _starts(spec, max(commits, default=0))]
+    bases = [] if spec.message_cfs else spec.files.bases()
+    for base in {*starts, *bases}:
+        number = base
+        while True:
+            found.add(number)
+            number += 1
+            if not spec.files.has(known.get(number), metadata_only=base not in starts):
+                break
+    return found & set(commits)
+
+
+def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
+    """(commit, manifest) of what is there to begin with, newest first; at last the empty state."""
+    return [*(found for found in spec.files.snapshots() if found[0] <= commit), (0, None)]
+
+
+def _brought(
+    spec: ShardSpec, kv: KV, base: int, commit: int, known: Mapping[int, Commit], way: str
+) -> ShardView:
+    """`kv`, which holds commit `base`, with the segments after it laid over it."""
+    overlay = Overlay(kv)
+    try:
+        for number in range(base + 1, commit + 1):
+            for part in spec.files.read(known[number]):
+                overlay.batch.extend(part.only(spec.cfs))
+    except BaseException:
+        kv.close()
+        raise
+    return ShardView(spec, overlay, commit, way, base)
+
+
+def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str) -> ShardView | None:
+    """The local store, if it is this shard's and segments lead on from it."""
+    if not os.path.exists(os.path.join(spec.path, "CURRENT")):
+        return None
+    kv = _opened(spec, scratch)
+    if kv is None:
+        return None
+    try:
+        marker = marker_of(kv, spec.job, spec.shard)
+        if marker is not None:
+            base, ours = marker.commit, is_of(kv, marker, known)
+        else:  # of a job that began a moment ago the disk has nothing: its store is in memory, and its log off
+            base, ours = 0, not any(next(kv.scan(cf), None) for cf in spec.cfs)
+        part = begun(kv)
+        ours = ours and (part is None or part.commit <= commit)
+        if base > commit or not ours or not spec.files.lead(base, commit, known):
+            kv.close()
+            return None
+    except CorruptState:
+        kv.close()
+        return None
+    return _brought(spec, kv, base, commit, known, STORE)
+
+
+def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
+    """A mirror of the local store; its owner may be replacing files just now, so it is tried again."""
+    for _ in range(MIRRORS):
+        own = os.path.join(scratch, f"mirror-{spec.shard}-{secrets.token_hex(4)}")
+        try:
+            mirror(spec.path, own)
+            return RocksKV(own, spec.cfs, read_only=True)
+        except NewerFormat:
+            raise
+        except StateError as error:
+            logger.debug("the live store cannot be read", path=spec.path, error=str(error))
+    return None
+
+
+def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksKV:
+    path = os.path.join(scratch, f"snapshot-{spec.shard}-{secrets.token_hex(4)}")
+    SnapshotStore(spec.folders.snapshots).restore(manifest, path)
+    kv = RocksKV(path, spec.cfs, read_only=True)
+    marker = marker_of(kv, spec.job, spec.shard)
+    if marker is None or marker.commit != base:
+        kv.close()
+        raise CorruptState(f"the snapshot {manifest} is not of commit {base} of {spec.job}")
+    return kv
+
+
+def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
+    """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
+    for base in [b for b in (*spec.files.bases(), 0) if b <= commit]:
+        if spec.files.lead(base, commit, known, metadata_only=True):
+            kv = MemoryKV(spec.cfs)
+            for part in spec.files.read_base(base) if base else ():
+                kv.write(part.only(spec.cfs))
+            return _changed(spec, kv, base, commit, known)
+    if 0 < spec.transport.copied(spec.job, spec.shard) <= commit:
+        kv = MemoryKV(spec.cfs)
+        # Who runs the job may have copied more meanwhile: then this is of no use.
+        base = spec.transport.restore(spec.job, spec.shard, kv.write)
+        if base <= commit and spec.files.lead(base, commit, known, metadata_only=True):
+            return _changed(spec, kv, base, commit, known)
+    return None
+
+
+def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
+    """Window metadata of commit `base`, with what commits changed since."""
+    for number in range(base + 1, commit + 1):
+        for part in spec.files.read(known[number], metadata_only=True):
+            kv.write(part.only(spec.cfs))
+    return ShardView(spec, Overlay(kv), commit, CHANGELOG, base)
+
+
+def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
+    """What a commit changed in a shard's window metadata; None where its file was swept."""
+    if not spec.files.has(record, metadata_only=True):
+        return None
+    whole = Batch()
+    for part in spec.files.read(record, metadata_only=True):
+        whole.extend(part)
+    return whole

@@ -1,0 +1,122 @@
+"""Records that a delivery policy would skip, and that nobody has to read for it: how far a reader may go past them.
+
+Offsets have gaps: transactions end in records that nobody sees, compaction takes some. And what no operator counts takes no
+place among the newest. So which records are the newest is seen by reading a partition's end, as much of it as holds so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from windrow.connectors.kafka.source_metadata import Cluster
+from windrow.connectors.kafka.stream import KafkaStream
+from windrow.core.deliver import Policy
+from windrow.core.errors import WindrowError
+from windrow.core.inputs import Input
+from windrow.operators.delivery_stage import counted
+from windrow.operators.operator import Definition
+from windrow.operators.steps.columns import OFFSET
+
+#: (topic, partition).
+At = tuple[str, int]
+#: So many offsets more than records are looked at first: a transaction's end takes one.
+MARKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What of a backlog is skipped in any case.
+
+    newest: all but so many records at the end of each partition; within_us: what is so much older than `now`, by the timestamps
+    of records. One of them is given.
+    """
+
+    newest: int | None = None
+    within_us: int | None = None
+
+    def begins(
+        self,
+        backlog: Mapping[At, tuple[int, int]],
+        now_us: int,
+        cluster: Cluster,
+        offsets: Callable[[At, int, int], list[int]],
+    ) -> dict[At, tuple[int, int]]:
+        """What of a backlog, `[from, to)` by partition, lies before the first record that has to be read, if anything does.
+
+        offsets: those of the records of a partition in `[from, to)` that are counted.
+        """
+        if self.newest is not None:
+            firsts = {at: self._newest_of(at, *span, offsets) for at, span in backlog.items()}
+        else:
+            assert self.within_us is not None
+            oldest_ms = -(-(now_us - self.within_us) // 1_000)
+            found = cluster.at_times(dict.fromkeys(backlog, max(oldest_ms, 0)))
+            # Where all that is there is older, nobody knows of what is being written.
+            firsts = {
+                at: end if (o := found[at]) is None else min(o, end) for at, (_, end) in backlog.items()
+            }
+        return {at: (begin, firsts[at]) for at, (begin, _) in backlog.items() if firsts[at] > begin}
+
+    def _newest_of(self, at: At, begin: int, end: int, offsets: Callable[[At, int, int], list[int]]) -> int:
+        """The offset from which on a partition has the newest records of `[begin, end)`."""
+        assert self.newest is not None
+        back = self.newest + MARKERS
+        while end - back > begin:
+            found = offsets(at, end - back, end)
+            if len(found) >= self.newest:
+                return found[-self.newest]
+            back *= 4
+        return begin
+
+
+def unread_of(definition: Definition, given: Input, stream: KafkaStream) -> Unread | None:
+    """What of an input nobody has to read; None where each record has to be looked at.
+
+    Every operator that takes the input must skip by where records stand, or by their timestamps: not by their keys, nor by what
+    is in them, as guarantees and filters do, and none may keep what it skips.
+    """
+    found = [_of(part, one, stream) for part, one in _takers(definition, given)]
+    places = [one.newest for one in found if one is not None and one.newest is not None]
+    ages = [one.within_us for one in found if one is not None and one.within_us is not None]
+    if found and len(places) == len(found):
+        return Unread(newest=max(places))
+    if found and len(ages) == len(found):
+        return Unread(within_us=max(ages))
+    return None
+
+
+def counted_offsets(definition: Definition, given: Input, rows: pa.Table, now_us: int) -> list[int]:
+    """Of rows of one partition those that every operator counts that takes the input; none where one cannot be asked."""
+    found: set[int] | None = None
+    for part, one in _takers(definition, given):
+        try:
+            offsets = set(counted(part, one, rows, now_us).table.column(OFFSET).to_pylist())
+        except (WindrowError, pa.ArrowException):
+            return []
+        found = offsets if found is None else found & offsets
+    return sorted(found or ())
+
+
+def _takers(definition: Definition, given: Input) -> list[tuple[Definition, Input]]:
+    """The operators that take an input, and what each calls it."""
+    if definition.by_input:
+        return [(part, one) for part in definition.parts for one in part.inputs if one.name == given.name]
+    return [(one.parts[0], one.parts[0].inputs[0]) for one in definition.apart]  # the one input
+
+
+def _of(definition: Definition, given: Input, stream: KafkaStream) -> Unread | None:
+    policy: Policy | None = given.deliver
+    if policy is None or policy.guaranteed is not None:
+        return None
+    if policy.record is not None or policy.mark is not None:
+        return None
+    if policy.within_us is not None:
+        stamped = dict(stream.columns).get(given.event_time) == "timestamp" and not given.time_made
+        return Unread(within_us=policy.within_us) if stamped else None
+    keys = definition.keys(given) if policy.per == "key" else ()
+    if not policy.counts or keys or given.where is not None:
+        return None
+    return Unread(newest=policy.newest or 1)

@@ -1,0 +1,165 @@
+"""Which windows still take the rows of a slice, and the rows that none takes: they are dead letters."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.steps.assigners import WindowAssigner
+from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO_LATE, DeadLetters
+from windrow.operators.steps.groups import Groups
+from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.step import passed
+
+
+@dataclass(frozen=True)
+class Filed:
+    """Rows that some window takes: window i of `starts` and `ends` takes row `row_of[i]`.
+
+    closed: for each row the end up to which it came too late for the windows that cover it; None where none did, or where
+    nobody asks. marks: what the rows say of how far their partitions have come; those that cover no window say it too.
+    """
+
+    rows: Slice
+    row_of: IntArray
+    starts: IntArray
+    ends: IntArray
+    closed: IntArray | None
+    marks: dict[tuple[str, int], int]
+
+
+def file_rows(
+    definition: AggregateDefinition,
+    assigner: WindowAssigner,
+    rows: Slice,
+    watermark_us: int | IntArray,
+    size_floor: IntArray | None,
+    dead: DeadLetters,
+) -> Filed:
+    """Assign rows to windows. `size_floor`, one per row: windows that end at or below it are out of retention."""
+    row_of, starts, ends = assigner.assign(rows.times)
+    floor = _passed(watermark_us, definition.allowed_lateness_us)
+    open_ = ends > (floor if isinstance(floor, int) else floor[row_of])
+    if size_floor is not None:
+        open_ &= ends > size_floor[row_of]
+    closed: IntArray | None = None
+    if open_.all():
+        marks = dict(event_time_marks(rows))
+    else:
+        if definition.full_state:
+            closed = np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
+            np.maximum.at(closed, row_of[~open_], ends[~open_])
+        taken = np.bincount(row_of[open_], minlength=len(rows)) > 0
+        covered = np.bincount(row_of, minlength=len(rows)) > 0
+        lost = covered & ~taken
+        if lost.any():
+            _bury_late(definition, rows, np.flatnonzero(lost), row_of, ends, watermark_us, size_floor, dead)
+        # What is a dead letter says nothing about how far its partition has come.
+        marks = dict(event_time_marks(rows.take(np.flatnonzero(~lost))))
+        row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
+    kept = np.bincount(row_of, minlength=len(rows)) > 0
+    if len(row_of) and not kept.all():
+        chosen = np.flatnonzero(kept)
+        rows = rows.take(chosen)
+        row_of = (np.cumsum(kept) - 1)[row_of]
+        closed = None if closed is None else closed[chosen]
+    return Filed(rows, row_of, starts, ends, closed, marks)
+
+
+def _bury_late(
+    definition: AggregateDefinition,
+    rows: Slice,
+    lost: IntArray,
+    row_of: IntArray,
+    ends: IntArray,
+    watermark_us: int | IntArray,
+    size_floor: IntArray | None,
+    dead: DeadLetters,
+) -> None:
+    retention_us = definition.retention.time_us
+    newest = np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
+    np.maximum.at(newest, row_of, ends)
+    gone = np.zeros(len(rows), dtype=bool)
+    if retention_us is not None:
+        gone = newest <= _passed(watermark_us, retention_us)
+    if size_floor is not None:
+        gone |= newest <= size_floor
+    times = pa.array(rows.times)
+    dead.add_rows(
+        OUT_OF_RETENTION,
+        "every window of its event time is out of retention",
+        rows.table,
+        lost[gone[lost]],
+        times,
+    )
+    dead.add_rows(
+        TOO_LATE,
+        "every window of its event time is past its allowed lateness",
+        rows.table,
+        lost[~gone[lost]],
+        times,
+    )
+
+
+def bury_failed(
+    rows: Slice, row_of: IntArray, groups: Groups, deltas: pa.Table, broken: list[Broken], dead: DeadLetters
+) -> pa.Table:
+    """Messages of a (key, window) on which the user's code raised go to the dead letters; its state stays."""
+    bad = np.zeros(groups.size, dtype=bool)
+    for b in broken:
+        if bad[b.group]:
+            continue
+        bad[b.group] = True
+        text = "".join(traceback.format_exception(b.error)[-6:])
+        members = np.unique(row_of[groups.codes == b.group])
+        dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", rows.table, members, pa.array(rows.times))
+    return deltas.filter(pa.array(~bad))
+
+
+def without_failed(filed: Filed, groups: Groups, broken: list[Broken], dead: DeadLetters) -> Filed:
+    """Messages that are kept are in all windows that take them: one on which the user's code raised in one is in none."""
+    stays = np.ones(len(filed.rows), dtype=bool)
+    for b in broken:
+        members = np.unique(filed.row_of[groups.codes == b.group])
+        members = members[stays[members]]
+        text = "".join(traceback.format_exception(b.error)[-6:])
+        table, times = filed.rows.table, pa.array(filed.rows.times)
+        dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", table, members, times)
+        stays[members] = False
+    line = stays[filed.row_of]
+    return replace(
+        filed,
+        rows=filed.rows.take(np.flatnonzero(stays)),
+        row_of=(np.cumsum(stays) - 1)[filed.row_of[line]],
+        starts=filed.starts[line],
+        ends=filed.ends[line],
+        closed=None if filed.closed is None else filed.closed[stays],
+    )
+
+
+def bury_broken(
+    rows: pa.Table, broken: list[Broken], definition: AggregateDefinition, dead: DeadLetters
+) -> None:
+    for b in broken:
+        row = rows.slice(b.group, 1)
+        payload = {
+            "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
+            "key": {k: row.column(k)[0].as_py() for k in definition.by},
+        }
+        dead.add(AGGREGATE_FAILED, f"{b.alias}: {b.error!r}", payload)
+
+
+def _passed(watermark_us: int | IntArray, by_us: int) -> Any:
+    if isinstance(watermark_us, int):
+        return passed(watermark_us, by_us)
+    distinct, inverse = np.unique(watermark_us, return_inverse=True)
+    return np.array([passed(w, by_us) for w in distinct.tolist()], dtype=np.int64)[inverse]

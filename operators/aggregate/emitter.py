@@ -1,0 +1,219 @@
+"""From state rows that fire to panes, and what the rows are afterwards. Semantics "Emission", "Retractions".
+
+Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__index`, `__is_last`, `__kind`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emitted_values import Values, choose, marks, note, of_gone, told_by
+from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregations.base import SumOverflow
+from windrow.operators.aggregations.calculation import Broken, Calculation, any_differ
+from windrow.operators.steps.columns import (
+    ACCUMULATOR,
+    EMIT_STEP,
+    EMITTED,
+    END,
+    INDEX,
+    INSERT,
+    IS_LAST,
+    KIND,
+    MESSAGES,
+    ON_TIME,
+    PANES,
+    PENDING,
+    REPLACED,
+    RETRACT,
+    SINCE,
+    START,
+    TIMING,
+    TOLD,
+)
+from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
+from windrow.operators.steps.groups import combine
+
+
+@dataclass(frozen=True)
+class Fired:
+    """panes: what was emitted, or None. rows: the state rows after, in the order they came."""
+
+    panes: pa.Table | None
+    rows: pa.Table
+
+
+def fire(
+    definition: AggregateDefinition,
+    calculation: Calculation,
+    rows: pa.Table,
+    values_of: Values,
+    *,
+    timing: str,
+    is_last: BoolArray,
+    closing: bool,
+    step: int,
+    dead: DeadLetters,
+    told_of: Values | None = None,
+    always: bool = False,
+) -> Fired:
+    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
+
+    `always`: what is told is told again where nothing changed.
+    `told_of`: what the last panes said, from kept messages.
+    """
+    size = len(rows)
+    if size == 0:
+        return Fired(None, rows)
+    emit = definition.emit
+    values, broken = values_of(rows)
+    aliases = list(definition.agg)
+    columns = [combine(values[a]) for a in aliases]
+    speaks = np.ones(size, dtype=bool)
+    for b in broken:
+        if speaks[b.group]:
+            bury(definition, rows, b, dead)
+        speaks[b.group] = False
+
+    empty, asked = _empty(definition, rows), closing and emit.closing_pane
+    told: dict[str, pa.Array] = {}
+    known = np.zeros(size, dtype=bool)
+    if definition.remembers:
+        told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
+        changed = any_differ([told[a] for a in aliases], columns, size) | ~known | empty
+        if emit.only_if_changed and not asked:
+            speaks &= changed
+        if emit.mode == "retracting" and timing != ON_TIME and not asked and not always:
+            speaks &= changed
+    elif emit.only_if_changed and not asked:
+        speaks &= combine(rows.column(PENDING)).to_numpy() > 0
+
+    goes = speaks & known & empty
+    speaks &= ~empty
+    back = _Back(told, goes | (speaks & known & definition.takes_back_panes), goes)
+    panes = _panes(definition, rows, columns, speaks, back, timing, is_last)
+    for alias, column in zip(aliases, columns, strict=True):
+        told[alias] = choose(speaks, column, told[alias]) if alias in told else column
+    return Fired(panes, _after(definition, rows, told, known & ~goes, speaks, step))
+
+
+class _Back(NamedTuple):
+    """What is taken back. told: what stood; retracts: of which rows; goes: those of which nothing comes in its place."""
+
+    told: Mapping[str, pa.Array]
+    retracts: BoolArray
+    goes: BoolArray
+
+
+def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
+    """True where all messages were taken back: such a window is as one that has had none."""
+    if not definition.takes_back:
+        return np.zeros(len(rows), dtype=bool)
+    return np.asarray(combine(rows.column(MESSAGES)).to_numpy() <= 0, dtype=bool)
+
+
+def bury(
+    definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters, arrived: int = 0
+) -> None:
+    """The letter of a pane that cannot be. arrived: which message of a run would have told it."""
+    row = rows.slice(broken.group, 1)
+    payload = {
+        "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
+        "key": {b: row.column(b)[0].as_py() for b in definition.by},
+    }
+    if isinstance(broken.error, SumOverflow):
+        detail = f"{broken.error}: use integer_overflow='decimal' for sums beyond int64"
+        dead.add(INTEGER_OVERFLOW, detail, payload, arrived=arrived)
+        return
+    text = "".join(traceback.format_exception(broken.error)[-6:])
+    dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload, arrived=arrived)
+
+
+def _panes(
+    definition: AggregateDefinition,
+    rows: pa.Table,
+    columns: list[pa.Array],
+    speaks: BoolArray,
+    taken_back: _Back,
+    timing: str,
+    is_last: BoolArray,
+) -> pa.Table | None:
+    order = in_window_order(rows, definition.by)
+    says, goes = np.flatnonzero(speaks[order]), np.flatnonzero(taken_back.retracts[order])
+    if not len(says) and not len(goes):
+        return None
+    index = combine(rows.column(PANES)).to_numpy()
+    fixed = [START, END, *definition.by]
+    at = order[says]
+    inserts = rows.select(fixed)
+    for alias, column in zip(definition.agg, columns, strict=True):
+        inserts = inserts.append_column(alias, column)
+    inserts = taken(inserts, at)
+    inserts = label(inserts, timing, index[at], is_last[at], INSERT)
+    if not len(goes):
+        return inserts
+    back = order[goes]
+    retractions = rows.select(fixed).take(pa.array(back))
+    for alias in definition.agg:
+        retractions = retractions.append_column(alias, taken_back.told[alias].take(pa.array(back)))
+    kinds = back_kinds(definition, taken_back.goes[back])
+    retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
+    # A retraction stands directly before the pane that replaces it.
+    both = pa.concat_tables([inserts, retractions])
+    positions = np.concatenate([2 * says + 1, 2 * goes])
+    return both.take(pa.array(np.argsort(positions, kind="stable")))
+
+
+def back_kinds(definition: AggregateDefinition, alone: BoolArray) -> pa.Array:
+    """What retractions are. alone: those in whose place nothing comes, which everybody is told."""
+    if definition.emit.mode == "retracting":
+        alone = np.ones(len(alone), dtype=bool)
+    return pc.if_else(pa.array(alone), RETRACT, REPLACED)
+
+
+def label(
+    panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str | pa.Array
+) -> pa.Table:
+    n = len(panes)
+    panes = panes.append_column(TIMING, pa.repeat(timing, n))
+    panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
+    panes = panes.append_column(IS_LAST, pa.array(is_last))
+    kinds = pa.repeat(kind, n) if isinstance(kind, str) else kind
+    return panes.append_column(KIND, kinds)
+
+
+def _after(
+    definition: AggregateDefinition,
+    rows: pa.Table,
+    told: Mapping[str, pa.Array],
+    known: BoolArray,
+    speaks: BoolArray,
+    step: int,
+) -> pa.Table:
+    """The rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
+    emit, size = definition.emit, len(rows)
+    before = combine(rows.column(PANES)).to_numpy()
+    pending = pa.array(np.zeros(size, dtype=np.int64))
+    now = pa.array(np.full(size, step, dtype=np.int64))
+    # What was discarded counts as told. Else the step is that of the last pane, whose messages are the ones up to it.
+    steps = now if emit.mode == "discarding" else choose(speaks, now, combine(rows.column(EMIT_STEP)))
+    replaced = {PENDING: pending, PANES: pa.array(before + speaks), EMIT_STEP: steps}
+    gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
+    names = [n for n in rows.column_names if not n.startswith(gone) and n not in (TOLD, SINCE)]
+    table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
+    lost = (before > 0) & ~speaks & ~known
+    if definition.remembers:
+        silent = pa.array(np.arange(size), mask=speaks)
+        gone_said = {a: column.take(silent) for a, column in of_gone(rows, told).items()}
+        return note(table, {**told, **gone_said}, marks(speaks | known, lost))
+    # Nothing pending, and yet the accumulators do not say what was told.
+    return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

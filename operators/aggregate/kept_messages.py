@@ -1,0 +1,431 @@
+"""The messages behind a full-state aggregate: filed once each, read again when a window fires.
+
+Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); sessions `<key>_<timestamp>_<position>`; tuple windows
+`<key>_<number>`, tuple sessions `<key>_<number>_<position>`. Value: version byte,
+msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
+tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
+take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from windrow.core.arrays import IntArray
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.keys import encode_equal
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import as_type, concat, widened
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregations.calculation import Broken, Calculation, of_whole
+from windrow.operators.steps.assigners import WindowAssigner
+from windrow.operators.steps.columns import (
+    EMIT_STEP,
+    END,
+    NUMBER,
+    OFFSET,
+    ORDINAL,
+    PARTITION,
+    SOURCE,
+    START,
+)
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, encoded_positions, event_times, user_columns
+from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.message_store import HOUR_US, Bound, Layout, MessageStore
+from windrow.stores.window_state import pack_column, unpack_column
+
+FORMAT = 1
+STEP, CLOSED = "__step", "__closed"
+#: Auxiliary key: of aggregations that came to numbered messages since when, and in which step.
+_COME = b"\x00come"
+#: So many numbers of messages are freed together.
+NUMBERS = 10_000
+#: So many messages are objects at a time while they are read.
+PIECE = 1 << 11
+
+
+class History:
+    """Files and reads the messages of one definition."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        self.definition = definition
+        self.tuples = definition.tuple_window
+        #: True where messages lie by their numbers among all messages, as others do by their times.
+        self.by_number = definition.session and definition.numbered
+        self.cf = f"{definition.name}.messages"
+        self.index_cf = f"{definition.name}.message_index"
+        self.aux_cf = f"{definition.name}.aux"
+        keyed = bool(definition.by)
+        layout = Layout.TIME_OFFSET
+        if self.tuples:
+            layout = Layout.FIELDS_OFFSET if keyed else Layout.OFFSET
+        elif definition.session and keyed:
+            layout = Layout.FIELDS_TIME_OFFSET
+        bucket = NUMBERS if self.by_number else HOUR_US
+        self.store = MessageStore(layout, self.cf, self.index_cf, bucket)
+        self.cfs: tuple[str, ...] = self.store.cfs
+        #: The columns by which messages lie, where they do.
+        self.fields = definition.by
+
+    def add(
+        self,
+        kv: KV,
+        rows: Slice,
+        step: int | IntArray,
+        calculation: Calculation,
+        numbers: IntArray | None = None,
+        closed: IntArray | None = None,
+    ) -> None:
+        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it.
+
+        `step`, where each row has its own: the rows have positions.
+        """
+        batch = Batch()
+        table = kept_columns(rows.table, calculation)
+        packed = table.schema.remove_metadata().serialize().to_pybytes()
+        schema_id = xxhash.xxh3_64_digest(packed)
+        # With every step: a store that took no part in a replay must find it in a segment.
+        batch.put(self.aux_cf, b"h" + schema_id, packed)
+        n = len(rows)
+        steps = [step] * n if isinstance(step, int) else step.tolist()
+        columns = [pack_column(c) for c in table.columns]
+        head = bytes((FORMAT,))
+        pack = msgpack.Packer(autoreset=True).pack
+        positions = [list(p) for p in self._own_positions(rows, step)] if numbers is not None else None
+        if positions is not None:
+            values = [
+                head + pack((schema_id, s, p, *v))
+                for s, p, v in zip(
+                    steps, zip(*positions, strict=True), zip(*columns, strict=True), strict=True
+                )
+            ]
+        elif closed is not None:
+            missed = [None if c == START_OF_TIME_US else c for c in closed.tolist()]
+            values = [
+                head + pack((schema_id, s, c, *v))
+                for s, c, v in zip(steps, missed, zip(*columns, strict=True), strict=True)
+            ]
+        else:
+            values = [
+                head + pack((schema_id, s, None, *v))
+                for s, v in zip(steps, zip(*columns, strict=True), strict=True)
+            ]
+        self.store.put_rows(batch, *self.places(rows, step, numbers), values)
+        kv.write(batch)
+
+    def places(
+        self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None
+    ) -> tuple[IntArray | None, tuple[Any, Any, Any, Any], list[bytes] | None]:
+        """(times, positions, encoded fields) of rows: where in the store they lie."""
+        fields = [rows.table.column(name) for name in self.fields]
+        keys = encode_equal(fields) if self.store.layout.has_fields else None
+        if numbers is None:
+            return moments(rows), self._positions(rows, step), keys
+        n = len(rows)
+        zeros = np.zeros(n, dtype=np.int64)
+        return None, (pa.array([""] * n), zeros, numbers, zeros), keys
+
+    def _positions(self, rows: Slice, step: int | IntArray) -> tuple[object, object, object, object]:
+        n = len(rows)
+        if rows.has_positions:
+            t = rows.table
+            ordinal = (
+                t.column(ORDINAL).to_numpy() if ORDINAL in t.column_names else np.zeros(n, dtype=np.int64)
+            )
+            return t.column(SOURCE), t.column(PARTITION).to_numpy(), t.column(OFFSET).to_numpy(), ordinal
+        # Rows without positions are numbered by step: each is a message of its own.
+        return (
+            pa.array([""] * n),
+            np.zeros(n, dtype=np.int64),
+            (step << 32) + np.arange(n, dtype=np.int64),
+            np.zeros(n, dtype=np.int64),
+        )
+
+    def _own_positions(self, rows: Slice, step: int | IntArray) -> tuple[list[object], ...]:
+        source, partition, offset, ordinal = self._positions(rows, step)
+        return (
+            source.to_pylist(),  # type: ignore[attr-defined]
+            np.asarray(partition).tolist(),
+            np.asarray(offset).tolist(),
+            np.asarray(ordinal).tolist(),
+        )
+
+    def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
+        """Forget messages whose event time is before `before_us`: no retained window covers them. exactly: none may stay."""
+        batch = Batch()
+        self.store.expire(kv, batch, before_us)
+        kv.write(batch)
+
+    def decode(
+        self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation
+    ) -> Slice | None:
+        """Stored messages as rows again, with position columns and `__step`."""
+        return self.read(kv, zip(keys, values, strict=True), calculation)
+
+    def read(self, kv: KV, pairs: Iterable[Pair], calculation: Calculation) -> Slice | None:
+        """As `decode`, of messages that come one by one: few of them are objects at a time."""
+        schemas, tables = dict[bytes, pa.Schema](), dict[bytes, list[pa.Table]]()
+        places: dict[bytes, list[IntArray]] = {}
+        moments, n = list[IntArray](), 0
+        pairs = iter(pairs)
+        while some := list(itertools.islice(pairs, PIECE)):
+            keys = [key for key, _ in some]
+            bodies = _bodies([value for _, value in some])
+            groups: dict[bytes, list[int]] = {}
+            for i, body in enumerate(bodies):
+                groups.setdefault(body[0], []).append(i)
+            for schema_id, at in groups.items():
+                schema = schemas[schema_id] = schemas.get(schema_id) or self._schema(kv, schema_id)
+                table = self._table(schema, [bodies[i] for i in at], [keys[i] for i in at])
+                tables.setdefault(schema_id, []).append(table)
+                places.setdefault(schema_id, []).append(np.array(at, dtype=np.int64) + n)
+            if not self.tuples:
+                moments.append(self.store.times(keys))
+            n += len(some)
+        if not n:
+            return None
+        table = concat([pa.concat_tables(pieces).combine_chunks() for pieces in tables.values()])
+        if len(tables) > 1:
+            order = np.concatenate([at for pieces in places.values() for at in pieces])
+            table = table.take(pa.array(np.argsort(order, kind="stable")))
+        table = in_present_types(table, calculation.schema)
+        if self.by_number:
+            table = table.append_column(NUMBER, pa.array(np.concatenate(moments)))
+        if self.tuples or self.by_number:
+            times = event_times(
+                table.column(self.definition.event_time),
+                self.definition.event_time,
+                self.definition.time_zone,
+                self.definition.event_time_unit,
+            )
+            return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+        return Slice(table, np.concatenate(moments))
+
+    def _schema(self, kv: KV, schema_id: bytes) -> pa.Schema:
+        packed = kv.get(self.aux_cf, b"h" + schema_id)
+        if packed is None:
+            raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
+        return pa.ipc.read_schema(pa.py_buffer(packed))
+
+    def _table(self, schema: pa.Schema, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
+        """Messages that were filed under one schema."""
+        columns = list(zip(*bodies, strict=True))
+        arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
+        positions = zip(*columns[2], strict=True) if self.tuples else self.store.positions(keys)
+        kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
+        arrays += [pa.array(column, kind) for column, kind in zip(positions, kinds, strict=True)]
+        names = [*schema.names, SOURCE, PARTITION, OFFSET, ORDINAL]
+        if not self.tuples:
+            missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
+            arrays.append(pa.array(missed, pa.int64()))
+            names.append(CLOSED)
+        arrays.append(pa.array(columns[1], pa.int64()))
+        return pa.table(arrays, names=[*names, STEP])
+
+    def between(
+        self,
+        kv: KV,
+        start: Bound,
+        end: Bound,
+        calculation: Calculation,
+        *,
+        key: bytes | None = None,
+        key_prefix: bytes | None = None,
+    ) -> Slice | None:
+        """Messages from `start` to `end`, both inclusive, by their keys, as `MessageStore.scan_between` gives them."""
+        keys, values = self.store.scan_between(kv, start, end, key, key_prefix=key_prefix)
+        return self.decode(kv, keys, values, calculation)
+
+    def values(
+        self,
+        kv: KV,
+        state: pa.Table,
+        calculation: Calculation,
+        assigner: WindowAssigner,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
+        rows = self._of_windows(kv, state, calculation)
+        if rows is None:
+            row_of = windows = np.zeros(0, dtype=np.int64)
+        else:
+            row_of, windows, window_ends = assigner.assign(rows.times)
+            took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
+            row_of, windows = row_of[took], windows[took]
+        return self.evaluate(kv, state, rows, row_of, windows, calculation, told=told)
+
+    def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
+        """The messages of the times of windows; others may be among them."""
+        low = int(combine(state.column(START)).to_numpy().min())
+        high = int(combine(state.column(END)).to_numpy().max())
+        return self.decode(kv, *self.store.scan(kv, low, high), calculation)
+
+    def evaluate(
+        self,
+        kv: KV,
+        state: pa.Table,
+        rows: Slice | None,
+        row_of: IntArray,
+        windows: IntArray,
+        calculation: Calculation,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
+        if rows is None or len(row_of) == 0:
+            return self.evaluate_members(kv, state, None, row_of, row_of, calculation, told=told)
+        by, size, starts = self.definition.by, len(state), state.column(START)
+        index = pa.array(row_of)
+        windows_of = pa.concat_arrays([combine(starts), pa.array(windows)])
+        keys = [
+            pa.concat_arrays(
+                [
+                    as_type(combine(state.column(b)), calculation.schema.field(b).type),
+                    as_type(combine(rows.table.column(b)).take(index), calculation.schema.field(b).type),
+                ]
+            )
+            for b in by
+        ]
+        codes = Groups([windows_of, *keys], size + len(row_of)).codes
+        # State rows come first and are distinct, so they are groups 0 .. size - 1.
+        return self.evaluate_members(kv, state, rows, row_of, codes[size:], calculation, told=told)
+
+    def evaluate_members(
+        self,
+        kv: KV,
+        state: pa.Table,
+        rows: Slice | None,
+        row_of: IntArray,
+        member: IntArray,
+        calculation: Calculation,
+        *,
+        told: bool = False,
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Values of `state` rows from messages, message `row_of[i]` being of the row `member[i]`, or of none that is there."""
+        size, starts = len(state), state.column(START)
+        if rows is None or len(row_of) == 0:
+            values, broken = calculation.finish({}, size)
+            empty = Slice(calculation.schema.empty_table(), np.zeros(0, dtype=np.int64))
+            extra, more = calculation.table_functions(
+                empty, Groups.of_codes(np.zeros(0, dtype=np.int64), size)
+            )
+            none = np.zeros(0, dtype=np.int64)
+            return self._masked(kv, calculation, {**values, **extra}, broken + more, starts, (none, none))
+        wanted = member < size
+        if told or self.definition.emit.mode == "discarding":
+            last = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.where(wanted, member, 0)]
+            step = combine(rows.table.column(STEP)).to_numpy()[row_of]
+            wanted &= step <= last if told else step > last
+        row_of, member = row_of[wanted], member[wanted]
+        # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
+        order = encoded_positions(rows.table)
+        arrival = pa.table({"step": combine(rows.table.column(STEP)), "order": order})
+        keys = [("step", "ascending"), ("order", "ascending")]
+        sequence = pc.sort_indices(arrival.take(pa.array(row_of)), sort_keys=keys)
+        del order, arrival
+        sequence = np.asarray(sequence.to_numpy(), dtype=np.int64)
+        row_of, member = row_of[sequence], member[sequence]
+        # Messages that came by their times, as most do, are in this order already.
+        chosen = rows if np.array_equal(row_of, np.arange(len(rows))) else rows.take(row_of)
+        groups = Groups.of_codes(member, size)
+        merged, broken = calculation.merge(calculation.lift(chosen, kept=True), groups)
+        values, more = calculation.finish(merged, size)
+        extra, failures = calculation.table_functions(chosen, groups)
+        broken += more + failures
+        came = (member, combine(chosen.table.column(STEP)).to_numpy())
+        return self._masked(kv, calculation, {**values, **extra}, broken, starts, came)
+
+    def _masked(
+        self,
+        kv: KV,
+        calculation: Calculation,
+        values: Mapping[str, pa.Array],
+        broken: list[Broken],
+        starts: pa.ChunkedArray,
+        came: tuple[IntArray, IntArray],
+    ) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Null where an aggregation came to the state later than messages of the window. came: in which step each message of
+        which row did.
+        """
+        if not self.definition.numbered:
+            return calculation.masked(values, broken, starts)
+        first = np.full(len(starts), END_OF_TIME_US, dtype=np.int64)
+        np.minimum.at(first, *came)
+        come = self._come_in(kv) if self.definition.since_us else {}
+        return of_whole(values, broken, {alias: first >= step for alias, step in come.items()})
+
+    # -- what comes to numbered messages, which do not say by their times which of them came before ---------------------
+
+    def note_come(self, kv: KV, step: int) -> None:
+        """Aggregations that come to the state see messages from this step on."""
+        known = self._come_in(kv)
+        if END_OF_TIME_US in known.values():
+            batch, since = Batch(), dict(self.definition.since_us)
+            noted = {alias: [since[alias], min(at, step)] for alias, at in known.items()}
+            batch.put(self.aux_cf, _COME, msgpack.packb(noted))
+            kv.write(batch)
+
+    def _come_in(self, kv: KV) -> dict[str, int]:
+        """The step in which each has come; the end of time where that is still to be."""
+        value = kv.get(self.aux_cf, _COME)
+        noted = {} if value is None else msgpack.unpackb(value)
+        since = self.definition.since_us
+        return {
+            alias: noted[alias][1] if alias in noted and noted[alias][0] == us else END_OF_TIME_US
+            for alias, us in since
+        }
+
+
+def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
+    """Unpack values together, as one array: their version bytes are numbers of msgpack."""
+    newest = max(value[0] for value in values)
+    if newest > FORMAT:
+        raise NewerFormat(f"message of format {newest}, this windrow reads up to {FORMAT}: upgrade windrow")
+    head = b"\xdd" + (2 * len(values)).to_bytes(4, "big")
+    bodies: Sequence[Any] = msgpack.unpackb(head + b"".join(values), use_list=False)[1::2]
+    return bodies
+
+
+def moments(rows: Slice) -> IntArray:
+    """Where messages lie among sessions: their times, or their numbers."""
+    numbered = NUMBER in rows.table.column_names
+    found: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
+    return found
+
+
+def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:
+    """The columns of messages that are kept."""
+    names = calculation.input_columns()
+    names = user_columns(table) if names is None else names
+    return _typed(table.select([n for n in table.column_names if n in names]), calculation.schema)
+
+
+def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Messages in the types that their columns have by now, which may have widened since they were filed. A column that nothing
+    needed in between may have another type instead: its former values are null, as what needs them is in former windows."""
+    kinds = {f.name: f.type for f in schema}
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = kinds.get(name, column.type)
+        widens = column.type == kind or widened(column.type, kind) == kind
+        columns.append(as_type(column, kind) if widens else pa.nulls(len(column), kind))
+    return pa.table(columns, names=table.column_names)
+
+
+def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A column without any value gets the type that the stream has for it: bytes do not depend on how input was cut."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and field.name in schema.names:
+            kind = schema.field(field.name).type
+            table = table.set_column(i, pa.field(field.name, kind), pa.nulls(len(table), kind))
+    return table

@@ -1,0 +1,161 @@
+"""The messages behind a full-state aggregate over windows of time: in columns, by a hash of their keys
+(`stores/keyed_event_store.py`).
+
+So what a pane reads are the messages of its windows and keys, and not all that there are of these windows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.time import SECOND_US, START_OF_TIME_US
+from windrow.core.types import as_type
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.kept_messages import CLOSED, STEP, History, in_present_types, kept_columns
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.steps.assigners import WindowAssigner
+from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import inside
+from windrow.stores.event_log import TIME, Stretches, wide, widened
+from windrow.stores.key_hash import hashes
+from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
+from windrow.stores.kv import KV, Batch
+from windrow.stores.message_store import Bound
+
+#: Auxiliary keys: how long stretches are; which are longer.
+WIDTH, WIDE = b"\x00width", b"\x00wide"
+_LONGEST_US: Final = 1 << 62
+
+
+class KeyedHistory(History):
+    """Files and reads the messages of one definition."""
+
+    def __init__(self, definition: AggregateDefinition, assigner: WindowAssigner) -> None:
+        super().__init__(definition)
+        self._assigner = assigner
+
+    # -- what is filed ----------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        kv: KV,
+        rows: Slice,
+        step: int | IntArray,
+        calculation: Calculation,
+        numbers: IntArray | None = None,
+        closed: IntArray | None = None,
+    ) -> None:
+        table, n = kept_columns(rows.table, calculation), len(rows)
+        steps = np.full(n, step, dtype=np.int64) if isinstance(step, int) else step
+        source, partition, offset, ordinal = self._positions(rows, step)
+        for name, values, kind in (
+            (SOURCE, source, pa.string()),
+            (PARTITION, partition, pa.int64()),
+            (OFFSET, offset, pa.int64()),
+            (ORDINAL, ordinal, pa.int64()),
+            (CLOSED, np.full(n, START_OF_TIME_US) if closed is None else closed, pa.int64()),
+            (STEP, steps, pa.int64()),
+            (TIME, rows.times, pa.int64()),
+            (HASH, self._hashes(table, calculation), pa.uint32()),
+        ):
+            table = table.append_column(pa.field(name, kind), as_type(_array(values), kind))
+        usual_us = self._usual_width(kv, store=True)
+        width_us = widened(kv, self.aux_cf, WIDE, usual_us, rows.times)
+        self._events(kv).add(kv, table, int(steps.max()), width_us=width_us)
+
+    def _hashes(self, rows: pa.Table, calculation: Calculation) -> Hashes:
+        """Of the keys of rows, by which they lie."""
+        by, schema = self.definition.by, calculation.schema
+        if not by:
+            return np.zeros(len(rows), dtype=np.uint32)
+        keys = [as_type(combine(rows.column(b)), schema.field(b).type) for b in by]
+        return (hashes(keys) >> np.uint64(32)).astype(np.uint32)
+
+    def _usual_width(self, kv: KV, *, store: bool = False) -> int:
+        """How long stretches are: as a window, in state that has none yet."""
+        packed = kv.get(self.aux_cf, WIDTH)
+        if packed is not None:
+            return decode_i64(packed)
+        start = self._assigner.first_open(0)
+        span_us = int(self._assigner.ends(np.array([start], dtype=np.int64))[0]) - start
+        width_us = min(max(span_us, SECOND_US), _LONGEST_US)
+        if store:
+            batch = Batch()
+            batch.put(self.aux_cf, WIDTH, encode_i64(width_us))
+            kv.write(batch)
+        return width_us
+
+    def _events(self, kv: KV) -> KeyedEvents:
+        return KeyedEvents(self.cf, Stretches(self._usual_width(kv), wide(kv, self.aux_cf, WIDE)))
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
+        """Forget messages from before a time, to whole stretches; exactly: all of them."""
+        events = self._events(kv)
+        events.forget(kv, before_us)
+        if exactly:
+            events.drop(kv, before_us, _all)
+
+    # -- what is read -----------------------------------------------------------------------------------------------
+
+    def between(
+        self,
+        kv: KV,
+        start: Bound,
+        end: Bound,
+        calculation: Calculation,
+        *,
+        key: bytes | None = None,
+        key_prefix: bytes | None = None,
+    ) -> Slice | None:
+        kept = self._rows(self._events(kv).read(kv, start[0], end[0] + 1), calculation)
+        rows = None if kept is None else kept.take(np.flatnonzero(inside(kept, start, end)))
+        if rows is None or not len(rows):
+            return None
+        if rows.order is None:
+            return rows
+        at = pa.table({"time": pa.array(rows.times), "order": rows.order})
+        order = pc.sort_indices(at, sort_keys=[("time", "ascending"), ("order", "ascending")])
+        return rows.take(order.to_numpy())
+
+    def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
+        """The messages of the keys of windows, of their times."""
+        starts, ends = (combine(state.column(column)).to_numpy() for column in (START, END))
+        events = self._events(kv)
+        if all(_has_lasting_hashes(calculation.schema.field(b).type) for b in self.definition.by):
+            kept = events.read_keys(kv, self._hashes(state, calculation), starts, ends - 1)
+        else:
+            kept = events.read(kv, int(starts.min()), int(ends.max()))
+        return self._rows(kept, calculation)
+
+    def _rows(self, kept: pa.Table | None, calculation: Calculation) -> Slice | None:
+        if kept is None or not len(kept):
+            return None
+        rows = in_present_types(kept.drop_columns([TIME, HASH]), calculation.schema)
+        return Slice(rows, kept.column(TIME).to_numpy())
+
+
+def _has_lasting_hashes(kind: pa.DataType) -> bool:
+    """False where a key may have another hash since its column has widened: decimals are hashed as the doubles that Arrow
+    makes of them, which differ with the scale.
+    """
+    types = pa.types
+    binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    return not (binary or types.is_decimal(kind) or types.is_floating(kind))
+
+
+def _all(rows: pa.Table) -> BoolArray:
+    return np.ones(len(rows), dtype=bool)
+
+
+def _array(values: object) -> pa.Array | pa.ChunkedArray:
+    return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)

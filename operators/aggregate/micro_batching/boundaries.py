@@ -1,0 +1,250 @@
+"""Many steps of one message each, run as few: where a run ends. What it does: `micro_batching/ingest.py`.
+
+`add_message` is `ingest` of one, then `advance`. Between two advances at which something can happen (a window ends, closes or
+expires; a period of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step.
+What they tell inside, by count or by batch, they tell in the order of the messages. Not of them: size limits of the whole job,
+code of the user's that may fail for one message, and early results of what is computed from kept messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.emit import EveryPeriod
+from windrow.core.messages import Position
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.positions import Partition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.windows import Hopping
+from windrow.operators.aggregate.micro_batching.ingest import take_tuples, take_windows
+from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.ids import SeenIds
+from windrow.operators.steps.intake import countable
+from windrow.operators.steps.micro_batching import Run, Runs
+from windrow.operators.steps.step import StepResult, limit, passed
+from windrow.operators.steps.watermarks import idle_partitions, watermark_of, watermark_us
+from windrow.stores.kv import KV
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.base import Steps
+    from windrow.operators.aggregate.logic import WindowAggregator
+    from windrow.operators.aggregate.tuples import TupleAggregator
+
+S = TypeVar("S", bound="Steps")
+
+
+class _Seen:
+    """Which messages of a run are duplicates: those of ids that were seen, and are not forgotten yet."""
+
+    def __init__(self, seen: SeenIds, kv: KV, table: pa.Table, floor_us: int) -> None:
+        self._names = seen.names(table)
+        times = np.zeros(0, dtype=np.int64)
+        known = seen.known(kv, self._names, times, floor_us)
+        self._newest_us = {name: max(times_us) for name, times_us in known.items()}
+
+    def is_new(self, row: int, time_us: int, floor_us: int) -> bool:
+        """Judge a message that can be counted; it is remembered."""
+        name = self._names[row]
+        before_us = self._newest_us.get(name)
+        if before_us is not None and before_us >= floor_us:
+            return False
+        if time_us >= floor_us:
+            self._newest_us[name] = time_us
+        return True
+
+
+class AggregateRuns(Runs, Generic[S]):
+    """Of an aggregate. Over tuples only a period of `now` ends a run."""
+
+    def __init__(
+        self,
+        operator: S,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
+    ) -> None:
+        self._operator, self.definition = operator, operator.definition
+        self._kv, self._seen = kv, operator.seen
+        self._prefix = self.definition.prefix(self.definition.inputs[0])
+        #: A run is taken in position order, which must then be the order of arrival.
+        self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
+        self.largest_us, self.seen_us = dict(largest_us), dict(seen_us)
+        self.watermark_us = watermark
+        self._now_us = now_us
+        own = self.definition.watermark
+        #: The watermark stands while no partition has come further, once it was looked at.
+        self._steady = own.idle_us is None and own.kind in ("bounded", "explicit")
+        self._looked = False
+        leaves = self.definition.emit.leaves
+        self._periods_us = sorted({leaf.period_us for leaf in leaves if isinstance(leaf, EveryPeriod)})
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """How far the watermark may go until something happens, and what is too old by then."""
+        self._next_event_us, self._open_from_us, self._floor_us = (
+            END_OF_TIME_US + 1,
+            START_OF_TIME_US,
+            START_OF_TIME_US,
+        )
+
+    def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
+        seen = None if self._seen is None else _Seen(self._seen, self._kv, table, self._floor_us)
+        run = Run(0)
+        for i, (time_us, position, now_us) in enumerate(
+            zip(self._times(table, nows_us), positions, nows_us, strict=True)
+        ):
+            if not run.positions:
+                self._begin_run()
+            alone = self._stands_alone(time_us)
+            if run.positions and (alone or (self._by_arrival and position < run.positions[-1])):
+                yield run
+                run = Run(i)
+                self._begin_run()
+            run.uncertain = alone and self._is_uncertain(time_us)
+            if seen is not None:
+                new = time_us is None or seen.is_new(i, time_us, self._floor_us)
+                run.fresh.append(new)
+                time_us = time_us if new else None
+            run.positions.append(position)
+            run.watermarks_us.append(self.watermark_us)
+            run.nows_us.append(now_us)
+            acts = self._take(time_us, position, now_us)
+            run.after_us.append(self.watermark_us)
+            if acts or alone:
+                yield run
+                run = Run(i + 1)
+        if run.positions:
+            yield run
+
+    def _begin_run(self) -> None:
+        """Before the first message of a run: all before it have been taken."""
+
+    def _stands_alone(self, time_us: int | None) -> bool:
+        """True for a message that is a run of its own."""
+        return False
+
+    def _is_uncertain(self, time_us: int | None) -> bool:
+        """True for such a message of which it is not known whether it counts."""
+        return False
+
+    def _times(self, table: pa.Table, nows_us: Sequence[int]) -> list[int | None]:
+        """The event time of each row; None of what cannot be counted, and says nothing about time."""
+        definition = self.definition
+        times = combine(table.column(definition.event_time)).cast(pa.int64())
+        counts = countable(times, np.array(nows_us, dtype=np.int64), definition.max_ahead_us)
+        if MALFORMED_ROW in table.column_names:
+            counts = pc.and_(counts, table.column(MALFORMED_ROW).is_null())
+        for name in () if definition.ids is None else definition.ids.columns:
+            counts = pc.and_(counts, pc.invert(combine(table.column(name)).is_null(nan_is_null=True)))
+        if definition.null_keys == "dead_letter":
+            for name in definition.by:
+                counts = pc.and_(counts, combine(table.column(name)).is_valid())
+        return pc.if_else(counts, times, pa.scalar(None, pa.int64())).to_pylist()  # type: ignore[no-any-return]
+
+    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        """Move the watermark past one message; True if the advance after it may tell, close or expire something."""
+        moved = not (self._steady and self._looked)
+        if time_us is not None and (time_us >= self._open_from_us or self._in_gap(time_us)):
+            partition = (position.source, position.partition)
+            known = self.largest_us.get(partition)
+            if known is None or time_us > known:
+                self.largest_us[partition] = time_us
+                moved = True
+            self.seen_us[partition] = now_us
+        ticks = self._ticks(now_us)
+        self._now_us = now_us
+        if moved:
+            self.watermark_us, self._looked = self._watermark(now_us), True
+        if self.watermark_us < self._next_event_us:
+            return ticks
+        self._look_ahead()
+        return True
+
+    def _in_gap(self, time_us: int) -> bool:
+        """True of a time that no window has: it is never too late."""
+        window = self.definition.window
+        if not isinstance(window, Hopping) or window.hop_us <= window.size_us:
+            return False
+        return (time_us - window.offset_us) % window.hop_us >= window.size_us
+
+    def _watermark(self, now_us: int) -> int:
+        if self._prefix:
+            return watermark_of(self.definition, self.largest_us, self.seen_us, now_us, self.watermark_us)[0]
+        watermark = self.definition.watermark  # the same without a look at inputs, for each message
+        idle = idle_partitions(watermark, self.seen_us, now_us)
+        return watermark_us(watermark, self.largest_us, now_us, self.watermark_us, idle)
+
+    def _ticks(self, now_us: int) -> bool:
+        before = now_us if self._now_us is None else self._now_us
+        if now_us == before:
+            return False
+        return any(now_us // period_us > before // period_us for period_us in self._periods_us)
+
+
+class WindowRuns(AggregateRuns["WindowAggregator"]):
+    """Of an aggregate over time windows."""
+
+    def __init__(
+        self,
+        operator: WindowAggregator,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
+    ) -> None:
+        self._assigner = operator.assigner
+        self._purged_us = operator.progress(kv).purged_us
+        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return take_windows(self._operator, kv, table, run)
+
+    def _begin_run(self) -> None:
+        self._due_us = self._operator.due.first(self._kv)
+
+    def _stands_alone(self, time_us: int | None) -> bool:
+        # Its advance looks for what waits under another emission, and some of it may be due.
+        return self._operator.due.active and not self._operator._emission_noted
+
+    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        acts, due_us = super()._take(time_us, position, now_us), self._due_us
+        if time_us is not None:
+            self._due_us = min(due_us, self._operator.due.after(now_us))
+        return acts or now_us >= due_us
+
+    def _look_ahead(self) -> None:
+        """The first watermark at which a window ends, closes or expires; the starts of windows that are open, and kept."""
+        definition, watermark = self.definition, self.watermark_us
+        horizon = END_OF_TIME_US
+        for reach_us in (0, definition.allowed_lateness_us, definition.retention.time_us):
+            if reach_us is None or reach_us >= UNBOUNDED_US:
+                continue
+            start = self._assigner.first_open(limit(watermark, reach_us))
+            end = int(self._assigner.ends(np.array([start], dtype=np.int64))[0])
+            horizon = min(horizon, end + reach_us)
+        self._next_event_us = horizon
+        self._open_from_us = self._assigner.first_open(passed(watermark, definition.allowed_lateness_us))
+        kept_us = definition.retention.time_us
+        self._floor_us = (
+            START_OF_TIME_US
+            if kept_us is None
+            else max(self._purged_us, self._assigner.first_open(limit(watermark, kept_us)))
+        )
+
+
+class TupleRuns(AggregateRuns["TupleAggregator"]):
+    """Of an aggregate over tuples."""
+
+    _operator: TupleAggregator
+
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return take_tuples(self._operator, kv, table, run)

@@ -1,0 +1,395 @@
+"""What a run of single messages tells inside: what each (window, key) says wherever its trigger fires, all at once.
+
+Single steps would read, merge, fire and write a row for each message. Here accumulators are folded up to every place where
+something fires (`micro_batching/entries.py`), and all places are finished at once. What a place told before, which a retraction
+takes back, is
+the last place before it that told something, or what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import (
+    AllOf,
+    AnyOf,
+    EveryCount,
+    Trigger,
+    When,
+    by_value,
+    leaves,
+    when_messages_come,
+)
+from windrow.core.types import as_type, concat
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emitted_values import Values, note_before_merge, of_gone, told_by
+from windrow.operators.aggregate.emitter import bury
+from windrow.operators.aggregate.micro_batching.entries import Entries, Laid
+from windrow.operators.aggregate.triggers import true_of
+from windrow.operators.aggregations.base import take_or_null
+from windrow.operators.aggregations.calculation import Calculation, any_differ
+from windrow.operators.steps.columns import (
+    EMIT_STEP,
+    EMITTED,
+    FIRST,
+    INDEX,
+    INSERT,
+    IS_LAST,
+    KIND,
+    LAST,
+    MESSAGES,
+    ON_TIME,
+    PANES,
+    PENDING,
+    RETRACT,
+    SINCE,
+    START,
+    TIMING,
+    TOLD,
+)
+from windrow.operators.steps.dead_letters import DeadLetters
+from windrow.operators.steps.groups import combine
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When an entry fires.
+
+    trigger: judged at each; timing: of its panes. size: so many messages fill a window, which then fires on time. notes: what
+    last panes said is noted where something comes after
+    """
+
+    trigger: Trigger
+    timing: str
+    notes: bool
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """panes: by message and window, `at` has the message of each. rows: the state rows after, those touched last at the end.
+    waits: True for the entries, as they came, that fired nothing.
+    """
+
+    panes: pa.Table | None
+    at: IntArray
+    rows: pa.Table
+    waits: BoolArray
+
+
+def in_message_order(judged: list[Judged]) -> list[pa.Table]:
+    """Panes of several judgements as one table: as single messages would have told them, and inside a message by window."""
+    told: list[pa.Table] = [j.panes for j in judged if j.panes is not None]
+    if len(told) < 2:
+        return told
+    table = concat(told)
+    order = np.lexsort((combine(table.column(START)).to_numpy(), np.concatenate([j.at for j in judged])))
+    return [table.take(pa.array(order))]
+
+
+class _Places:
+    """The places of a run that fire, in the order in which entries are laid out: what each says, and whether it does."""
+
+    def __init__(
+        self, judge: Judge, fires: BoolArray, full: BoolArray, accumulators: pa.Table | None
+    ) -> None:
+        self.judge, laid = judge, judge.laid
+        self.where = np.flatnonzero(fires)
+        self.group, self.at, self.full = laid.group[self.where], laid.at[self.where], full[self.where]
+        self.names = laid.names(self.group)
+        self.kinds = {f.name: f.type for f in judge.calculation.output}
+        self._finish(accumulators)
+        self._compare(fires)
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def _finish(self, accumulators: pa.Table | None) -> None:
+        judge, state = self.judge, self.names
+        state = state.append_column(EMIT_STEP, judge.laid.table.column(EMIT_STEP).take(self._heads))
+        if accumulators is not None:
+            for name in accumulators.column_names:
+                state = state.append_column(name, accumulators.column(name))
+        nothing = {a: pa.nulls(0, kind) for a, kind in self.kinds.items()}
+        found, broken = judge.values_of(state) if len(self) else (nothing, [])
+        self.values = {a: as_type(combine(found[a]), kind) for a, kind in self.kinds.items()}
+        self.right = np.ones(len(self), dtype=bool)
+        for b in broken:
+            if self.right[b.group]:
+                bury(judge.definition, state, b, judge.dead, int(self.at[b.group]))
+            self.right[b.group] = False
+
+    @property
+    def _heads(self) -> pa.Array:
+        return pa.array(self.judge.laid.first[self.group])
+
+    def _compare(self, fires: BoolArray) -> None:
+        """Whether a place speaks; whether it is known what was told before it, and where that is: among places, then stored."""
+        judge, laid, emit = self.judge, self.judge.laid, self.judge.definition.emit
+        number = np.cumsum(fires) - 1  # of the place of an entry
+
+        def newest(chosen: BoolArray) -> IntArray:
+            spread = np.zeros(len(fires), dtype=bool)
+            spread[self.where] = chosen
+            found = laid.newest(spread)[self.where]
+            return np.where(found >= 0, number[found], -1)
+
+        self.speaks = self.right.copy()
+        self.known = np.zeros(len(self), dtype=bool)
+        if emit.remembers:
+            before = newest(self.right)
+            self.known = (before >= 0) | judge.stored_known[self.group]
+            rows = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
+            said = self.said(rows)
+            changed = any_differ(
+                [said[a] for a in self.kinds], [self.values[a] for a in self.kinds], len(self)
+            )
+            changed |= ~self.known
+            if emit.only_if_changed:
+                self.speaks &= changed
+            if emit.mode == "retracting":
+                self.speaks &= changed | self.full
+        before = newest(self.speaks)
+        self.told = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
+        self.retracts = self.speaks & self.known & (emit.mode == "retracting")
+        spoken = np.cumsum(self.speaks) - self.speaks
+        first = np.searchsorted(self.group, self.group)
+        self.panes = judge.laid.before(PANES)[self.group] + spoken - spoken[first]
+        #: Panes were sent, and nobody knows any more what the last one said.
+        self.lost = (self.panes > 0) & ~self.speaks & ~self.known
+
+    def said(self, rows: IntArray) -> dict[str, pa.Array]:
+        """What was told at places, or in stored rows, which are numbered after them."""
+        stored = self.judge.stored_values
+        return {a: take_or_null(pa.concat_arrays([self.values[a], stored[a]]), rows) for a in self.kinds}
+
+    def told_panes(self) -> tuple[pa.Table | None, IntArray]:
+        """Panes in the order of messages and windows, a retraction before what replaces it; the message of each."""
+        if not self.speaks.any():
+            return None, np.zeros(0, dtype=np.int64)
+        new, back = np.flatnonzero(self.speaks), np.flatnonzero(self.retracts)
+        at = np.r_[self.at[back], self.at[new]]
+        timing = np.where(self.full[np.r_[back, new]], ON_TIME, self.judge.rule.timing)
+        table = self.names.take(pa.array(np.r_[back, new]))
+        said = self.said(self.told[back])
+        for alias in self.kinds:
+            both = pa.concat_arrays([said[alias], self.values[alias].take(pa.array(new))])
+            table = table.append_column(alias, both)
+        index = np.r_[self.panes[back] - 1, self.panes[new]].astype(np.int32)
+        kinds = [RETRACT] * len(back) + [INSERT] * len(new)
+        table = table.append_column(TIMING, pa.array(timing.tolist(), pa.string()))
+        table = table.append_column(INDEX, pa.array(index))
+        table = table.append_column(IS_LAST, pa.array(np.r_[np.zeros(len(back), dtype=bool), self.full[new]]))
+        table = table.append_column(KIND, pa.array(kinds, pa.string()))
+        order = np.lexsort((combine(table.column(START)).to_numpy(), at))
+        return table.take(pa.array(order)), at[order]
+
+
+class Judge:
+    """Judges the entries of a run, one after the other, as their steps would.
+
+    stored: what there is of their (window, key), merged, a row each. values_of: of state rows; told_of: what their last panes
+    said
+    """
+
+    def __init__(
+        self,
+        definition: AggregateDefinition,
+        calculation: Calculation,
+        stored: pa.Table | None,
+        entries: Entries,
+        rule: Rule,
+        dead: DeadLetters,
+        values_of: Values,
+        told_of: Values | None = None,
+    ) -> None:
+        self.calculation, self.rule, self.dead, self.values_of = calculation, rule, dead, values_of
+        self.definition = definition
+        kinds = {f.name: f.type for f in calculation.output}
+        if stored is not None:
+            stored = self._noted(stored)
+        self.laid = Laid(self.definition.by, stored, entries)
+        self.stored_known = np.zeros(self.laid.size, dtype=bool)
+        self.stored_values: Mapping[str, pa.Array] = {a: pa.nulls(0, kind) for a, kind in kinds.items()}
+        if stored is not None:
+            nothing = {a: pa.nulls(len(stored), kind) for a, kind in kinds.items()}
+            read = told_of if self.definition.emit.remembers else None
+            values, known = told_by(stored, nothing, np.zeros(len(stored), dtype=bool), read)
+            self.stored_values = {a: as_type(combine(v), kinds[a]) for a, v in values.items()}
+            self.stored_known[: len(stored)] = known
+
+    def _noted(self, stored: pa.Table) -> pa.Table:
+        """What was told is noted, for the accumulators go on from there."""
+        if not self.rule.notes:
+            return stored
+        where = stored.column_names.index(PENDING)
+        more = pa.array(combine(stored.column(PENDING)).to_numpy() + 1)
+        noted = note_before_merge(self.calculation, stored, stored.set_column(where, PENDING, more))
+        return noted.set_column(noted.column_names.index(PENDING), PENDING, stored.column(PENDING))
+
+    def judged(self) -> Judged:
+        laid = self.laid
+        trigger = when_messages_come(self.rule.trigger)
+        if by_value(trigger):
+            places = np.ones(len(laid.place), dtype=bool)
+            accumulators = laid.folded(self.calculation, places)
+            fires, full = self._fires(trigger, accumulators)
+        else:
+            fires, full = self._fires(trigger)
+            places = fires.copy()
+            places[laid.last] = True
+            fold = laid.parted if self.definition.emit.mode == "discarding" else laid.folded
+            accumulators = fold(self.calculation, places)
+        told = _Places(
+            self, fires, full, None if accumulators is None else accumulators.filter(pa.array(fires[places]))
+        )
+        panes, at = told.told_panes()
+        waits = np.empty(len(fires), dtype=bool)
+        waits[laid.order] = ~fires
+        return Judged(panes, at, self._after(told, fires, places, accumulators), waits)
+
+    def _fires(self, trigger: Trigger, accumulators: pa.Table | None = None) -> tuple[BoolArray, BoolArray]:
+        """(entries that fire, those of them that fill their window). accumulators: at each of them, for a trigger by value."""
+        laid = self.laid
+        nth = laid.place + 1
+        full = np.zeros(len(nth), dtype=bool)
+        if self.rule.size is not None:
+            full = laid.before(MESSAGES)[laid.group] + nth >= self.rule.size
+        if by_value(trigger):
+            return full | self._speak(trigger, self._values(accumulators)), full
+        if isinstance(trigger, EveryCount):
+            first = np.maximum(trigger.n - laid.before(PENDING), 1)[laid.group]
+            return full | ((nth >= first) & ((nth - first) % trigger.n == 0)), full
+        return full, full
+
+    def _values(self, accumulators: pa.Table | None) -> pa.Table:
+        """What each entry's window says after it, and its key."""
+        laid, by = self.laid, self.definition.by
+        state = laid.names(laid.group)
+        state = state.append_column(
+            EMIT_STEP, laid.table.column(EMIT_STEP).take(pa.array(laid.first[laid.group]))
+        )
+        if accumulators is not None:
+            for name in accumulators.column_names:
+                state = state.append_column(name, accumulators.column(name))
+        return pa.table({**{b: state.column(b) for b in by}, **self.values_of(state)[0]})
+
+    def _speak(self, trigger: Trigger, values: pa.Table) -> BoolArray:
+        """True for the entries that a trigger by value lets speak: a pane is where the next one counts from."""
+        truth = {leaf: true_of(leaf.condition, values) for leaf in leaves(trigger) if isinstance(leaf, When)}
+        if isinstance(trigger, When):
+            return truth[trigger]
+        laid = self.laid
+        told, pending, before = np.zeros(len(values), dtype=bool), 0, laid.before(PENDING).tolist()
+
+        def holds(part: Trigger, at: int) -> bool:
+            match part:
+                case AnyOf(triggers=some):
+                    return any(holds(one, at) for one in some)
+                case AllOf(triggers=some):
+                    return all(holds(one, at) for one in some)
+                case EveryCount(n=n):
+                    return pending >= n
+                case When():
+                    return bool(truth[part][at])
+            raise AssertionError(part)
+
+        for i, (group, place) in enumerate(zip(laid.group.tolist(), laid.place.tolist(), strict=True)):
+            pending = before[group] + 1 if place == 0 else pending + 1
+            if holds(trigger, i):
+                told[i], pending = True, 0
+        return told
+
+    def _after(
+        self, told: _Places, fires: BoolArray, places: BoolArray, accumulators: pa.Table | None
+    ) -> pa.Table:
+        """The state rows after the run."""
+        laid, discarding = self.laid, self.definition.emit.mode == "discarding"
+        count = np.diff(laid.bounds)
+        newest = np.full(laid.size, -1, dtype=np.int64)  # the last place of each group that fired
+        newest[told.group] = np.arange(len(told))
+        spoke = np.full(laid.size, -1, dtype=np.int64)
+        spoke[told.group[told.speaks]] = np.flatnonzero(told.speaks)
+        since = np.where(
+            newest >= 0, laid.last - told.where[newest] if len(told) else 0, laid.before(PENDING) + count
+        )
+        stepped = newest if discarding else spoke
+        steps = laid.steps[told.where[stepped]] if len(told) else np.zeros(laid.size, dtype=np.int64)
+        before = combine(laid.table.column(EMIT_STEP).take(pa.array(laid.first)))
+        emit_step = np.where(stepped >= 0, steps, before.fill_null(0).to_numpy())
+        unset = (stepped < 0) & before.is_null().to_numpy(zero_copy_only=False)
+        first, last = laid.groups.aggregate(
+            [(laid.table.column(FIRST), "min"), (laid.table.column(LAST), "max")]
+        )
+        rows = laid.names(np.arange(laid.size))
+        for name, column in (
+            (MESSAGES, pa.array(laid.before(MESSAGES) + count)),
+            (PENDING, pa.array(since)),
+            (PANES, pa.array(laid.before(PANES) + np.bincount(told.group[told.speaks], minlength=laid.size))),
+            (EMIT_STEP, pa.array(emit_step, mask=unset)),
+            (FIRST, first),
+            (LAST, last),
+        ):
+            rows = rows.append_column(name, column)
+        if SINCE in laid.table.column_names:
+            rows = rows.append_column(SINCE, self._since(told.where, newest))
+        if accumulators is not None:
+            at = (np.cumsum(places) - 1)[laid.last]
+            gone = fires[laid.last] & discarding
+            for name in accumulators.column_names:
+                part = take_or_null(combine(accumulators.column(name)), np.where(gone, -1, at))
+                rows = rows.append_column(name, part)
+        rows = self._with_told(rows, told, newest, spoke, fires[laid.last])
+        start = combine(rows.column(START)).to_numpy()
+        return rows.take(pa.array(np.lexsort((start, laid.at[laid.last]))))
+
+    def _since(self, where: IntArray, newest: IntArray) -> pa.Array:
+        """Of each group, `now` of its first message that no pane has told: as stored, or of the entry after the last place."""
+        laid = self.laid
+        column = combine(laid.table.column(SINCE))
+        first = laid.bounds[:-1].copy()
+        first[newest >= 0] = where[newest[newest >= 0]] + 1
+        waits = first < laid.bounds[1:]
+        came = column.take(pa.array(laid.stored + laid.order[np.minimum(first, len(laid.order) - 1)]))
+        came = pc.if_else(pa.array(waits), came, pa.scalar(None, pa.int64()))
+        old = np.where((newest < 0) & (np.arange(laid.size) < laid.stored), np.arange(laid.size), -1)
+        return pc.min_element_wise(came, take_or_null(column, old))
+
+    def _with_told(
+        self, rows: pa.Table, told: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray
+    ) -> pa.Table:
+        """What last panes said, as far as the accumulators do not say it: for each group its last place, or what is stored."""
+        laid, emit, some = self.laid, self.definition.emit, newest >= 0
+        stored = np.arange(laid.size) < laid.stored
+        mark = np.full(laid.size, -1, dtype=np.int8)
+        if TOLD in laid.table.column_names:
+            column = combine(laid.table.column(TOLD).slice(0, laid.stored)).cast(pa.int8())
+            mark[: laid.stored] = column.fill_null(-1).to_numpy(zero_copy_only=False)
+        source = np.where(stored & ~some, len(told) + np.arange(laid.size), -1)
+        if len(told):
+            known, lost = told.known[newest] | told.speaks[newest], told.lost[newest]
+            mark[some] = -1
+            if not emit.remembers:
+                # Noted where more has come since; else the accumulators say it.
+                known = told.speaks[newest] & ~fired & self.rule.notes
+            else:
+                source = np.where(some & (spoke < 0) & stored, len(told) + np.arange(laid.size), source)
+            mark[some & lost] = 0
+            mark[some & known] = 1
+            source = np.where(some & known & (spoke >= 0), spoke, source)
+        silent = np.where(stored & (spoke < 0), np.arange(laid.size), -1)
+        for alias, column in of_gone(laid.table, self.definition.agg).items():
+            rows = rows.append_column(EMITTED + alias, take_or_null(column, silent))
+        values = told.said(source)
+        if any(v.null_count < len(v) for v in values.values()) or (mark == 1).any():
+            for alias, value in values.items():
+                rows = rows.append_column(EMITTED + alias, value)
+        elif (mark < 0).all():
+            return rows
+        return rows.append_column(TOLD, pa.array(mark.astype(bool), mask=mark < 0))

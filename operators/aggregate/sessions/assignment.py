@@ -1,0 +1,379 @@
+"""Which sessions take the messages of a step, and the messages that none takes: they are dead letters.
+
+Messages are joined with each other and with the open sessions of their key; where nothing in that is open, all of it is too
+late, or out of retention by its own window. Closed sessions take no part: an open one may overlap them, and which messages are
+whose is noted (`kept_messages.py`). Where messages are found by their times alone (joins, and what is taken back), sessions
+stay
+apart: one that is out of retention by its own window is lost whatever it touches, and one that touches a closed session, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.assignment import bury_broken, bury_failed
+from windrow.operators.aggregate.kept_messages import moments
+from windrow.operators.aggregate.merge_failures import broken_where_they_meet
+from windrow.operators.aggregate.micro_batching.ingest import STEPS
+from windrow.operators.aggregate.sessions.extents import Extents, by_code, joined, reach_of
+from windrow.operators.aggregate.sessions.kept_messages import closed_to
+from windrow.operators.aggregate.sessions.lateness import (
+    ends_of,
+    in_retention,
+    is_gone,
+    own_ends,
+    shut_out,
+    without_late,
+)
+from windrow.operators.aggregate.sessions.merge_buffer import CAME, settle, settled
+from windrow.operators.aggregate.sessions.merge_provenance import Pieces
+from windrow.operators.aggregate.sessions.merging import (
+    COMPONENT,
+    Given,
+    Parts,
+    by_cell,
+    merge_parts,
+    with_taken_from,
+)
+from windrow.operators.aggregate.sessions.retractions import Going, counted_on, going
+from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, unfolded
+from windrow.operators.aggregate.sessions.splitting import NOTHING, REACH, Gone, divide
+from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
+from windrow.operators.aggregations.calculation import Broken
+from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
+from windrow.operators.steps.groups import Groups, combine, stable_order, without
+from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
+from windrow.stores.sessions import HOME, HOT, STANDS
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+#: A step of more messages lays them into their sessions itself: it meets many of them in a page.
+MOST_WAITING = 1_000
+
+
+class Filed(NamedTuple):
+    """stored: what was read, of whose rows some `stay` as they are. rows: the sessions that took messages, merged, and what
+    stands of them. fresh: those that may now end in a bucket in which they are not looked for. owed: those that are owed a pane
+    on time, though the watermark has passed them; None where there are none.
+    """
+
+    stored: Stored
+    stay: IntArray
+    rows: Rows
+    fresh: BoolArray
+    owed: BoolArray | None = None
+
+
+def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
+    """Find the sessions of these messages; None where none is taken."""
+    rows = in_retention(logic, step, rows)
+    if len(rows) == 0:
+        return None
+    ends = ends_of(logic, rows)
+    if logic.longest_us is not None:  # one that is late may move the cuts of all that follows
+        ends = np.full(len(rows), LAST_END_US, dtype=np.int64)
+    return _file(logic, step, rows, given_near(logic, step, rows.table, moments(rows), ends))
+
+
+def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
+    """True for messages that need not be laid into their sessions now: few, and beyond the watermark."""
+    if not logic.lets_wait or not 0 < len(rows) <= MOST_WAITING or rows.sign is not None:
+        return False
+    if int(rows.times.min()) <= step.told_us or not logic.calculation.order_free:
+        return False
+    return logic.store.lets_wait(step.kv, len(rows)) and not is_gone(logic, step, rows).any()
+
+
+def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
+    """Keep messages beside the sessions that they touch, each as the session that it would be by itself."""
+    rows = logic.noted(rows, step.progress.step)
+    each, ends, number = np.arange(len(rows), dtype=np.int64), ends_of(logic, rows), step.progress.step
+    pieces, _, _ = delta_rows(logic.calculation, rows, each, rows.times, ends, each=True)
+    pieces = logic.dated(pieces, step)
+    step.result.marks = dict(event_time_marks(rows))
+    logic.marks.come(step.kv, pieces, step.moment)
+    pieces = pieces.append_column(CAME, pa.array(np.full(len(pieces), number, dtype=np.int64)))
+    if logic.store.lay_beside(step.kv, pieces):
+        settle(logic, step.kv, step.told_us)
+
+
+def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
+    """`file_sessions` of messages as they came one after the other, in as many parts as that takes: each has to be kept before
+    the next one is read. What a message joins that was apart before is folded by start, so that one is a part of its own.
+    """
+    if len(rows) == 0:
+        return
+    given = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
+    joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
+    free = logic.calculation.order_free or logic.history is not None  # which are read again as they came
+    if not joins or free:
+        yield _file(logic, step, rows, given, np.array(joins, dtype=np.int64))
+        return
+    for low, high in itertools.pairwise(sorted({0, len(rows), *joins, *(i + 1 for i in joins)})):
+        yield file_sessions(logic, step, rows.take(np.arange(low, high)))
+
+
+def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) -> list[int]:
+    """The messages, in the order in which they came, that touch two that were apart."""
+    held = parts.stored >= 0
+    pieces = np.r_[parts.stored[held], parts.piece]
+    firsts = np.r_[given.sessions.starts[held], rows.times]
+    lasts = np.r_[given.sessions.ends[held], ends_of(logic, rows)]
+    order = stable_order(pieces, parts.size)
+    piece, first, last = pieces[order], firsts[order], lasts[order]
+    from_, to = -reach_of(piece, -first), reach_of(piece, last)
+    apart_ = (piece[1:] == piece[:-1]) & ((first[1:] > to[:-1]) | (last[1:] < from_[:-1]))
+    if not apart_.any():
+        return []
+    found, several = list[int](), np.isin(pieces, piece[1:][apart_])
+    there: dict[int, list[tuple[int, int]]] = {}
+    for i in np.flatnonzero(several).tolist():
+        low, high, others = int(firsts[i]), int(lasts[i]), there.setdefault(int(pieces[i]), [])
+        touched = [(start, end) for start, end in others if start <= high and low <= end]
+        if len(touched) > 1:
+            found.append(i - int(held.sum()))
+        low, high = min([low, *(s for s, _ in touched)]), max([high, *(e for _, e in touched)])
+        others[:] = [*(one for one in others if one not in touched), (low, high)]
+    return found
+
+
+def _file(
+    logic: SessionAggregator, step: Step, rows: Slice, given: Given, joins: IntArray | None = None
+) -> Filed | None:
+    """joins: of messages that came one after the other, of which none is late, those that touched two that were apart"""
+    lost = shut_out(logic, step, rows, given)
+    if lost.any():
+        detail = "it reaches a session that is closed"
+        if logic.longest_us is not None:
+            detail = "it is in no session that is open"
+        rows, given = without_late(logic, step, rows, given, lost, detail)
+    change = None
+    if rows.sign is not None:
+        logic.calculation.lift(rows)  # a message on which it raises takes back nothing, too
+        rows, given, change = going(logic, step, rows, given)
+    if len(rows) == 0:
+        return None
+    rows = logic.noted(rows, step.progress.step)
+    parts = _joined_rows(logic, step, rows, given)
+    lost = parts.joined.ends[parts.piece] < step.closed_us
+    if lost.any():
+        logic.calculation.lift(rows)  # a message on which it raises joins nothing
+        detail = "its own window is closed, and no session that is open takes it"
+        rows, given = without_late(logic, step, rows, given, lost, detail)
+        change = None if change is None else change.without(lost)
+        if len(rows) == 0:
+            return None
+        parts = _joined_rows(logic, step, rows, given)
+    step.result.marks = dict(event_time_marks(rows))
+    deltas = _deltas(logic, step, rows, given, parts, change)
+    pieces = Pieces(moments(rows), ends_of(logic, rows), partial(_positions, rows), joins)
+    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces, change)
+
+
+def file_groups(
+    logic: SessionAggregator, step: Step, groups: pa.Table, first_us: IntArray, last_us: IntArray
+) -> Filed:
+    """Find the sessions of groups of messages, of which none is as late as to reach a closed session.
+
+    groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
+    """
+    ends = own_ends(logic, last_us, logic.gap_us)
+    given = given_near(logic, step, groups, first_us, ends)
+    ranges = Extents(given.codes, first_us, ends)
+    each = np.arange(len(groups), dtype=np.int64)
+    parts = _joined(step, ranges, each, given)
+    starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
+    of_sessions = Groups.numbered(parts.piece, parts.size)
+    deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends), of_sessions)
+    bury_broken(deltas, broken, logic.definition, step.dead)
+    deltas = logic.dated(deltas, step)
+    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[of_sessions.first_rows]))
+    pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
+    return _merged(logic, step, deltas, given, parts, pieces)
+
+
+def given_near(
+    logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
+) -> Given:
+    """The sessions of the keys of these rows that may still grow, and those past ones that may take them, or keep them out."""
+    by = logic.definition.by
+    groups = Groups([rows.column(b) for b in by], len(rows))
+    keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
+    asked = [_keys(keys, np.arange(groups.size), HOT)]
+    from_us = int(first_us.min())
+    buckets = logic.store.buckets(step.kv, from_us if logic.disjoint else max(from_us, step.closed_us))
+    late = np.flatnonzero(first_us <= max((bucket.last_us for bucket in buckets), default=START_OF_TIME_US))
+    for bucket in buckets:
+        near = late[(first_us[late] <= bucket.last_us) & (ends[late] >= bucket.first_us)]
+        if len(near):
+            mine = np.bincount(groups.codes[near], minlength=groups.size)
+            asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
+    homes = [home for home, _ in asked]
+    found = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
+    found = settled(logic, found, step.told_us)
+    if found.rows is None:
+        stored, none = Stored.of(found, by, step.told_us), np.zeros(0, dtype=np.int64)
+        return by_cell(logic, Given(groups.codes, stored, Extents(none, none, none)), first_us)
+    numbers = codes_of([found.rows] if keys is None else [keys, found.rows], by)
+    of_rows = numbers[len(numbers) - len(found.rows) :]
+    codes = groups.codes if keys is None else numbers[groups.codes]
+    stored = Stored.of(found, by, step.told_us, of_rows)
+    sessions = Extents(of_rows[stored.sessions], stored.values(START), stored.values(END))
+    return by_cell(logic, Given(codes, stored, sessions), first_us)
+
+
+def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Table]:
+    """Some of the keys, at a home."""
+    if keys is None:
+        return home, pa.table({START: pa.array([home], pa.int64())})
+    mine = keys if len(some) == len(keys) else keys.take(pa.array(some))
+    return home, mine.add_column(0, START, pa.array(np.full(len(mine), home, dtype=np.int64)))
+
+
+def _positions(rows: Slice, at: pa.Array) -> pa.Array:
+    """Of those few messages that joined something."""
+    there = at.is_valid().to_numpy(zero_copy_only=False)
+    where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
+    few = encoded_positions(where.take(at.drop_null()))
+    places = pa.array(np.cumsum(there) - 1, mask=~there)
+    return pa.nulls(len(at), pa.binary()) if few is None else few.take(places)
+
+
+def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
+    """Messages and open sessions, joined where they touch."""
+    at = moments(rows)
+    if logic.own_gap is not None:
+        each = np.arange(len(rows), dtype=np.int64)
+        return _joined(step, Extents(given.codes, at, ends_of(logic, rows)), each, given)
+    of_row, runs, step.result.groups = _runs(given.codes, at, logic.gap_us)
+    ranges = Extents(runs.codes, runs.starts, own_ends(logic, runs.ends, logic.gap_us))
+    return _joined(step, ranges, of_row, given)
+
+
+def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Parts:
+    """Ranges, of which each piece is in one, and open sessions, joined where they touch."""
+    stored, near = given.sessions, given.stored.near.rows
+    open_ = stored.ends >= step.closed_us
+    if near is not None and REACH in near.column_names:
+        stored = stored._replace(ends=given.stored.values(REACH))
+    found, n = joined(Extents(*(column[open_] for column in stored)).and_more(ranges)), int(open_.sum())
+    component = np.full(len(open_), -1, dtype=np.int64)
+    component[open_] = found.component[:n]
+    return Parts(found, found.component[n:][of_piece], component)
+
+
+def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents, int]:
+    """(the run of each message, runs, in how many slices of a gap their keys have messages).
+
+    A run is of messages of a key, none more than a gap from the next; its end is the last time.
+    """
+    order = by_code(codes, times)
+    codes, times = codes[order], times[order]
+    opens, begins, slices = np.ones(len(times), dtype=bool), np.ones(len(times), dtype=bool), times // gap_us
+    others = codes[1:] != codes[:-1]
+    opens[1:] = others | (times[1:] - times[:-1] > gap_us)
+    begins[1:] = others | (slices[1:] != slices[:-1])
+    first = np.flatnonzero(opens)
+    of_row = np.empty(len(times), dtype=np.int64)
+    of_row[order] = np.cumsum(opens) - 1
+    last = np.r_[first[1:], len(times)] - 1
+    return of_row, Extents(codes[first], times[first], times[last]), int(np.count_nonzero(begins))
+
+
+def _deltas(
+    logic: SessionAggregator, step: Step, rows: Slice, given: Given, parts: Parts, change: Going | None
+) -> pa.Table:
+    """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
+    starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
+    each, pieces = np.arange(len(rows), dtype=np.int64), Groups.numbered(parts.piece, parts.size)
+    # Single messages would be folded in one by one, in the order in which they came.
+    deltas, groups, broken = delta_rows(
+        logic.calculation,
+        rows,
+        each,
+        starts,
+        ends,
+        in_position_order=not step.of_run,
+        each=step.of_run and not logic.calculation.regroups,
+        groups=pieces,
+    )
+    component = parts.piece[groups.first_rows]
+    broken += _broken_where_they_meet(logic, given, parts, deltas, component)
+    deltas = logic.dated(deltas, step)
+    deltas = deltas.append_column(COMPONENT, pa.array(component))
+    closed = closed_to(rows, step.closed_us)
+    if logic.history is not None:
+        deltas = with_taken_from(deltas, np.maximum(moments(rows), closed), groups)
+    if broken:
+        deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
+    if logic.history is not None:
+        taken = np.isin(parts.piece, combine(deltas.column(COMPONENT)).to_numpy())
+        if change is not None:
+            change.forget(logic.history, step.kv)
+            taken &= ~change.goes
+        mine = rows.take(np.flatnonzero(taken))
+        late = (closed > START_OF_TIME_US).any()
+        number = _number(step, mine)
+        logic.history.add(step.kv, mine, number, logic.calculation, closed=closed[taken] if late else None)
+    return deltas
+
+
+def _broken_where_they_meet(
+    logic: SessionAggregator, given: Given, parts: Parts, deltas: pa.Table, component: IntArray
+) -> list[Broken]:
+    """By row of `deltas`, of which each is of a component, what code of the user's raises on where sessions become one."""
+    mine = parts.stored >= 0
+    if not (logic.calculation.runs_code and mine.any()):
+        return []
+    sessions = unfolded(logic.calculation, logic.spans, given.stored.rows(logic.definition.by, mine)).sessions
+    begins = combine(sessions.column(START)).to_numpy()
+    order = np.lexsort((begins, parts.stored[mine]))
+    stored = without(taken(sessions, order), HOME, STANDS)
+    codes = np.r_[parts.stored[mine][order], component]
+    return broken_where_they_meet(logic.calculation, stored, deltas, codes)
+
+
+def _number(step: Step, rows: Slice) -> int | IntArray:
+    """The number of the step; of a run that of each message."""
+    first = step.progress.step
+    if not step.of_run:
+        return first
+    arrived: IntArray = combine(rows.table.column(ARRIVED)).to_numpy()
+    return first + STEPS * arrived
+
+
+def _merged(
+    logic: SessionAggregator,
+    step: Step,
+    deltas: pa.Table,
+    given: Given,
+    parts: Parts,
+    pieces: Pieces,
+    change: Going | None = None,
+) -> Filed:
+    """The sessions that took something, as one row each; those that lost something, as what is left of them."""
+    merged = merge_parts(logic, step.dead, deltas, given, parts, pieces)
+    rows, gone = merged.rows, NOTHING
+    if logic.definition.takes_back:
+        if change is not None:
+            gone = Gone(merged.row_of[parts.piece[change.goes]], pieces.starts[change.goes])
+        lost = np.isin(np.arange(len(rows.sessions)), gone.session)
+        rows = rows._replace(sessions=counted_on(logic, step, rows.sessions, lost))
+    if logic.longest_us is not None or change is not None:
+        done = divide(logic, step, given.stored, merged.mine, rows.sessions, gone)
+        fresh = np.ones(len(done.rows.sessions), dtype=bool)
+        return Filed(given.stored, done.stay, done.rows, fresh, done.owed)
+    width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
+    fresh = merged.held_to // width != ends // width
+    return Filed(given.stored, given.stored.others(merged.mine), rows, fresh)

@@ -1,0 +1,131 @@
+"""Sessions of state that was kept under a smaller gap: those of a larger one are unions of them.
+
+The first step under the larger gap makes them, once. What is closed by then stays as it is; the others reach further, become
+one where they touch, and are told again when the watermark passes where they end now, or at once if it has. What was out of
+retention stays so.
+
+    auxiliary  \\0gap -> the gap that the state has, and the first time that is not out of retention, both i64
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.time import START_OF_TIME_US
+from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.sessions.extents import joined
+from windrow.operators.aggregate.sessions.kept_messages import told_apart
+from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
+from windrow.operators.aggregate.sessions.rows import (
+    Rows,
+    Step,
+    Stored,
+    codes_of,
+    extents,
+    owners,
+    unfolded,
+)
+from windrow.operators.steps.columns import END, ON_TIME, START, TAKEN_FROM
+from windrow.operators.steps.groups import Groups, combine, without
+from windrow.operators.steps.step import limit
+from windrow.stores.kv import KV, Batch
+from windrow.stores.sessions import HOME, HOT, STANDS
+from windrow.stores.window_state import Near
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+_GAP = b"\x00gap"
+
+
+def floor_of(logic: SessionAggregator, kv: KV) -> int:
+    """Messages before it were out of retention when the gap grew."""
+    value = None if logic.definition.gap_before_us is None else kv.get(logic.aux_cf, _GAP)
+    return START_OF_TIME_US if value is None else decode_i64(value, 8)
+
+
+def widen(logic: SessionAggregator, step: Step) -> None:
+    """Where the state has a smaller gap than the definition: make of it what it is under this one, and tell what is over."""
+    kv, watermark_us, first_us = step.kv, step.progress.watermark_us, logic.definition.gap_before_us
+    value = None if first_us is None else kv.get(logic.aux_cf, _GAP)
+    before_us = first_us if value is None else decode_i64(value)
+    if before_us is None or before_us >= logic.gap_us:
+        return
+    floor_us = max(limit(logic.told_from(watermark_us), before_us), floor_of(logic, kv))
+    batch = Batch()
+    batch.put(logic.aux_cf, _GAP, encode_i64(logic.gap_us) + encode_i64(floor_us))
+    kv.write(batch)
+    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.told_us)
+    for marks in (logic.marks.due, logic.marks.closing, logic.marks.waiting):
+        marks.drop(kv)
+    if stored is None:
+        return
+    logic.store.clear(kv)
+    if logic.limited:
+        logic.limits.begin_anew(kv)
+    rows = Stored.of(Near(stored, {}), logic.definition.by, step.told_us).rows(logic.definition.by)
+    before = combine(rows.sessions.column(END)).to_numpy()
+    ends = _ends(logic, rows.sessions, before, logic.gap_us - before_us, step.closed_us)
+    moves = ends != before
+    _put(logic, step, rows.where(~moves), logic.has_passed(ends[~moves], watermark_us))
+    if moves.any():
+        wider = _joined(logic, step, rows.where(moves), ends[moves])
+        passed = logic.has_passed(combine(wider.sessions.column(END)).to_numpy(), watermark_us)
+        # Before what a step brings, as in the step before: that was not told.
+        brings = step.moment.before_us is None
+        then = step._replace(progress=replace(step.progress, step=step.progress.step - brings))
+        _put(logic, step, logic._fired(then, wider, passed & logic.speaks_in_time(wider), ON_TIME), passed)
+        logic._tell(step)
+
+
+def _ends(
+    logic: SessionAggregator, sessions: pa.Table, before: IntArray, more_us: int, closed_us: int
+) -> IntArray:
+    """Where sessions end under the larger gap; closed ones where they did, and those that a cell ends."""
+    wider = np.minimum(before, LAST_END_US - more_us) + more_us
+    if logic.cells is not None:
+        wider = np.minimum(wider, logic.cells.assign(combine(sessions.column(START)).to_numpy())[2])
+    ends: IntArray = np.where(before < closed_us, before, np.maximum(wider, before))
+    return ends
+
+
+def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) -> None:
+    """Store sessions anew. passed: those that go to where they are looked for by their end."""
+    if len(rows.sessions) == 0:
+        return
+    ends = combine(rows.sessions.column(END)).to_numpy()
+    if logic.limited:
+        logic.limits.change(step.kv, None, rows.sessions)
+    logic.marks.ends(step.kv, rows.sessions, ~passed, step.progress.step)
+    nothing, homes = np.zeros(0, dtype=np.int64), np.where(passed, logic.store.home(ends), HOT)
+    logic.keep(step, Near(None, {}), nothing, rows, homes)
+
+
+def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) -> Rows:
+    """Open sessions that end there now, those that touch as one."""
+    by = logic.definition.by
+    codes = codes_of([rows.sessions], by)
+    if logic.cells is not None:
+        cells = logic.cells.assign(combine(rows.sessions.column(START)).to_numpy())[1]
+        codes = Groups([pa.array(codes), pa.array(cells)], len(codes)).codes
+    found = joined(extents(rows.sessions, codes)._replace(ends=ends))
+    rows = unfolded(logic.calculation, logic.spans, rows)
+    if logic.definition.full_state and logic.definition.emit.mode == "discarding":
+        rows = told_apart(rows, found.component)
+    order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")
+    component = found.component[order]
+    sessions = without(rows.sessions, HOME, STANDS).take(pa.array(order))
+    noted = TAKEN_FROM in sessions.column_names
+    sessions = with_all_taken_from(sessions) if noted else sessions
+    for name, bounds in ((START, found.starts), (END, found.ends)):
+        sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))
+    groups = Groups.numbered(component, len(found.starts))
+    merged = logic.merged(sessions, groups, step.dead)
+    merged = with_some_taken_from(merged) if noted else merged
+    return Rows(merged, rows.panes, owners(merged, rows.panes, by))

@@ -1,0 +1,153 @@
+"""What waits beside the sessions that may still grow, laid into those that it touches when these are read.
+
+A step that brings few messages writes them as they are: each is the session that it would be by itself, and the step that it
+came in. What becomes of them is what it would have been at once. Only messages beyond the watermark wait, which touch nothing
+that was told as ended, and only where accumulators may be merged in any order.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.time import START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.aggregate.sessions.extents import Extents, joined, reach_of
+from windrow.operators.aggregate.sessions.merge_provenance import Pieces
+from windrow.operators.aggregate.sessions.merging import (
+    COMPONENT,
+    Given,
+    Parts,
+    by_cell,
+    merge_parts,
+    with_extents,
+)
+from windrow.operators.aggregate.sessions.rows import Stored, codes_of, live, taken, together
+from windrow.operators.steps.columns import END, LAST, START
+from windrow.operators.steps.dead_letters import DeadLetters
+from windrow.operators.steps.groups import combine, stable_order, without
+from windrow.stores.kv import KV
+from windrow.stores.page_format import HASH
+from windrow.stores.sessions import HOME, HOT, waits_for
+from windrow.stores.window_state import Near
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.session_state import StoredSessions
+
+#: Of a row that waits: the step in which it came.
+CAME = "__came"
+
+
+def settled(logic: StoredSessions, near: Near, told_us: int) -> Near:
+    """What was read, after what waits for it was laid into the sessions. told_us: those that end before were told"""
+    held = near.held.get(HOT)
+    if held is None or held.beside is None:
+        return near
+    pieces = held.beside.where(waits_for(held, held.beside)).rows
+    if len(pieces) == 0:
+        return near
+    by, n = logic.definition.by, len(pieces)
+    tables = [pieces] if near.rows is None else [pieces, near.rows]
+    numbers = codes_of(tables, by)
+    codes, others = numbers[:n], list[pa.Table]()
+    stored = Stored.of(Near(None, {}), by, told_us)
+    none = np.zeros(0, dtype=np.int64)
+    given = Given(codes, stored, Extents(none, none, none))
+    if near.rows is not None:
+        hot = near.rows.column(HOME).to_numpy() == HOT
+        met = hot & np.isin(numbers[n:], codes)
+        others.append(taken(near.rows, np.flatnonzero(~met)))
+        if met.any():
+            # What seems to be left behind may go on with what waits: nothing is passed over yet.
+            of_keys = Near(taken(near.rows, np.flatnonzero(met)), {})
+            mine = numbers[n:][met]
+            stored = Stored.of(of_keys, by, START_OF_TIME_US, mine)
+            sessions = Extents(mine[stored.sessions], stored.values(START), stored.values(END))
+            given = Given(codes, stored, sessions)
+    after, stay = _laid(
+        logic, by_cell(logic, given, combine(pieces.column(START)).to_numpy()), pieces, told_us
+    )
+    if stored.near.rows is not None:
+        others.append(taken(stored.near.rows, stay))
+    return Near(concat([*others, after]), near.held)
+
+
+def _laid(logic: StoredSessions, given: Given, pieces: pa.Table, told_us: int) -> tuple[pa.Table, IntArray]:
+    """(the sessions that what waited is in, and what stands of them, which of the stored rows stay as they are)."""
+    starts, ends = (combine(pieces.column(name)).to_numpy() for name in (START, END))
+    came = combine(pieces.column(CAME)).to_numpy()
+    n = len(given.sessions.codes)
+    found = joined(given.sessions.and_more(Extents(given.codes, starts, ends)))
+    parts = Parts(found, found.component[n:], found.component[:n])
+    deltas = with_extents(without(pieces, CAME), found.starts[parts.piece], found.ends[parts.piece])
+    deltas = deltas.append_column(COMPONENT, pa.array(parts.piece))
+    joins = _joins(parts, given.sessions, Extents(parts.piece, starts, ends), came)
+    bridges = Pieces(starts, ends, combine(pieces.column(LAST)).take, joins)
+    merged = merge_parts(logic, DeadLetters(0), deltas, given, parts, bridges)
+    lives = combine(merged.rows.sessions.column(END)).to_numpy() >= told_us
+    table = together(merged.rows.where(lives))
+    after = table.append_column(HOME, pa.array(np.full(len(table), HOT, dtype=np.int64)))
+    return after, given.stored.others(merged.mine)
+
+
+def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> IntArray:
+    """Of what waited, by component, the last that made one of two that a step had found apart. pieces: by component, as they
+    came
+    """
+    n = len(sessions.codes)
+    component = np.r_[parts.stored, pieces.codes]
+    starts, ends = np.r_[sessions.starts, pieces.starts], np.r_[sessions.ends, pieces.ends]
+    order = stable_order(component, parts.size)
+    of, first, last = component[order], starts[order], ends[order]
+    low, high = -reach_of(of, -first), reach_of(of, last)
+    apart = (of[1:] == of[:-1]) & ((first[1:] > high[:-1]) | (last[1:] < low[:-1]))
+    found, steps = list[int](), np.r_[np.full(n, -1, dtype=np.int64), came]
+    for one in np.unique(of[1:][apart]).tolist():
+        mine = order[np.searchsorted(of, one) : np.searchsorted(of, one, side="right")].tolist()
+        at = _last_join([(int(steps[i]), int(starts[i]), int(ends[i]), i - n) for i in mine])
+        if at is not None:
+            found.append(at)
+    return np.array(found, dtype=np.int64)
+
+
+def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
+    """Of ranges that become one, (step, start, end, name) step by step: the last that covered a part of a hole that was there
+    before its step.
+    """
+    found, there = None, list[tuple[int, int]]()
+    steps = sorted({step for step, *_ in rows})
+    for step in steps:
+        mine = [row for row in rows if row[0] == step]
+        holes = [(end, start) for (_, end), (start, _) in pairwise(there)]
+        there = _as_one([*there, *((start, end) for _, start, end, _ in mine)])
+        for end, start in holes:
+            if step >= 0 and any(low <= end and start <= high for low, high in there):  # it is closed by now
+                over = [name for _, low, high, name in mine if low < start and end <= high - 1]
+                found = max([*over, *([] if found is None else [found])])
+    return found
+
+
+def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that overlap or touch are one."""
+    found = list[tuple[int, int]]()
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def settle(logic: StoredSessions, kv: KV, told_us: int) -> None:
+    """Lay all that waits into the pages."""
+    hashes = logic.store.waiting(kv)
+    if hashes is None:
+        return
+    keys = pa.table({START: pa.array(np.full(len(hashes), HOT, dtype=np.int64)), HASH: pa.array(hashes)})
+    near, by = settled(logic, logic.store.near(kv, [HOT], keys), told_us), logic.definition.by
+    assert near.rows is not None
+    logic.store.put(kv, near, live(near.rows, by, told_us), lambda some: live(some, by, told_us))

@@ -1,0 +1,134 @@
+"""Many steps of one message each over sessions, run as few: where a run ends, and what it does.
+
+A message beyond the watermark touches sessions that may still grow, and nothing else, so what the messages of a run make of
+these is known at once, whichever end meanwhile: a session that the watermark has passed is touched by nothing that comes later
+in the run. Which advance passed it says its end. A message behind the watermark is a run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.messages import Position
+from windrow.core.policy import UNBOUNDED_US
+from windrow.core.positions import Partition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.micro_batching.boundaries import AggregateRuns
+from windrow.operators.aggregate.micro_batching.ingest import STEPS, Taken
+from windrow.operators.aggregate.sessions.assignment import file_run
+from windrow.operators.aggregate.sessions.panes import fire, in_order
+from windrow.operators.aggregate.sessions.rows import Step, unfolded
+from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.steps.columns import ARRIVED, END, ON_TIME
+from windrow.operators.steps.groups import without
+from windrow.operators.steps.intake import event_time_marks
+from windrow.operators.steps.micro_batching import Run
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV
+from windrow.stores.sessions import HOT
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+
+class SessionRuns(AggregateRuns["SessionAggregator"]):
+    """Of an aggregate over sessions."""
+
+    def __init__(
+        self,
+        operator: SessionAggregator,
+        kv: KV,
+        largest_us: Mapping[Partition, int],
+        seen_us: Mapping[Partition, int],
+        watermark: int,
+        now_us: int | None,
+    ) -> None:
+        #: True if an advance forgets ids, or messages, where it forgets sessions.
+        self._forgets = operator.seen is not None or operator.history is not None
+        self._purged_us = operator.progress(kv).purged_us
+        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+
+    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        if len(run) == 1:
+            return self._operator.take(kv, table, run.nows_us[0])
+        return _take(self._operator, kv, table, run)
+
+    def _begin_run(self) -> None:
+        self._look_ahead()
+
+    def _stands_alone(self, time_us: int | None) -> bool:
+        if not self._operator._emission_noted:
+            return True  # its advance looks for what waits under another emission
+        return time_us is not None and time_us <= self.watermark_us
+
+    def _is_uncertain(self, time_us: int | None) -> bool:
+        return time_us is not None and time_us < self._operator.closed_before(self.watermark_us)
+
+    def _look_ahead(self) -> None:
+        """The first watermark at which a session closes with something to say."""
+        first, lateness_us = self._operator.marks.closing.first(self._kv), self.definition.allowed_lateness_us
+        never = first is None or lateness_us >= UNBOUNDED_US
+        self._next_event_us = END_OF_TIME_US + 1 if first is None or never else first + lateness_us + 1
+        self._open_from_us = START_OF_TIME_US
+        self._floor_us = self._operator.kept_from(self.watermark_us)
+
+    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        acts = super()._take(time_us, position, now_us)
+        if not self._forgets:
+            return acts
+        self._floor_us = self._operator.kept_from(self.watermark_us)
+        before_us, self._purged_us = self._purged_us, self._operator.forgotten_before(self.watermark_us)
+        return acts or self._purged_us > before_us
+
+
+def _take(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
+    """The ingests of messages beyond the watermark, and of their advances all but the last."""
+    taken = Taken(operator, kv, table, run)
+    progress = taken.progress
+    closed_us, moment = operator.closed_before(progress.watermark_us), Moment(progress.step, run.nows_us[0])
+    step = Step(
+        kv, progress, taken.result, taken.dead, [], moment, closed_us, progress.watermark_us, of_run=True
+    )
+    marks = dict(event_time_marks(taken.rows))
+    for filed in file_run(operator, step, taken.rows):
+        operator.keep_filed(step, filed)
+    taken.result.marks = marks
+    _end(operator, step, np.array(run.after_us[:-1], dtype=np.int64))
+    return taken.end()
+
+
+def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
+    """Tell the sessions that these advances pass, each when its own does."""
+    kv, by, watermark_us = step.kv, operator.definition.by, int(after_us[-1])
+    _, hashes = operator.marks.due.between(kv, step.progress.watermark_us, watermark_us)
+    stored = operator.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
+    if stored is None:
+        return
+    ends = stored.values(END)
+    passed = operator.has_passed(ends, watermark_us)
+    if not passed.any():
+        return
+    rows = unfolded(operator.calculation, operator.spans, stored.rows(by, passed))
+    ends = ends[passed]
+    side = "left" if operator.has_passed(after_us[-1:], watermark_us).all() else "right"
+    at: IntArray = np.searchsorted(after_us, ends, side=side)  # type: ignore[call-overload]
+    closed_us = np.array([operator.closed_before(w) for w in after_us.tolist()], dtype=np.int64)
+    fired = fire(
+        operator.definition,
+        rows._replace(sessions=rows.sessions.append_column(ARRIVED, pa.array(at))),
+        partial(operator.values, kv, panes=rows.panes),
+        timing=ON_TIME,
+        is_last=ends < closed_us[at],
+        closing=False,
+        step=step.progress.step + STEPS * at + 1,
+        dead=step.dead,
+    )
+    step.result.panes += in_order([] if fired.told is None else [fired.told], by)
+    after = fired.rows._replace(sessions=without(fired.rows.sessions, ARRIVED))
+    operator.keep(step, stored.near, stored.others(passed), after, operator.store.home(ends))

@@ -1,0 +1,98 @@
+"""What time lets speak of sessions beside their ends: periods, on one grid of `now` for the whole definition, and delays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windrow.core.emit import Trigger
+from windrow.operators.aggregate.sessions.merge_buffer import settled
+from windrow.operators.aggregate.sessions.rows import Step, Stored
+from windrow.operators.aggregate.triggers import delays
+from windrow.operators.steps.columns import EARLY, END, LATE, PENDING, START
+from windrow.operators.steps.groups import combine
+from windrow.stores.key_hash import Hashes
+from windrow.stores.page_format import hashes_of
+from windrow.stores.sessions import HOME, HOT
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+
+def tick(logic: SessionAggregator, step: Step) -> None:
+    """Tell what time has come to."""
+    emit, moment = logic.definition.emit, step.moment
+    if moment.before_us is None:
+        return
+    over = logic.marks.overdue(step.kv, moment)
+    for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
+        if moment.insists(trigger):
+            _tell_all(logic, step, timing, trigger)
+        elif moment.comes(trigger) or (len(over) and delays(trigger)):
+            _tell_some(logic, step, timing, trigger, over)
+
+
+def _tell_some(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger, over: Hashes) -> None:
+    """Tell what waits. over: keys of which a delay is over"""
+    kv, early, period = step.kv, timing == EARLY, step.moment.comes(trigger)
+    if early and not period:
+        homes, hashes = np.full(len(over), HOT, dtype=np.int64), over
+    else:
+        homes, hashes = logic.marks.wait(kv, early=early)
+        logic.marks.wait_no_more(kv, early=early)
+        if not period:
+            mine = np.isin(hashes, over)
+            logic.marks.waiting.add(kv, homes[~mine], hashes[~mine], step.moment.step)
+            homes, hashes = homes[mine], hashes[mine]
+    stored = logic.near(step, homes, hashes)
+    if stored is not None:
+        _tell(logic, step, stored, timing, trigger, hashes)
+
+
+def _tell_all(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger) -> None:
+    """Tell all sessions that still take messages, and what else waits."""
+    kv, by = step.kv, logic.definition.by
+    logic.marks.wait_no_more(kv, early=timing == EARLY)
+    if timing == EARLY:
+        near = settled(logic, logic.store.whole(kv), step.told_us)
+        if near.rows is not None:
+            _tell(logic, step, Stored.of(near, by, step.told_us), timing, trigger, None)
+        return
+    for bucket in logic.store.buckets(kv, step.closed_us):
+        rows = logic.read(kv, [bucket.home], step.told_us)
+        if rows is not None:
+            hashes = np.unique(hashes_of(rows.select([START, *by]), by))
+            stored = logic.near(step, np.full(len(hashes), bucket.home, dtype=np.int64), hashes)
+            if stored is not None:
+                _tell(logic, step, stored, timing, trigger, None)
+
+
+def _tell(
+    logic: SessionAggregator,
+    step: Step,
+    stored: Stored,
+    timing: str,
+    trigger: Trigger,
+    asked: Hashes | None,
+) -> None:
+    """Tell those that the trigger lets speak; what has something to say and is not told goes on waiting.
+
+    asked: the keys that were asked for; None: all
+    """
+    by, pending = logic.definition.by, stored.values(PENDING) > 0
+    judged = pending
+    if asked is None:
+        open_us = logic.closed_before(step.progress.watermark_us)
+        judged = pending | (stored.values(END) >= open_us)
+    if not judged.any():
+        return
+    speaks = judged.copy()
+    speaks[judged] = logic.judged(step, stored.rows(by, judged), trigger)
+    left = pending & ~speaks
+    if asked is not None and left.any():
+        rows = stored.rows(by, left).sessions
+        mine = np.isin(hashes_of(rows.select([START, *by]), by), asked)
+        homes = combine(rows.column(HOME)).to_numpy()
+        logic.marks.waits(step.kv, rows, homes, mine, step.moment)
+    logic.keep_fired(step, stored, speaks, timing, always=asked is None)

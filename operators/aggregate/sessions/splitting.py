@@ -1,0 +1,294 @@
+"""Sessions that are cut: those that have a longest length, and those of which messages are taken back.
+
+So long after the first message of a part the next one begins; parts are sessions of their own, of messages that reach one
+another. One that comes between two messages may move every cut after it, and one that goes may have held two parts together, so
+the messages of what these touch are read again. What was told across a cut is taken back at once; the rest with what is told
+next. The column `__reach` of a state row says where the session would end if there were no longest length: messages up to there
+may go on with it, or with what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import concat
+from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.sessions.dynamic_gap import gaps_of
+from windrow.operators.aggregate.sessions.extents import Extents, holders, reach_of
+from windrow.operators.aggregate.sessions.kept_messages import messages_of
+from windrow.operators.aggregate.sessions.panes import taken_back
+from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, flags, owners
+from windrow.operators.steps.columns import (
+    EARLY,
+    EMIT_STEP,
+    END,
+    FIRST,
+    LAST,
+    LATE,
+    MESSAGES,
+    PANES,
+    PENDING,
+    SINCE,
+    START,
+    STEP,
+    TAKEN_FROM,
+)
+from windrow.operators.steps.groups import Groups, combine, without
+from windrow.stores.sessions import HOME, HOT
+
+if TYPE_CHECKING:
+    from windrow.operators.aggregate.sessions.logic import SessionAggregator
+
+REACH = "__reach"
+#: No moment.
+NEVER_US = END_OF_TIME_US
+#: Of a part: how many messages came to it in this step, or went.
+_CAME = "__came"
+#: Of a part of what has lost messages: that not all of what it meets was told as ended.
+_CURRENT = "__current"
+
+
+class Gone(NamedTuple):
+    """What was taken back: in which of the merged sessions it was, and when."""
+
+    session: IntArray
+    times: IntArray
+
+
+class Divided(NamedTuple):
+    """stay: where the rows lie that stay as they are. rows: the sessions that changed and what stands of them. owed: those of
+    them that the watermark has passed, and that have not been told on time.
+    """
+
+    stay: IntArray
+    rows: Rows
+    owed: BoolArray
+
+
+NOTHING = Gone(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def divide(
+    logic: SessionAggregator,
+    step: Step,
+    stored: Stored,
+    mine: BoolArray,
+    merged: pa.Table,
+    gone: Gone = NOTHING,
+) -> Divided:
+    """Cut what is too long of `merged`, and what has lost messages: sessions that took something, each with all that it
+    touched, `mine` of what was read.
+    """
+    by, longest_us = logic.definition.by, logic.longest_us
+    starts, reach = (combine(merged.column(c)).to_numpy() for c in (START, END))
+    ends = reach
+    if longest_us is not None:
+        ends = np.minimum(reach, starts + longest_us)
+        merged = _with(merged, REACH, reach)
+    sessions = _with(merged, END, ends)
+    old = None if stored.near.rows is None else stored.rows(by, mine).sessions
+    stays = np.zeros(0 if old is None else len(old), dtype=bool)
+    owed, lost = np.zeros(len(merged), dtype=bool), np.zeros(len(merged), dtype=bool)
+    lost[gone.session] = True
+    cut = np.flatnonzero((ends < reach) | lost)
+    if len(cut):
+        of_cut = Gone(np.searchsorted(cut, gone.session), gone.times)
+        parts, of = _parts(logic, step, merged.take(pa.array(cut)), of_cut)
+        changes = lost[cut] | (np.bincount(of, minlength=len(cut)) > 1)
+        parts = parts.filter(pa.array(changes[of]))
+        if old is not None:
+            parts, stays = _beside(old, parts, by)
+        parts = _dated(logic, step, parts, old)
+        one = np.ones(len(merged), dtype=bool)
+        one[cut[changes]] = False
+        sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME, _CURRENT])])
+        owed = np.r_[np.zeros(int(one.sum()), dtype=bool), flags(parts, _CURRENT)]
+        ends = combine(sessions.column(END)).to_numpy()
+        owed &= logic.has_passed(ends, step.progress.watermark_us)
+    none = np.zeros(0, dtype=np.int64)
+    if old is None:
+        return Divided(
+            none, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]), none), owed
+        )
+    mine = mine.copy()
+    mine[np.flatnonzero(mine)[stays]] = False
+    panes = stored.rows(by, mine).panes
+    rows = Rows(sessions, panes, owners(sessions, panes, by))
+    return Divided(stored.others(mine), _without_crossing(logic, step, rows), owed)
+
+
+def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
+    """(the parts of these sessions as state rows, which session each is of)."""
+    assert logic.history is not None
+    rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
+    if rows is None:
+        none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
+        return concat([without(long.slice(0, 0), SINCE), none]), of
+    gaps = logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
+    reach = np.minimum(rows.times, LAST_END_US - gaps) + gaps
+    reach = np.minimum(reach, combine(long.column(END)).to_numpy()[of])
+    begins = _begins(rows.times, reach, of, logic.longest_us)
+    part = np.zeros(len(of), dtype=np.int64)
+    part[begins[1:]] = 1
+    groups = Groups.of_codes(np.cumsum(part), len(begins))
+    order, whose = rows.order, pa.array(of[begins])
+    positions = groups.aggregate([(order, "min"), (order, "max")])
+    placed = combine(long.column(FIRST)).is_valid().take(whose)
+    counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
+    came = combine(rows.table.column(STEP)).to_numpy() == step.progress.step
+    came = np.bincount(groups.codes, came, groups.size).astype(np.int64)
+    starts, reach = rows.times[begins], np.asarray(np.maximum.reduceat(reach, begins), dtype=np.int64)
+    longest_us = END_OF_TIME_US if logic.longest_us is None else logic.longest_us
+    ends: IntArray = starts + np.minimum(reach - starts, longest_us)
+    holder = holders(Extents(of[begins], starts, ends), gone.session, gone.times)
+    left = holder[(holder >= 0) & (gone.times <= ends[np.maximum(holder, 0)])]
+    falls = np.isin(of[begins], gone.session)
+    columns = {
+        START: pa.array(starts),
+        END: pa.array(ends),
+        **{b: combine(long.column(b)).take(whose) for b in logic.definition.by},
+        MESSAGES: pa.array(counts),
+        PENDING: pa.array(counts),
+        PANES: pa.array(np.where(falls, combine(long.column(PANES)).to_numpy()[of[begins]], 0)),
+        EMIT_STEP: pa.nulls(groups.size, pa.int64()),
+        **{n: pc.if_else(placed, c, None) for n, c in zip((FIRST, LAST), positions, strict=True)},
+        **({} if logic.longest_us is None else {REACH: pa.array(reach)}),
+        **(
+            {TAKEN_FROM: combine(long.column(TAKEN_FROM)).take(whose)}
+            if TAKEN_FROM in long.column_names
+            else {}
+        ),
+        _CAME: pa.array(came + np.bincount(left, minlength=groups.size)),
+        _CURRENT: pa.array(falls),
+    }
+    return pa.table(columns), of[begins]
+
+
+def _begins(times: IntArray, reach: IntArray, of: IntArray, longest_us: int | None) -> IntArray:
+    """The messages that begin a part: none of the part before reaches them, or it is as long as it may be. reach: how far each
+    message does; of: the session of each, whose messages come one after the other, by time.
+    """
+    opens = np.ones(len(of), dtype=bool)
+    opens[1:] = (of[1:] != of[:-1]) | (times[1:] > reach_of(of, reach)[:-1])
+    found, bounds = [], np.flatnonzero(opens)
+    if longest_us is None:
+        return bounds
+    for first, end in pairwise([*bounds.tolist(), len(of)]):
+        at = first
+        while at < end:
+            found.append(at)
+            over = at + int(np.searchsorted(times[at:end], times[at] + longest_us))
+            # What is over reaches nothing.
+            at = over if at == first else _first_apart(times, reach, at, over)
+    return np.array(found, dtype=np.int64)
+
+
+def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
+    """The first message between these that none from `at` on reaches; else `end`."""
+    far, low, size = reach[at : at + 1], at + 1, 64
+    while low < end:
+        high = min(low + size, end)
+        until = np.maximum.accumulate(np.r_[far, reach[low:high]])
+        apart = np.flatnonzero(times[low:high] > until[:-1])
+        if len(apart):
+            return low + int(apart[0])
+        far, low, size = until[-1:], high, 2 * size
+    return end
+
+
+def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Table, BoolArray]:
+    """(the parts that are no old session, which of the old sessions stay).
+
+    A part goes on counting panes where the sessions that it meets were. One that begins where one of them began has to tell
+    what came, and what these had to tell; another one all that it holds. It is owed a pane on time unless all of them were told
+    as ended.
+    """
+    codes = codes_of([old, parts], by)
+    keys, own = codes[: len(old)], codes[len(old) :]
+    old_starts, old_ends, old_pending, old_panes = (
+        combine(old.column(c)).to_numpy() for c in (START, END, PENDING, PANES)
+    )
+    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
+    hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _CURRENT).copy()
+    pending, panes = (combine(parts.column(c)).to_numpy().copy() for c in (PENDING, PANES))
+    changed, stays = np.ones(len(parts), dtype=bool), np.zeros(len(old), dtype=bool)
+    for i, theirs in enumerate(_of_their_keys(keys, own)):
+        meets = theirs[(old_starts[theirs] < ends[i]) & (starts[i] < old_ends[theirs])]
+        same = meets[old_starts[meets] == starts[i]]
+        if came[i] == 0 and (old_ends[same] == ends[i]).any():
+            stays[same] = True
+            changed[i] = False
+            continue
+        panes[i] = old_panes[meets].max(initial=panes[i])
+        current[i] &= hot[meets].any() or not len(meets)
+        if len(same):
+            pending[i] = old_pending[meets[old_starts[meets] >= starts[i]]].sum() + came[i]
+    parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _CURRENT, current)
+    return parts.filter(pa.array(changed)), stays
+
+
+def _of_their_keys(keys: IntArray, own: IntArray) -> Iterator[IntArray]:
+    """For each of `own`, where it is among `keys`: a step may take something back of many keys."""
+    order = np.argsort(keys, kind="stable")
+    bounds = (np.searchsorted(keys[order], own, side) for side in ("left", "right"))
+    for low, high in zip(*(bound.tolist() for bound in bounds), strict=True):
+        yield order[low:high]
+
+
+def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
+    """The parts with since when some of what they hold is told by no pane, where a trigger asks for it: since the first of what
+    they meet waits, or since now.
+    """
+    noted = old is not None and SINCE in old.column_names
+    if not (noted or logic.marks.delays):
+        return parts
+    size = len(parts)
+    found = np.full(size, NEVER_US, dtype=np.int64)
+    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
+    new = np.ones(size, dtype=bool)
+    if old is not None:
+        codes = codes_of([old, parts], logic.definition.by)
+        keys, own = codes[: len(old)], codes[len(old) :]
+        began, ended = (combine(old.column(c)).to_numpy() for c in (START, END))
+        waits = combine(old.column(SINCE)).fill_null(NEVER_US).to_numpy() if noted else None
+        for i, theirs in enumerate(_of_their_keys(keys, own)):
+            meets = theirs[(began[theirs] < ends[i]) & (starts[i] < ended[theirs])]
+            new[i] = not (began[meets] == starts[i]).any()
+            if waits is not None:
+                found[i] = waits[meets].min(initial=NEVER_US)
+    if logic.marks.delays:
+        more = new | (came > 0)
+        found[more] = np.minimum(found[more], step.moment.now_us)
+    return parts.append_column(SINCE, pa.array(found, mask=found == NEVER_US))
+
+
+def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
+    """The rows without the panes that no session holds whole: these are taken back."""
+    if len(rows.panes) == 0:
+        return rows
+    ends = combine(rows.panes.column(END)).to_numpy()
+    held = np.zeros(len(ends), dtype=np.int64)
+    mine = rows.owner >= 0
+    held[mine] = combine(rows.sessions.column(END)).to_numpy()[rows.owner[mine]]
+    crosses = ~mine | (ends > held)
+    for timing, late in ((EARLY, False), (LATE, True)):
+        some = crosses & ((ends <= step.progress.watermark_us) == late)
+        if some.any():
+            panes = rows.panes.filter(pa.array(some))
+            step.told.append(taken_back(logic.definition, logic.calculation, panes, timing))
+    return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
+
+
+def _with(rows: pa.Table, name: str, values: IntArray | BoolArray) -> pa.Table:
+    column = pa.array(values)
+    if name not in rows.column_names:
+        return rows.append_column(name, column)
+    return rows.set_column(rows.column_names.index(name), name, column)

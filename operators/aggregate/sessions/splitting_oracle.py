@@ -1,0 +1,182 @@
+"""Sessions that are cut, in lists and loops: by a longest length, and where messages that are taken back held them together.
+
+Where sessions have a longest length, what makes one is cut from its first message on: so long after the first message of a part
+the next begins. Parts are sessions of their own from then on, each of messages that reach one another. What has come later than
+is allowed enters those that are open, and nothing else, so that no cut before the watermark moves.
+
+A message that takes back another one is as late as a message of that time would be, and what a session takes is judged before
+anything of it goes. Then what is left of it falls apart where no message reaches the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from windrow.core.messages import Kind, Pane, Timing, Window
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.oracle import past
+from windrow.operators.aggregate.sessions.oracle import SessionOracle
+from windrow.operators.oracle.aggregates import same
+from windrow.operators.oracle.cells import Key, SessionCell, Standing, Taken, place
+from windrow.operators.oracle.oracle import Messages
+from windrow.operators.oracle.times import shown
+
+
+class CutSessionOracle(SessionOracle):
+    """The expected behaviour of sessions with a longest length, or of which messages are taken back."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        super().__init__(definition)
+        self._gone: list[Taken] = []
+        self._owed: list[SessionCell] = []
+        #: Of keys that have lost messages: how many panes were counted, and the last end of what was; now, and before a step.
+        self._counted: dict[Key, tuple[int, int]] = {}
+        self._counted_before = self._counted
+
+    # -- what is taken back -------------------------------------------------------------------------------------------
+
+    def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
+        self._gone, self._owed, self._counted_before = [], [], dict(self._counted)
+        return super()._touched(messages, now_us, watermark_us)
+
+    def _in_the_end(self, key: Key, some: list[Taken], watermark_us: int) -> list[Taken]:
+        """What comes, and each message that takes back one that is kept. One that comes as another goes is that one."""
+        open_ = [cell for cell in self._sessions.get(key, []) if self._is_open(cell, watermark_us)]
+        kept = sorted((m for cell in open_ for m in cell.messages), key=lambda m: (m.step, m.position))
+        gone, came = list[tuple[Taken, Taken]](), list[Taken]()
+        for message in some:
+            if message.sign > 0:
+                again = next((pair for pair in gone if _same(pair[0], message)), None)
+                if again is None:
+                    came.append(message)
+                else:
+                    gone.remove(again)
+                continue
+            left = [m for m in kept if not _among(m, [one for one, _ in gone])]
+            found = next((m for m in left if _same(m, message)), None)
+            new = next((m for m in came if _same(m, message)), None)
+            if found is not None:
+                gone.append((found, message))
+            elif new is not None:
+                came = [m for m in came if m is not new]
+            else:
+                self._lose("too_late", "what it takes back is in no session that is open", message)
+        self._gone += [one for one, _ in gone]
+        backs = [back for _, back in gone]
+        return [m for m in some if _among(m, came) or _among(m, backs)]
+
+    def _judged(self, cell: SessionCell, now_us: int, watermark_us: int) -> list[Pane]:
+        emit, closed = self.definition.emit, self._closed(cell, watermark_us)
+        if _among(cell, self._owed) and (emit.on_time or (cell.pending and not emit.tells_late)):
+            cell.current = False
+            panes = self._tell(cell, Timing.ON_TIME, closed)
+        else:
+            panes = super()._judged(cell, now_us, watermark_us)
+        if closed and not cell.ended and (emit.closing_pane or (cell.pending and emit.tells_late)):
+            panes += self._tell(cell, Timing.LATE, True, closing=True)
+        return panes
+
+    # -- what is cut --------------------------------------------------------------------------------------------------
+
+    def _in_parts(
+        self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int
+    ) -> list[SessionCell]:
+        backs = [m for m in new if m.sign < 0]
+        self._count_on(whole, bool(backs), watermark_us)
+        if self._longest_us is None and not backs:
+            return [whole]
+        whole.messages = [m for m in whole.messages if m.sign > 0 and not _among(m, self._gone)]
+        made = self._pieces(whole)
+        if len(made) == 1 and not backs:
+            whole.window, whole.reach_us = made[0].window, made[0].reach_us
+            self._take_back_across(whole.key, whole.emitted, [whole], watermark_us)
+            return [whole]
+        changed = list[SessionCell]()
+        for i, one in enumerate(made):
+            came = [m for m in one.messages if _among(m, new)]
+            came += [m for m in backs if _holder(made, m.time_us) is one]
+            alike = [part for part in parts if part.window == one.window]
+            if alike and not came:
+                made[i] = alike[0]
+                continue
+            changed.append(one)
+            one.messages.sort(key=lambda m: (m.step, m.position))
+            before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
+            one.panes = whole.panes if backs else max((part.panes for part in before), default=0)
+            began = [part for part in before if part.first_us >= one.first_us]
+            goes_on = any(part.first_us == one.first_us for part in began)
+            one.pending = [m for p in began for m in p.pending] + came if goes_on else [*one.messages]
+            one.since_us = self._since(before, bool(came) or not goes_on)
+            untold = not before or not all(self._passed(part, watermark_us) for part in before)
+            if backs and untold and self._passed(one, watermark_us):
+                self._owed.append(one)
+        others = [cell for cell in self._sessions[whole.key] if cell is not whole]
+        self._sessions[whole.key] = others + made
+        self._take_back_across(whole.key, whole.emitted, made, watermark_us)
+        return changed
+
+    def _count_on(self, whole: SessionCell, loses: bool, watermark_us: int) -> None:
+        """Panes of a key that has lost messages go on counting, so that no window is told twice under one number."""
+        kept, key = self.definition.retention.time_us, whole.key
+
+        def counted(by_key: dict[Key, tuple[int, int]]) -> int:
+            panes, until_us = by_key.get(key, (0, START_OF_TIME_US))
+            return 0 if kept is not None and past(until_us + 1, kept, watermark_us) else panes
+
+        whole.panes = max(whole.panes, counted(self._counted_before))
+        if loses:
+            _, until_us = self._counted.get(key, (0, START_OF_TIME_US))
+            self._counted[key] = (max(whole.panes, counted(self._counted)), max(until_us, whole.end_us))
+
+    def _pieces(self, whole: SessionCell) -> list[SessionCell]:
+        """What the messages of a session make. A part that is over reaches nothing, whatever gap its messages have."""
+        made = list[SessionCell]()
+        for message in sorted(whole.messages, key=lambda m: m.time_us):
+            own, at_us = self._own(message), message.time_us
+            if not made or at_us > made[-1].reach_us or at_us >= self._last_end_us(made[-1]):
+                made.append(SessionCell(whole.key, own))
+            one = made[-1]
+            one.reach_us = max(one.reach_us, own.end_us)
+            one.window = Window(one.first_us, min(one.reach_us, self._last_end_us(one)))
+            one.messages.append(message)
+        return made
+
+    def _last_end_us(self, cell: SessionCell) -> int:
+        """Where it ends at the latest."""
+        return END_OF_TIME_US if self._longest_us is None else cell.first_us + self._longest_us
+
+    def _take_back_across(
+        self, key: Key, panes: Sequence[Standing], made: Sequence[SessionCell], watermark_us: int
+    ) -> None:
+        """Give each pane of a session to the part that holds it; take back at once those that no part holds."""
+        for one in made:
+            one.emitted = []
+        for pane in panes:
+            start_us, end_us = pane.window.start_us, pane.window.end_us
+            holder = next((c for c in made if c.first_us <= start_us and end_us <= c.end_us), None)
+            if holder is not None:
+                holder.emitted.append(pane)
+                continue
+            timing = Timing.EARLY if end_us > watermark_us else Timing.LATE
+            first = SessionCell(key, Window(start_us, start_us))  # before all that begins there
+            values, index = pane.values, pane.index
+            back = shown(pane.window), self._key(first), values, timing, index, False, Kind.RETRACT
+            self._taken_back.append((place(first), Pane(*back)))
+
+
+def _holder(made: Sequence[SessionCell], time_us: int) -> SessionCell | None:
+    """The last part that begins at or before a moment, if it goes on until then."""
+    last = next((one for one in reversed(made) if one.first_us <= time_us), None)
+    return last if last is not None and time_us <= last.end_us else None
+
+
+def _same(kept: Taken, said: Taken) -> bool:
+    """True if a message is as one says that comes: with all of its columns."""
+    values = all(same(kept.payload.get(name), value) for name, value in said.payload.items())
+    return kept.time_us == said.time_us and values
+
+
+def _among(one: Any, some: Sequence[Any]) -> bool:
+    return any(one is other for other in some)

@@ -1,0 +1,374 @@
+"""An operator of which some input has a delivery policy: what its policies let pass goes to it, and the rest was heard.
+
+What passes follows from the messages of the step, its recorded `now` and, of `wr.deliver.throttle`, from what is remembered in
+the operator's progress: `~k<input u8><key>` -> when a message of the key was taken last, i64; `~t<input u8><that i64><key>`.
+Both go when the interval is over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.deliver import Policy
+from windrow.core.errors import ReservedColumn
+from windrow.core.inputs import Input
+from windrow.core.keys import encode_equal
+from windrow.core.positions import Ids, Partition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, TimeUnit
+from windrow.operators.operator import Definition, Logic, Refiling, RunAgain
+from windrow.operators.steps.dead_letters import SKIPPED, DeadLetters, letters_by_input
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.input_filter import divided, further
+from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.poison_rows import sifted, sifted_into
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.schema_inference import Needs
+from windrow.operators.steps.step import StepResult
+from windrow.operators.view import View
+from windrow.stores.kv import KV, Batch, Overlay
+
+#: Where a row stands in the table of its step.
+_AT = "__at"
+_BESIDE = "column {0!r} of the input would stand beside the mark of that name: give the mark another one"
+
+
+def delivering(logic: Logic) -> Logic:
+    """The logic of an operator, behind the policies of its inputs."""
+    return Delivering(logic) if logic.definition.policies else logic
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an input is read."""
+
+    name: str
+    event_time: str
+    by: tuple[str, ...]
+    time_zone: str | None
+    event_time_unit: TimeUnit | None
+    max_ahead_us: int | None
+    null_keys: str
+    ids: Ids | None
+
+
+def counted(definition: Definition, given: Input, table: pa.Table, now_us: int) -> Slice:
+    """The messages that an operator counts, in position order."""
+    null_keys = getattr(definition, "null_keys", "group")
+    times = (given.time_zone, given.event_time_unit, given.max_ahead_us)
+    reading = Reading(given.name, given.event_time, definition.keys(given), *times, null_keys, definition.ids)
+    return take_in(reading, table, now_us, DeadLetters(0))
+
+
+@dataclass
+class Chosen:
+    """What of a step is taken, and what of it was heard alone."""
+
+    tables: dict[str, pa.Table]
+    dead: DeadLetters
+    marks: dict[Partition, int] = field(default_factory=dict)
+    skipped: int = 0
+    batch: Batch = field(default_factory=Batch)
+
+
+class Throttle:
+    """When a message of each key of an input was taken last."""
+
+    def __init__(self, cf: str, place: int, interval_us: int) -> None:
+        self._cf, self._interval_us = cf, interval_us
+        self._key, self._time = b"~k" + bytes([place]), b"~t" + bytes([place])
+
+    def last_us(self, kv: KV, keys: Sequence[bytes]) -> IntArray:
+        found = kv.multi_get(self._cf, [self._key + key for key in keys])
+        return np.array([START_OF_TIME_US if v is None else decode_i64(v) for v in found], dtype=np.int64)
+
+    def rests(self, kv: KV, keys: Sequence[bytes], now_us: int) -> BoolArray:
+        """True for keys of which one was taken in the interval before `now_us`."""
+        rests: BoolArray = self.last_us(kv, keys) > now_us - self._interval_us
+        return rests
+
+    def took(self, batch: Batch, keys: Sequence[bytes], now_us: int) -> None:
+        at = encode_i64(now_us)
+        batch.put_many(self._cf, [self._key + key for key in keys], [at] * len(keys))
+        batch.put_many(self._cf, [self._time + at + key for key in keys], [b""] * len(keys))
+
+    def forget(self, kv: KV, now_us: int, *, everything: bool) -> None:
+        """What decides nothing any more goes."""
+        end = self._time + (b"\xff" * 9 if everything else encode_i64(now_us - self._interval_us + 1))
+        filed = [key[len(self._time) :] for key, _ in kv.scan(self._cf, self._time, end)]
+        if not filed:
+            return
+        batch, keys = Batch(), [key[8:] for key in filed]
+        last = self.last_us(kv, keys)
+        over = [k for k, at, us in zip(keys, filed, last, strict=True) if decode_i64(at[:8]) == us]
+        batch.delete_many(self._cf, [self._key + key for key in over])
+        batch.delete_range(self._cf, self._time, end)
+        kv.write(batch)
+
+
+class Delivering(Logic):
+    """logic: the operator. It gets what passes; its state is its own, but for what throttles remember."""
+
+    def __init__(self, logic: Logic) -> None:
+        self.definition, self.aux_cf, self._logic = logic.definition, logic.aux_cf, logic
+        self.takes_columns, self.adds_columns = logic.takes_columns, logic.adds_columns
+        self._throttles = {
+            given.name: Throttle(self.aux_cf, place, policy.interval_us)
+            for place, given in enumerate(self.definition.inputs)
+            if (policy := self.definition.policies.get(given.name)) and policy.interval_us is not None
+        }
+
+    def cfs(self) -> tuple[str, ...]:
+        return self._logic.cfs()
+
+    def stays(self, key: bytes, value: bytes) -> bool:
+        return self._logic.stays(key, value)
+
+    # -- the two steps ----------------------------------------------------------------------------------------------
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        for throttle in self._throttles.values():
+            throttle.forget(kv, now_us, everything=watermark_us >= END_OF_TIME_US)
+        return self._logic.advance(kv, watermark_us, now_us)
+
+    def apart(self, before: KV) -> Delivering:
+        found = copy.copy(self)
+        found._logic = self._logic.apart(before)
+        return found
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        # What passes is decided once, whatever the operator makes of it: a message on which it raises took its place.
+        chosen = sifted(partial(self._chosen, now_us), Overlay(kv), tables)
+        result = sifted_into(partial(self._ingested, now_us), kv, chosen.tables)
+        kv.write(chosen.batch)
+        result.marks = further(result.marks, chosen.marks)
+        if chosen.skipped:
+            result.counts["skipped"] = result.counts.get("skipped", 0) + chosen.skipped
+        for reason, n in chosen.dead.counts.items():
+            result.counts[f"dead.{reason}"] = result.counts.get(f"dead.{reason}", 0) + n
+        letters = chosen.dead.table()
+        if self.definition.by_input:
+            letters = letters_by_input(letters)
+        some = [table for table in (result.dead, letters) if table is not None]
+        result.dead = pa.concat_tables(some) if some else None
+        return result
+
+    def _ingested(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
+        return self._logic.ingest(kv, tables, now_us)
+
+    def _chosen(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> Chosen:
+        """Raises where a condition cannot be computed of a message."""
+        chosen = Chosen(dict(tables), DeadLetters(self.definition.dead_letter_limit))
+        for given in self.definition.inputs:
+            policy, table = self.definition.policies.get(given.name), self._table_of(tables, given)
+            if policy is None or table is None:
+                continue
+            chosen.dead.input = given.name if self.definition.by_input else None
+            rows = self._countable(kv, given, table, now_us)
+            passes = self._passes(kv, chosen, given, policy, rows, now_us)
+            if policy.mark is not None:
+                self._mark(chosen, given.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
+            elif not passes.all():
+                self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
+        return chosen
+
+    def _table_of(self, tables: Mapping[str, pa.Table], given: Input) -> pa.Table | None:
+        """What came on an input; what has no name has but one."""
+        return tables.get(given.name) if self.definition.by_input else next(iter(tables.values()), None)
+
+    def _countable(self, kv: KV, given: Input, table: pa.Table, now_us: int) -> Slice:
+        """The messages among which is chosen, in position order: what no one counts takes no place."""
+        known = self._logic.schema_of(kv, given.name)
+        if (
+            known is not None and given.event_time in known.names
+        ):  # as the operator reads it, before the conditions do
+            kind = known.field(given.event_time).type
+            table = in_known_times(table, given.event_time, given.time_zone, kind, given.event_time_unit)
+        table = table.append_column(_AT, pa.array(np.arange(len(table))))
+        if given.where is not None:
+            table, _ = divided(given.where, table)
+        return counted(self.definition, given, table, now_us)
+
+    def _passes(
+        self, kv: KV, chosen: Chosen, given: Input, policy: Policy, rows: Slice, now_us: int
+    ) -> BoolArray:
+        """True for messages that are taken."""
+        sure = np.zeros(len(rows), dtype=bool)
+        if policy.guaranteed is not None and len(rows):
+            truth = pc.fill_null(combine(policy.guaranteed.evaluate(rows.table, "guarantee")), False)
+            sure = np.asarray(truth.to_numpy(zero_copy_only=False), dtype=bool)
+        if policy.within_us is not None:
+            young: BoolArray = now_us - rows.times <= policy.within_us
+            return young | sure
+        by = self.definition.keys(given) if policy.per == "key" else ()
+        groups = Groups([rows.table.column(b) for b in by], len(rows))
+        if policy.newest is not None:
+            return _newest(groups, sure, np.full(groups.size, policy.newest))
+        throttle, first = self._throttles[given.name], pa.array(groups.first_rows)
+        keys = encode_equal([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
+        passes = _newest(groups, sure, np.where(throttle.rests(kv, keys[: groups.size], now_us), 0, 1))
+        took = np.unique(groups.codes[passes]).tolist()
+        throttle.took(chosen.batch, [keys[code] for code in took], now_us)
+        return passes
+
+    def _skip(self, chosen: Chosen, given: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
+        """These rows are not taken. They were heard, and move the watermark."""
+        chosen.tables[_name(chosen, table)] = table.filter(pa.array(~_places(table, rows)))
+        prefix = self.definition.prefix(given)
+        marks = {(source or prefix, p): us for (source, p), us in event_time_marks(rows).items()}
+        chosen.marks = further(chosen.marks, marks)
+        chosen.skipped += len(rows)
+        if policy.record is not None:
+            every = np.arange(len(rows))
+            chosen.dead.add_rows(SKIPPED, f"by {policy!r}", rows.table, every, pa.array(rows.times))
+
+    def _mark(self, chosen: Chosen, input: str, mark: str, table: pa.Table, rows: Slice) -> None:
+        """The table with a column that is true for these rows, which are not taken."""
+        self._marked(input, table.schema)
+        marked = table.append_column(mark, pa.array(_places(table, rows)))
+        chosen.tables[_name(chosen, table)] = marked
+        chosen.skipped += len(rows)
+
+    # -- lost messages ----------------------------------------------------------------------------------------------
+
+    def refiling(self) -> Refiling | None:
+        again = self._logic.refiling()
+        if again is None or (isinstance(again, RunAgain) and again.logic is self):
+            return again
+        name = self.definition.name
+        return RunAgain(
+            logic=self,
+            kept_from=lambda kv: START_OF_TIME_US,
+            begun=again.begun,
+            prepare=again.prepare,
+            reached=again.reached if isinstance(again, RunAgain) else lambda kv: self.progress(kv).step,
+            why=f"{name!r} took of each step what its delivery policies let pass",
+        )
+
+    # -- as the operator --------------------------------------------------------------------------------------------
+
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
+        self._logic.learn(kv, input, self._marked(input, schema))
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        self._logic.check_schemas(self._all_marked(inputs))
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return self._logic.rows(panes, commit)
+
+    def told(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
+        return self._logic.told(result, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return self._logic.schema(self._all_marked(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return self._logic.messages(panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return self._logic.message_schema(self._all_marked(inputs))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        return self._logic.made(kv)
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        known, mark = self._logic.schema_of(kv, name), self._mark_of(name)
+        return known if known is None or mark is None else pa.schema([f for f in known if f.name != mark])
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        needs, mark = self._logic.needs_of(kv, name, beside), self._mark_of(name)
+        return needs if mark is None else _Marked(needs, mark)
+
+    def called(self, input: str, column: str) -> tuple[str, ...]:
+        return self._logic.called(input, column)
+
+    def columns(self, kv: KV) -> list[str]:
+        return self._logic.columns(kv)
+
+    def key_types(self, name: str, inputs: Mapping[str, pa.Schema]) -> list[tuple[str, tuple[Any, ...]]]:
+        return self._logic.key_types(name, self._all_marked(inputs))
+
+    def _mark_of(self, input: str) -> str | None:
+        """The column of ours beside those of an input."""
+        policy = self.definition.policies.get(input)
+        return None if policy is None else policy.mark
+
+    def _marked(self, input: str, schema: pa.Schema) -> pa.Schema:
+        """The columns of an input, with ours."""
+        mark = self._mark_of(input)
+        if mark is None:
+            return schema
+        if mark in schema.names:
+            raise ReservedColumn(_BESIDE.format(mark))
+        return schema.append(pa.field(mark, pa.bool_()))
+
+    def _all_marked(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+        return {name: self._marked(name, schema) for name, schema in inputs.items()}
+
+    def progress(self, kv: KV) -> Progress:
+        return self._logic.progress(kv)
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        self._logic.set_back(kv, progress, watermark_us)
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        return self._logic.view(stores, watermark_us, prefix)
+
+
+class _Marked(Needs):
+    """What an operator needs of the columns of an input, which it gets with a mark."""
+
+    def __init__(self, needs: Needs, mark: str) -> None:
+        self._needs, self._mark, self.whole, self.times = needs, mark, needs.whole, needs.times
+        self._field = pa.field(mark, pa.bool_())
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        self._needs.check(pa.schema([*(known or ()), self._field]), names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return self._needs.named(names)
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        why = {self._mark: _BESIDE.format(self._mark)} if self._mark in names else {}
+        return self._needs.refused(names) | why
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.refusal(name, kind, {**known, self._mark: self._field.type})
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return self._needs.compared_with(name)
+
+
+def _name(chosen: Chosen, table: pa.Table) -> str:
+    """Under what name a table of the step came."""
+    return next(name for name, other in chosen.tables.items() if other is table)
+
+
+def _places(table: pa.Table, rows: Slice) -> BoolArray:
+    """True for those rows of the table of a step."""
+    there: BoolArray = np.zeros(len(table), dtype=bool)
+    there[combine(rows.table.column(_AT)).to_numpy()] = True
+    return there
+
+
+def _newest(groups: Groups, sure: BoolArray, most: IntArray) -> BoolArray:
+    """True for the newest rows of each group, `most` of them; those that are sure pass always, and fill places."""
+    room = np.maximum(most - np.bincount(groups.codes[sure], minlength=groups.size), 0)
+    others = np.flatnonzero(~sure)[::-1]  # the newest first
+    order = np.argsort(groups.codes[others], kind="stable")
+    codes = groups.codes[others][order]
+    first = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]][: len(codes)])
+    place = np.arange(len(codes)) - np.repeat(first, np.diff(np.r_[first, len(codes)]))
+    passes = sure.copy()
+    passes[others[order]] = place < room[codes]
+    return passes

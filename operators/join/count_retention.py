@@ -1,0 +1,248 @@
+"""Retention of a join by the number of messages, of a key or of a whole input. Seed 003 "Window Retention Size".
+
+Decided at the beginning of an `advance` from what the steps before left: the oldest messages go, by event time and position.
+They leave a floor: what comes at or below it is out of retention. Static inputs are not limited.
+
+    <side>.order   <time><position> -> message key         of a whole input: the messages that are kept
+    aux  c<side>                -> u64                     how many these are
+    aux  t<side><key>           -> u64                     how many messages a key has got since the last `advance`
+    aux  m<side><key>           -> u64                     how many it had before, unless some have gone by time since
+    aux  f<side><key>           -> <time><position>        the floor of a key; of a whole input under no key
+    aux  g<time i64><side><key> -> nothing                 floors by their time
+
+A side is one byte. Of a key the messages lie together (`MessageStore`, fields first). They are counted again only where some of
+them have gone by time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from windrow.core.arrays import BoolArray
+from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u64, prefix_end
+from windrow.core.keys import FIELDS_END
+from windrow.core.message_keys import position_prefix
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.reach import LEFT, RIGHT, Reach
+from windrow.stores.incremental_work import in_batches
+from windrow.stores.kv import KV, Batch, Pair, scan_ranges
+from windrow.stores.message_store import MessageStore
+
+_COUNT, _TOUCHED, _HAD, _FLOOR, _BY_TIME = b"c", b"t", b"m", b"f", b"g"
+_SIDES = (b"\x00", b"\x01")
+#: Of a key with no more messages than that all are read to find the oldest; of several keys no more than about so many.
+_FEW, _READ = 64, 1 << 16
+
+
+class Sizes:
+    """What is kept of each side of a join, as far as its number says."""
+
+    def __init__(self, definition: JoinDefinition, reach: Reach, aux_cf: str) -> None:
+        self.most, self.by_key = definition.retention.messages or 0, definition.sizes == "key"
+        given = (definition.left, definition.right)
+        limited = definition.sizes is not None
+        self.sides = tuple(side for side in (LEFT, RIGHT) if limited and not given[side].static)
+        self.aux_cf, self._reach = aux_cf, reach
+        self._order = tuple(f"{definition.name}.{side}.order" for side in ("left", "right"))
+
+    @property
+    def cfs(self) -> tuple[str, ...]:
+        return () if self.by_key else tuple(self._order[side] for side in self.sides)
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    def above(self, kv: KV, side: int, places: Sequence[bytes], keys: Sequence[bytes] | None) -> BoolArray:
+        """True for messages above the floor. places: their event times and positions; keys: encoded."""
+        groups = self._groups(len(places), keys)
+        distinct = list(dict.fromkeys(groups))
+        values = kv.multi_get(self.aux_cf, [_FLOOR + _SIDES[side] + key for key in distinct])
+        floors = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
+        if not floors:
+            return np.ones(len(places), dtype=bool)
+        return np.array(
+            [place > floors.get(key, b"") for place, key in zip(places, groups, strict=True)], dtype=bool
+        )
+
+    def note(
+        self,
+        kv: KV,
+        batch: Batch,
+        side: int,
+        places: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        stored: Sequence[bytes],
+        floor_us: int,
+    ) -> None:
+        """Messages are filed. stored: their keys in the store; floor_us: older ones go with the next `advance`, by time."""
+        low = encode_i64(floor_us)
+        if self.by_key:
+            groups = zip(places, self._groups(len(places), keys), strict=True)
+            came = Counter(key for place, key in groups if place >= low)
+            names = [_TOUCHED + _SIDES[side] + key for key in came]
+            known = [0 if v is None else decode_u64(v) for v in kv.multi_get(self.aux_cf, names)]
+            sums = [encode_u64(n + more) for n, more in zip(known, came.values(), strict=True)]
+            batch.put_many(self.aux_cf, names, sums)
+            return
+        lasting = [pair for pair in zip(places, stored, strict=True) if pair[0] >= low]
+        if lasting:
+            batch.put_many(self._order[side], *map(list, zip(*lasting, strict=True)))
+            self._count(kv, batch, side, len(lasting))
+
+    def _groups(self, n: int, keys: Sequence[bytes] | None) -> Sequence[bytes]:
+        return keys if self.by_key and keys is not None else [b""] * n
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def excess(
+        self, kv: KV, side: int, store: MessageStore, floor_us: int, batch: Batch
+    ) -> tuple[list[bytes], list[bytes]]:
+        """(places, keys in the store) of messages beyond the limit, by place; the floors rise to them. floor_us: of time."""
+        found = list[tuple[bytes, bytes]]()
+        if self.by_key:
+            low, high = _range(_TOUCHED, side)
+            # So many keys at once that what is read of them is not much.
+            for touched in in_batches(kv.scan(self.aux_cf, low, high), max(_READ // (self.most + 1), 1)):
+                found += self._oldest(kv, side, store, touched, floor_us, batch)
+            batch.delete_range(self.aux_cf, low, high)
+        else:
+            many = self._counted(kv, side) - self.most
+            for pair in kv.scan(self._order[side], encode_i64(floor_us)) if many > 0 else ():
+                if len(found) == many:
+                    break
+                found.append(pair)
+            if found:
+                self._raise(batch, side, b"", found[-1][0])
+                batch.delete_range(self._order[side], b"", found[-1][0] + b"\x00")
+                self._count(kv, batch, side, -len(found))
+        batch.delete_many(store.cf, [key for _, key in found])
+        found.sort()
+        return [place for place, _ in found], [key for _, key in found]
+
+    def _oldest(
+        self,
+        kv: KV,
+        side: int,
+        store: MessageStore,
+        touched: Sequence[Pair],
+        floor_us: int,
+        batch: Batch,
+    ) -> list[tuple[bytes, bytes]]:
+        """(place, key in the store) of the messages of keys beyond the limit. touched: those that have got some."""
+        found, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
+        names = [_HAD + _SIDES[side] + key for key in keys]
+        # Of a key of which none has gone by time since it is known how many there are.
+        some_gone = self._some_gone(kv, store, keys, floor_us)
+        had = kv.multi_get(self.aux_cf, names)
+        sure = [
+            -1 if n is None or not came or gone else decode_u64(n) + decode_u64(came)
+            for n, (_, came), gone in zip(had, touched, some_gone, strict=True)
+        ]
+        looked = [key for key, n in zip(keys, sure, strict=True) if n < 0 or self.most < n <= _FEW]
+        lying = dict(zip(looked, self._lying(kv, store, looked, floor_us), strict=True))
+        for key, name, n in zip(keys, names, sure, strict=True):
+            live = lying.get(key)
+            count = n if live is None or n >= 0 else len(live)
+            batch.put(self.aux_cf, name, encode_u64(min(count, self.most)))
+            if count > self.most:
+                head = key + FIELDS_END
+                pairs = (
+                    kv.scan(store.cf, head + encode_i64(floor_us), prefix_end(head)) if live is None else live
+                )
+                gone = [stored for stored, _ in itertools.islice(pairs, count - self.most)]
+                found += [(stored[len(head) :], stored) for stored in gone]
+                self._raise(batch, side, key, found[-1][0])
+        return found
+
+    def _some_gone(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[bool]:
+        """False for keys of which nothing that lies in the store has gone by time."""
+        head = encode_i64(floor_us // store.bucket)
+        if next(iter(kv.scan(store.index_cf, b"", head)), None) is not None:
+            return [True] * len(keys)
+        return [value is not None for value in kv.multi_get(store.index_cf, [head + key for key in keys])]
+
+    def _lying(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[list[Pair]]:
+        """What there is of each key from a time on; all looked for at once."""
+        live = encode_i64(floor_us)
+        spans = sorted((key + FIELDS_END, i) for i, key in enumerate(keys))
+        ranges = [(head + live, prefix_end(head) or b"") for head, _ in spans]
+        pairs, at, found = scan_ranges(kv, store.cf, ranges), 0, [list[Pair]() for _ in keys]
+        for (_, end), (_, i) in zip(ranges, spans, strict=True):
+            first = at
+            while at < len(pairs) and pairs[at][0] < end:
+                at += 1
+            found[i] = pairs[first:at]
+        return found
+
+    def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
+        """Messages go otherwise, those of whole buckets before `floor_us`, or any: their keys are counted again."""
+        batch = Batch()
+        if self.by_key and floor_us is not None:
+            end = encode_i64(floor_us // store.bucket)
+            keys = {name[8:] for name, _ in kv.scan(store.index_cf, b"", end)}
+            batch.delete_many(self.aux_cf, [_HAD + _SIDES[side] + key for key in keys])
+        elif self.by_key:
+            batch.delete_range(self.aux_cf, *_range(_HAD, side))
+        kv.write(batch)
+
+    def _raise(self, batch: Batch, side: int, key: bytes, place: bytes) -> None:
+        batch.put(self.aux_cf, _FLOOR + _SIDES[side] + key, place)
+        batch.put(self.aux_cf, _BY_TIME + place[:8] + _SIDES[side] + key, b"")
+
+    def forget(self, kv: KV, side: int, floor_us: int, done_us: int) -> None:
+        """Messages below `floor_us` go by time; so do floors, of which all that they refuse is too late as of `done_us`."""
+        batch, end = Batch(), encode_i64(floor_us)
+        gone = 0 if self.by_key else sum(1 for _ in kv.scan(self._order[side], b"", end))
+        if gone:
+            batch.delete_range(self._order[side], b"", end)
+            self._count(kv, batch, side, -gone)
+        names = [
+            name for name, _ in kv.scan(self.aux_cf, _BY_TIME, _BY_TIME + end) if name[9:10] == _SIDES[side]
+        ]
+        floors = kv.multi_get(self.aux_cf, [_FLOOR + name[9:] for name in names])
+        times = np.array([decode_i64(name[1:9]) for name in names], dtype=np.int64)
+        over = self._reach.open_until(side, times) <= done_us
+        stands = [f is not None and f[:8] == name[1:9] for name, f in zip(names, floors, strict=True)]
+        for name, is_one, is_over in zip(names, stands, over.tolist(), strict=True):
+            if is_over or not is_one:
+                batch.delete(self.aux_cf, name)
+            if is_over and is_one:
+                batch.delete(self.aux_cf, _FLOOR + name[9:])
+        kv.write(batch)
+
+    def settle(self, kv: KV, side: int, store: MessageStore) -> None:
+        """Messages that were filed again, and had gone, go again."""
+        batch, gone = Batch(), []
+        for name, _ in kv.scan(store.cf):
+            parts = store.split(name)
+            key = parts.fields or b"" if self.by_key else b""
+            floor = kv.get(self.aux_cf, _FLOOR + _SIDES[side] + key)
+            if (
+                floor is not None
+                and encode_i64(parts.time_us or 0) + position_prefix(parts.position) <= floor
+            ):
+                gone.append(name)
+        batch.delete_many(store.cf, gone)
+        kv.write(batch)
+
+    # -- how many there are -----------------------------------------------------------------------------------------
+
+    def _counted(self, kv: KV, side: int) -> int:
+        value = kv.get(self.aux_cf, _COUNT + _SIDES[side])
+        return 0 if value is None else decode_u64(value)
+
+    def _count(self, kv: KV, batch: Batch, side: int, more: int) -> None:
+        n = self._counted(kv, side) + more
+        name = _COUNT + _SIDES[side]
+        if n:
+            batch.put(self.aux_cf, name, encode_u64(n))
+        else:
+            batch.delete(self.aux_cf, name)
+
+
+def _range(what: bytes, side: int) -> tuple[bytes, bytes]:
+    """All records of that kind of a side."""
+    return what + _SIDES[side], what + bytes((_SIDES[side][0] + 1,))

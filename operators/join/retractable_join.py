@@ -1,0 +1,292 @@
+"""A join of messages that may be taken back: rows of an operator that corrects what it told. Semantics "Corrected messages".
+
+A step first finds the stored messages that go, and takes back their pairs; then it tells the pairs of what comes. A message is
+stored until it would be too late to take it back, so that every pair that could go is still known. Of a followed side the store
+counts the partners of each message: one that has lost all of them is alone again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_u64, encode_u64
+from windrow.operators.join.join_state import COUNTED, OPEN, stored_key
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.output import NOBODY, Columns
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.tables import came_late, intervals, ranks, stack
+from windrow.operators.steps.columns import EARLY, INSERT, IS_LAST, KIND, LATE, RETRACT, SIGN, TIMING
+from windrow.operators.steps.dead_letters import TOO_LATE, DeadLetters
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import empty_rows
+from windrow.operators.steps.output_rows import signed
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV, Batch
+from windrow.stores.window_state import pack_column
+
+#: (partners before, and after) of stored messages by place.
+Changes: TypeAlias = Mapping[bytes, tuple[int, int]]
+
+
+class Going(NamedTuple):
+    """Of one side of a step: stored messages that are taken back, with their keys in the store; and what comes."""
+
+    gone: Slice
+    stored: list[bytes]
+    came: Slice
+
+
+class Met(NamedTuple):
+    """Pairs of messages that come, or go, with those that stay; the former stand first in `both`."""
+
+    some: Sequence[Slice]
+    both: Sequence[Slice]
+    li: IntArray
+    ri: IntArray
+
+
+class Told(NamedTuple):
+    """Pairs that rows tell. late: True for those whose rows are LATE."""
+
+    li: IntArray
+    ri: IntArray
+    late: BoolArray
+
+    def of(self, some: BoolArray) -> Told:
+        return Told(self.li[some], self.ri[some], self.late[some])
+
+
+class CorrectedJoinOperator(JoinOperator):
+    """A join over time, of which at least one input takes rows that may be taken back."""
+
+    def _join(
+        self,
+        kv: KV,
+        progress: Progress,
+        result: StepResult,
+        new: Sequence[Slice],
+        sides: list[pa.Schema],
+        columns: Columns,
+        dead: DeadLetters,
+    ) -> None:
+        """Take back what goes with its pairs, tell what comes with its own, and file it."""
+        going = [self._going_of(kv, side, new[side], sides, columns, dead) for side in (LEFT, RIGHT)]
+        had = [self._matches(kv, side, going[side].gone) for side in (LEFT, RIGHT)]
+        batch = Batch()
+        for side, (gone, stored, _) in enumerate(going):
+            batch.delete_many(self.stores[side].cf, stored)
+            if side in self.followed and len(gone):
+                batch.delete_many(self.open_cfs[side], self._open_keys(gone))
+        kv.write(batch)
+        batch = Batch()
+        if self.definition.how == "asof":
+            if self.definition.where is not None:  # where it raises, it does so on the message that came last
+                self._met(kv, [g.came for g in going], sides, columns)
+            for side in (LEFT, RIGHT):
+                self._file_counted(kv, batch, side, going[side].came, np.zeros(0, dtype=np.int64), columns)
+            kv.write(batch)
+            return
+        back = self._met(kv, [g.gone for g in going], sides, columns)
+        fresh = self._met(kv, [g.came for g in going], sides, columns)
+        changes = [self._recount(kv, batch, side, back, fresh) for side in (LEFT, RIGHT)]
+        for side in (LEFT, RIGHT):
+            self._file_counted(kv, batch, side, going[side].came, (fresh.li, fresh.ri)[side], columns)
+        kv.write(batch)
+        reached_us = progress.watermark_us
+        if self.definition.how == "semi":
+            lost, found = (
+                self._lost(back, had[LEFT], changes[LEFT], reached_us),
+                self._found(fresh, changes[LEFT], reached_us),
+            )
+        else:
+            lost, found = _all(back, reached_us), _all(fresh, reached_us)
+        self._say(result, RETRACT, back, lost, columns)
+        self._say(result, INSERT, fresh, found, columns)
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def _going_of(
+        self, kv: KV, side: int, rows: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
+    ) -> Going:
+        """What the rows of a step take back, and what they bring.
+
+        A row takes back the oldest message that is as it says; one that is as such a message brings it back.
+        """
+        sign = rows.sign
+        rows = Slice(rows.table.drop_columns([SIGN]), rows.times) if sign is not None else rows
+        none = Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
+        if sign is None or (sign > 0).all():
+            return Going(none, [], rows)
+        back = rows.take(np.flatnonzero(sign < 0))
+        stored, keys = self._at(kv, side, back, self.keys(back, side, columns), sides[side])
+        held, standing = _identities(stored), defaultdict[bytes, deque[int]](deque)
+        for row in np.argsort(ranks(stored), kind="stable").tolist():
+            standing[held[row]].append(row)
+        gone, comes, lost = defaultdict[bytes, deque[int]](deque), dict[int, None](), []
+        for row, (what, is_new) in enumerate(zip(_identities(rows), (sign > 0).tolist(), strict=True)):
+            if is_new and gone[what]:
+                standing[what].appendleft(gone[what].popleft())
+            elif is_new:
+                standing[what].append(len(stored) + row)
+                comes[row] = None
+            elif not standing[what]:
+                lost.append(row)
+            elif (place := standing[what].popleft()) < len(stored):
+                gone[what].append(place)
+            else:
+                del comes[place - len(stored)]
+        if lost:
+            dead.input = (self.definition.left, self.definition.right)[side].name
+            detail = "what it takes back is not kept"
+            dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost), pa.array(rows.times))
+        places = [place for some in gone.values() for place in some]
+        some = stored.take(np.array(places, dtype=np.int64))
+        return Going(
+            some, [keys[place] for place in places], rows.take(np.array(list(comes), dtype=np.int64))
+        )
+
+    def _at(
+        self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None, schema: pa.Schema
+    ) -> tuple[Slice, list[bytes]]:
+        """The stored messages with the times and keys of these, and where they lie."""
+        store, found, values = self.stores[side], list[bytes](), list[bytes]()
+        if store.layout.fields_first:
+            assert keys is not None
+            spans = sorted(set(zip(keys, rows.times.tolist(), strict=True)))
+            found, values, _ = store.scan_spans(kv, *zip(*((key, t, t + 1) for key, t in spans), strict=True))
+        else:
+            for start, end in intervals(rows.times, rows.times):
+                more, their = store.scan(kv, start, end + 1, keys=set(keys or ()))
+                found, values = found + more, values + their
+        return self._decode(kv, side, found, values, schema), found
+
+    # -- pairs ------------------------------------------------------------------------------------------------------
+
+    def _met(self, kv: KV, some: Sequence[Slice], sides: list[pa.Schema], columns: Columns) -> Met:
+        """The pairs of these messages with each other, and with those that stay."""
+        keys = [self.keys(some[side], side, columns) for side in (LEFT, RIGHT)]
+        stay = [self._partners(kv, side, some[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)]
+        both = [stack(some[side], stay[side]) for side in (LEFT, RIGHT)]
+        li, ri = self._pairs(some, both, columns)
+        order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
+        return Met(some, both, li[order], ri[order])
+
+    def _matches(self, kv: KV, side: int, rows: Slice) -> IntArray:
+        """How many partners stored messages of a followed side have."""
+        found = (
+            kv.multi_get(self.open_cfs[side], self._open_keys(rows))
+            if side in self.followed and len(rows)
+            else []
+        )
+        return np.array([_count(value) for value in found], dtype=np.int64)
+
+    def _recount(self, kv: KV, batch: Batch, side: int, back: Met, fresh: Met) -> Changes:
+        """(partners before, and after) by place, of the stored messages of a followed side that stay."""
+        if side not in self.followed:
+            return {}
+        changes: dict[bytes, int] = defaultdict(int)
+        for met, one in ((back, -1), (fresh, 1)):
+            rows = (met.li, met.ri)[side]
+            those, n = np.unique(rows[rows >= len(met.some[side])], return_counts=True)
+            places = self._open_keys(met.both[side].take(those)) if len(those) else []
+            for place, many in zip(places, n.tolist(), strict=True):
+                changes[place] += one * many
+        counts: dict[bytes, tuple[int, int]] = {}
+        for place, value in zip(changes, kv.multi_get(self.open_cfs[side], list(changes)), strict=True):
+            if value is not None:
+                counts[place] = (_count(value), _count(value) + changes[place])
+                batch.put(self.open_cfs[side], place, _flag(counts[place][1], stored_key(value)))
+        return counts
+
+    def _file_counted(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, matched: IntArray, columns: Columns
+    ) -> None:
+        """File what comes, each with the number of its partners. matched: the rows in pairs, new ones first."""
+        if not len(rows):
+            return
+        stored = self.put(kv, batch, side, rows, self.keys(rows, side, columns))
+        if side in self.followed:
+            n = np.bincount(matched[matched < len(rows)], minlength=len(rows))
+            flags = [_flag(many, key) for many, key in zip(n.tolist(), stored, strict=True)]
+            batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
+
+    # -- what is told -----------------------------------------------------------------------------------------------
+
+    def _lost(self, back: Met, had: IntArray, changes: Changes, reached_us: int) -> Told:
+        """The left messages that a semi-join had told, and that have gone, or have no partner any more."""
+        told, n = _firsts(back, reached_us), len(back.some[LEFT])
+        stay = told.of(told.li >= n)
+        counts = self._changed_counts(back, stay, changes)
+        stay = stay.of(np.array([before > 0 and after == 0 for before, after in counts], dtype=bool))
+        own = np.flatnonzero(had > 0)
+        late = np.concatenate([back.some[LEFT].times[own] < reached_us, stay.late])
+        li = np.concatenate([own, stay.li])
+        order = np.argsort(ranks(back.both[LEFT])[li], kind="stable")
+        return Told(li[order], np.full(len(li), NOBODY, dtype=np.int64), late[order])
+
+    def _found(self, fresh: Met, changes: Changes, reached_us: int) -> Told:
+        """The left messages that have a first partner."""
+        told, n = _firsts(fresh, reached_us), len(fresh.some[LEFT])
+        counts = self._changed_counts(fresh, told, changes)
+        first = np.array([before == 0 and after > 0 for before, after in counts], dtype=bool)
+        return told.of((told.li < n) | first)
+
+    def _changed_counts(self, met: Met, told: Told, changes: Changes) -> list[tuple[int, int]]:
+        """(partners before, and after) of left messages; none of such as are not stored."""
+        places = self._open_keys(met.both[LEFT].take(told.li)) if len(told.li) else []
+        return [changes.get(place, (0, 0)) for place in places]
+
+    def _say(self, result: StepResult, kind: str, met: Met, told: Told, columns: Columns) -> None:
+        """The rows of pairs that come or go."""
+        n = len(told.li)
+        if self.definition.how == "anti" or not n:
+            return
+        rows = columns.rows(met.both[LEFT].table, met.both[RIGHT].table, told.li, told.ri)
+        rows = rows.append_column(TIMING, pa.array(np.where(told.late, LATE, EARLY).tolist(), pa.string()))
+        rows = rows.append_column(IS_LAST, pa.repeat(pa.scalar(False), n))
+        result.panes.append(rows.append_column(KIND, pa.repeat(pa.scalar(kind, pa.string()), n)))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return signed([_of_kind(rows) for rows in panes])
+
+
+def _all(met: Met, reached_us: int) -> Told:
+    return Told(met.li, met.ri, came_late(met.some, met.both, met.li, met.ri, reached_us))
+
+
+def _firsts(met: Met, reached_us: int) -> Told:
+    """Of each left message the first pair."""
+    first = np.sort(np.unique(met.li, return_index=True)[1])
+    told = _all(met, reached_us)
+    return Told(told.li[first], told.ri[first], told.late[first])
+
+
+def _of_kind(rows: pa.Table) -> pa.Table:
+    """Rows that say whether they take others back."""
+    if KIND in rows.column_names:
+        return rows
+    return rows.append_column(KIND, pa.repeat(pa.scalar(INSERT, pa.string()), len(rows)))
+
+
+def _identities(rows: Slice) -> list[bytes]:
+    """Equal for messages that are as each other."""
+    table = rows.table.select([name for name in rows.table.column_names if not name.startswith("__")])
+    pack = msgpack.Packer(autoreset=True).pack
+    columns = [rows.times.tolist(), *(pack_column(column) for column in table.columns)]
+    return [pack(values) for values in zip(*columns, strict=True)]
+
+
+def _flag(matches: int, stored: bytes) -> bytes:
+    return COUNTED + encode_u64(matches) + stored if matches else OPEN + stored
+
+
+def _count(value: bytes | None) -> int:
+    return decode_u64(value, 1) if value is not None and value[:1] == COUNTED else 0

@@ -1,0 +1,276 @@
+"""A join over time whose messages lie in columns (`stores/event_log.py`): where those that a step looks at lie together by
+time.
+
+These are the layouts of seed 003 that time leads; the order of their keys is that in which messages are given to whoever asks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.errors import CorruptState
+from windrow.core.time import HOUR_US, SECOND_US
+from windrow.core.types import as_type
+from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.output import Columns, Leaving
+from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.spans import spans
+from windrow.operators.join.tables import conform, ranks
+from windrow.operators.join.unmatched_rows import Followed, followed_rows, places
+from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import empty_rows, inside
+from windrow.operators.steps.progress import Progress
+from windrow.stores.event_log import TIME, Events, Keep, wide, widened
+from windrow.stores.kv import KV, Batch
+from windrow.stores.message_store import Bound
+
+#: Auxiliary keys: how long stretches are; which of a side are longer; what of a followed side has gone.
+WIDTH = b"\x00width"
+WIDE, GONE = (b"\x00wide0", b"\x00wide1"), (b"\x00gone0", b"\x00gone1")
+#: Steps whose messages are filed again have numbers that no other step has.
+AGAIN = 1 << 63
+#: Of more messages than that many times those of a step, the ones of other keys are left out first.
+_MANY = 4
+
+
+class BlockJoinOperator(JoinOperator):
+    """A join over time, its messages in columns."""
+
+    #: A message is in reach of no more stretches than this and one; how long they are where nothing bounds its reach.
+    _stretches, _endless_us = 8, HOUR_US
+
+    @property
+    def suits(self) -> bool:
+        """True if time leads: messages lie by it, and not by their keys."""
+        return not any(store.layout.fields_first for store in self.stores)
+
+    def apart(self, before: KV) -> BlockJoinOperator:
+        found = copy.copy(self)
+        found._before = before
+        return found
+
+    def _begin(self, kv: KV) -> Progress:
+        progress = super()._begin(kv)
+        if progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
+            self._set_width(kv, self._usual_width())
+        return progress
+
+    def prepare(self, kv: KV, scratch: KV) -> None:
+        super().prepare(kv, scratch)
+        self._set_width(scratch, self._width(kv))
+
+    def _set_width(self, kv: KV, width_us: int) -> None:
+        batch = Batch()
+        batch.put(self.aux_cf, WIDTH, encode_i64(width_us))
+        kv.write(batch)
+
+    def _usual_width(self) -> int:
+        """How long stretches are in new state. What messages are kept for may change later, and this may not."""
+        definition = self.definition
+        before, after = spans(definition.left, definition.right, definition.within)
+        kept_us = definition.retention.time_us
+        if definition.within is not None:
+            span: int | None = definition.within.high_us - definition.within.low_us
+        elif before is not None and after is not None:
+            span = before + after
+        else:
+            span = None if kept_us is None else 2 * kept_us
+        return self._endless_us if span is None else min(max(span // self._stretches, SECOND_US), 1 << 62)
+
+    def _width(self, kv: KV) -> int:
+        """How long stretches are in this state."""
+        packed = kv.get(self.aux_cf, WIDTH)
+        return self._usual_width() if packed is None else decode_i64(packed)
+
+    def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
+        """None: messages are not filed by them."""
+        return None
+
+    # -- what is filed ----------------------------------------------------------------------------------------------
+
+    def _events(self, kv: KV, side: int) -> Events:
+        """The messages of a side."""
+        return Events(self.stores[side].cf, self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
+
+    def _followed(self, kv: KV, side: int) -> Followed:
+        """Those of them that have not gone."""
+        events = Events(self.open_cfs[side], self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
+        return Followed(events, self.aux_cf, GONE[side])
+
+    def _add(self, kv: KV, side: int, cf: str, rows: pa.Table, number: int) -> None:
+        """File rows with their times."""
+        usual_us = self._width(kv)
+        width_us = widened(kv, self.aux_cf, WIDE[side], usual_us, rows.column(TIME).to_numpy())
+        Events(cf, usual_us).add(kv, rows, number, width_us=width_us)
+
+    def file_again(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
+    ) -> None:
+        self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
+
+    def _file(
+        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+    ) -> None:
+        if len(rows):
+            step = self._step(kv)
+            self._add(kv, side, self.stores[side].cf, kept_rows(rows), step)
+            if side in self.followed:
+                self._add(kv, side, self.open_cfs[side], followed_rows(rows, matched, step), 2 * step)
+
+    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
+        places_of = Slice(rows.table.select(POSITION_COLUMNS), rows.times)
+        old = places_of.take(np.unique(matched[matched >= new]))
+        if len(old) > others:
+            # Others are noted again as they match again: no more than messages come, which costs less than to look.
+            old = old.take(np.flatnonzero(~self._followed(kv, side).matched(*self._met(kv), old)))
+        if len(old):
+            step, matches = self._step(kv), np.ones(len(old), dtype=bool)
+            self._add(kv, side, self.open_cfs[side], followed_rows(old, matches, step), 2 * step + 1)
+
+    def _step(self, kv: KV) -> int:
+        """The number of the step that is made."""
+        return self.progress(kv).step + 1
+
+    # -- what is met ------------------------------------------------------------------------------------------------
+
+    def _partners(
+        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
+    ) -> Slice:
+        if not len(others):
+            return as_slice(None, sides[side])
+        low, high = self.reach.partners(1 - side, others.times)
+        # What is out of retention lies there until its stretch is over: nobody meets it any more.
+        reached_us = self.progress(kv).watermark_us
+        low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
+        keep = self._of_keys(kv, side, others, sides)
+        met, tidy = self._met(kv)
+        found = self._events(kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
+        if found is not None and keep is not None and len(found) > _MANY * len(others):
+            found = keep(found)
+        return as_slice(found, sides[side])
+
+    def _of_keys(self, kv: KV, side: int, others: Slice, sides: list[pa.Schema]) -> Keep | None:
+        """What leaves out those whose first key none of the others has; None where all have to be looked at."""
+        for key in self.inputs.called(kv, sides).keys[:1]:
+            mine, theirs, kind = key[1 + side], key[2 - side], key[3]
+            if _is_plain(kind):
+                wanted = as_type(combine(others.table.column(theirs)), kind)
+                return partial(_with_keys, mine, wanted)
+        return None
+
+    def _met(self, kv: KV) -> tuple[KV, bool]:
+        """(where that lies which messages of a step meet, whether small values may be joined there)."""
+        return (kv, True) if self._before is None else (self._before, False)
+
+    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        told = np.zeros(len(rows), dtype=bool)
+        if self.definition.how == "semi":
+            old = rows.take(np.arange(new, len(rows)))
+            told[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
+        return told
+
+    # -- what goes --------------------------------------------------------------------------------------------------
+
+    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
+        before_us = self._leaves_before(side, watermark_us)
+        for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
+            if len(gone) and self.definition.how != "semi":
+                yield self._last_words_of(kv, side, gone, of)
+
+    def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
+        """What messages tell that go and have not matched, which stand there."""
+        times = gone.column(TIME).to_numpy()
+        found = self._events(kv, side).read_near(kv, times, times)
+        if found is None:
+            found = gone.slice(0, 0)
+        wanted, known = places(gone, found)
+        at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
+        if at.null_count:
+            raise CorruptState(
+                f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
+            )
+        mine = as_slice(found.take(at), of.sides[side])
+        mine = mine.take(np.lexsort((ranks(mine), mine.times)))
+        return self._alone(kv, side, mine, of)
+
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        for side in (LEFT, RIGHT):
+            self._events(kv, side).forget(kv, self._floor(side, watermark_us, done_us))
+
+    def _cut(self, kv: KV, side: int, floor_us: int) -> None:
+        waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
+
+        def gone(rows: pa.Table) -> BoolArray:
+            early = rows.column(TIME).to_numpy() < floor_us
+            return np.asarray(early if waiting is None else early & ~np.isin(*places(rows, waiting)))
+
+        self._events(kv, side).drop(kv, floor_us, gone)
+
+    # -- what is asked for ------------------------------------------------------------------------------------------
+
+    def _between(
+        self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """In the order of the keys that messages would have as values of their own."""
+        rows, keys = self._found(kv, side, start[0], end[0], key, sides), None
+        if self.stores[side].layout.has_fields:
+            columns = self.inputs.called(kv, sides)
+            keys = pa.array(JoinOperator.keys(self, rows, side, columns), pa.binary())
+            if key is not None:
+                mine = pc.equal(keys, pa.scalar(key, pa.binary()))
+                rows, keys = rows.take(np.flatnonzero(mine)), keys.filter(mine)
+        places = ranks(rows)
+        order = [places, rows.times]
+        if keys is not None:
+            coded = keys.dictionary_encode()
+            fields = pc.rank(coded.dictionary).to_numpy()[coded.indices.to_numpy()] if len(keys) else places
+            order.insert(2 if self.stores[side].layout.fields_first else 1, fields)
+        chosen = np.lexsort(order)
+        return rows.take(chosen[inside(rows, start, end)[chosen]])
+
+    def _found(
+        self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
+    ) -> Slice:
+        """The messages from the first to the last of these times; others than those of the key may be among them."""
+        return as_slice(self._events(kv, side).read(kv, first_us, last_us + 1), sides[side])
+
+
+def kept_rows(rows: Slice) -> pa.Table:
+    """Messages as they are kept."""
+    return rows.table.append_column(TIME, pa.array(rows.times))
+
+
+def as_slice(found: pa.Table | None, schema: pa.Schema) -> Slice:
+    """Kept messages in the types that their columns have by now."""
+    if found is None:
+        return Slice(empty_rows(schema), np.zeros(0, dtype=np.int64))
+    return Slice(conform(found, schema), found.column(TIME).to_numpy())
+
+
+def _with_keys(name: str, wanted: pa.Array, rows: pa.Table) -> pa.Table:
+    """Those of which a column has one of these values."""
+    if name not in rows.column_names:
+        return rows
+    own = as_type(rows.column(name), wanted.type)
+    return rows.filter(pc.is_in(own, value_set=wanted.unique(), skip_nulls=True))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """True if keys of that type are equal where their values are."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_timestamp(kind)
+    )

@@ -1,0 +1,202 @@
+"""What an operator must tell some of whose inputs have delivery policies: that what they let pass is all that came.
+
+Of the messages of a step that could be counted a policy takes the newest, the young, or one in an interval; the others are
+skipped, and were heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from windrow.core.deliver import Policy
+from windrow.core.inputs import Input
+from windrow.core.messages import DeadLetter, Message, WindowInfo
+from windrow.core.time import END_OF_TIME_US, to_datetime
+from windrow.operators.oracle.arrow import Filter, Raised
+from windrow.operators.oracle.cells import Key, key_field
+from windrow.operators.oracle.oracle import Messages, Oracle, Outcome, by_input
+from windrow.operators.oracle.times import event_time_us
+
+
+def delivering(definition: Any, oracle: Oracle, schemas: Mapping[str, Any] | None) -> Oracle:
+    """An oracle, which knows these columns of its inputs, behind the policies of the inputs."""
+    made = DeliveringOracle(definition, oracle) if definition.policies else oracle
+    for name, schema in (schemas or {}).items():
+        made.know(name, schema.names)
+    return made
+
+
+class DeliveringOracle(Oracle):
+    """oracle: of the operator, which gets what passes."""
+
+    def __init__(self, definition: Any, oracle: Oracle) -> None:
+        super().__init__(definition)
+        self._oracle = oracle
+        self.takes_columns = oracle.takes_columns
+        self._filters = {
+            given.name: [Filter(given.where), self._guarantee(given)] for given in definition.inputs
+        }
+        #: (input, key): when a message of it was taken last.
+        self._last_us: dict[tuple[str, Key], int] = {}
+
+    def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
+        given, buried, heard = by_input(self.definition.inputs, messages), list[DeadLetter](), list[Any]()
+        for one in self.definition.inputs:
+            policy = self.definition.policies.get(one.name)
+            if policy is not None and one.name in given:
+                given[one.name] = self._taken(one, policy, given[one.name], now_us, buried, heard)
+        done = self._oracle.ingest(given, now_us, watermark_us)
+        self._follow()
+        self.counted = [*self._oracle.counted, *heard]
+        return Outcome(done.rows, [*done.dead, *buried])
+
+    def feed(self, inputs: Collection[str]) -> None:
+        self._oracle.feed(inputs)
+
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        done = self._oracle.advance(watermark_us, now_us)
+        if watermark_us == END_OF_TIME_US:
+            self._last_us.clear()
+        self._follow()
+        return done
+
+    def _taken(
+        self,
+        given: Input,
+        policy: Policy,
+        messages: Sequence[Message],
+        now_us: int,
+        buried: list[DeadLetter],
+        heard: list[Any],
+    ) -> list[Message]:
+        """The messages of an input that pass, and those that are dead letters for the operator to bury."""
+        self._learn(given, messages, now_us)
+        taken, came = list[Message](), list[tuple[Message, int, bool]]()
+        for message in sorted(messages, key=lambda m: m.position or ()):
+            time_us = self._time_us(given, message, now_us)
+            try:
+                counts = time_us is not None and self._counts(given, message)
+                sure = counts and self._is_sure(given, policy, message, time_us)
+            except Raised:
+                buried.append(self._letter("malformed", message, time_us))
+                continue
+            if counts:
+                assert time_us is not None
+                came.append((message, time_us, sure))
+            else:
+                taken.append(message)
+        passed = [
+            (i, m)
+            for i, (m, t, sure) in enumerate(came)
+            if sure or self._wanted(given, policy, came, i, now_us)
+        ]
+        numbers = {i for i, _ in passed}
+        if policy.mark is not None:
+            skipped = [m for i, (m, _, _) in enumerate(came) if i not in numbers]
+            told = (
+                [(m, False) for m in taken] + [(m, False) for _, m in passed] + [(m, True) for m in skipped]
+            )
+            taken = [Message({**m.payload, policy.mark: mark}, m.position) for m, mark in told]
+            came = []
+        for i, (message, time_us, _) in enumerate(came):
+            if i not in numbers:
+                assert message.position is not None
+                heard.append((*message.position[:2], time_us))
+                if policy.record is not None:
+                    buried.append(self._letter("skipped", message, time_us))
+        if policy.interval_us is not None:
+            self._last_us |= {(given.name, self._key(given, policy, m)): now_us for _, m in passed}
+        return taken if policy.mark is not None else taken + [m for _, m in passed]
+
+    def _wanted(
+        self, given: Input, policy: Policy, came: Sequence[tuple[Message, int, bool]], i: int, now_us: int
+    ) -> bool:
+        """True if a message passes that nothing guarantees."""
+        message, time_us, _ = came[i]
+        if policy.within_us is not None:
+            return now_us - time_us <= policy.within_us
+        key, room = self._key(given, policy, message), policy.newest
+        if policy.interval_us is not None:
+            last_us = self._last_us.get((given.name, key))
+            room = 1 if last_us is None or now_us - last_us >= policy.interval_us else 0
+        assert room is not None
+        before = [sure for m, _, sure in came[:i] if self._key(given, policy, m) == key]
+        behind = [sure for m, _, sure in came[i + 1 :] if self._key(given, policy, m) == key]
+        return sum(before) + len(behind) < room
+
+    def _key(self, given: Input, policy: Policy, message: Message) -> Key:
+        by = self.definition.keys(given) if policy.per == "key" else ()
+        return tuple(key_field(message.payload.get(name)) for name in by)
+
+    def _time_us(self, given: Input, message: Message, now_us: int) -> int | None:
+        value, unit = message.payload.get(given.event_time), given.event_time_unit
+        return event_time_us(value, given.time_zone, now_us, given.max_ahead_us, unit)
+
+    def _counts(self, given: Input, message: Message) -> bool:
+        """True if it passes the filter and its keys and ids are there. Raises `Raised`."""
+        payload, definition = message.payload, self.definition
+        ids = () if definition.ids is None else definition.ids.columns
+        needed = [*ids]
+        if getattr(definition, "null_keys", "group") == "dead_letter":
+            needed += definition.keys(given)
+        return self._filters[given.name][0].passes(payload) and not any(
+            payload.get(n) is None for n in needed
+        )
+
+    def _learn(self, given: Input, messages: Sequence[Message], now_us: int) -> None:
+        """What columns the messages of a step have, and of what types."""
+        where, guarantee = self._filters[given.name]
+        timed = [m for m in messages if self._time_us(given, m, now_us) is not None]
+        where.learn([dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in messages])
+        guarantee.learn([{**m.payload, given.event_time: None} for m in messages])
+        if messages:  # what does not pass tells its columns, too
+            self._oracle.know(given.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
+
+    def _guarantee(self, given: Input) -> Filter:
+        return Filter(None if given.deliver is None else given.deliver.guaranteed)
+
+    def _is_sure(self, given: Input, policy: Policy, message: Message, time_us: int | None) -> bool:
+        assert time_us is not None
+        payload = {**message.payload, given.event_time: to_datetime(time_us)}
+        guarantee = self._filters[given.name][1]
+        guarantee.learn([payload])
+        return policy.guaranteed is not None and guarantee.passes(payload)
+
+    def _letter(self, reason: str, message: Message, time_us: int | None) -> DeadLetter:
+        return DeadLetter(reason, "", message.position, time_us, repr(dict(message.payload)))
+
+    def _follow(self) -> None:
+        """What is asked of an oracle is as the operator's has it."""
+        self.watermark_us, self.duplicates = self._oracle.watermark_us, self._oracle.duplicates
+        self.counted = self._oracle.counted
+
+    # -- as the operator's ------------------------------------------------------------------------------------------
+
+    def redefine(self, definition: Any) -> None:
+        super().redefine(definition)
+        self._oracle.redefine(definition)
+
+    def windows(self) -> list[WindowInfo] | None:
+        return self._oracle.windows()
+
+    def kept(self, input: str) -> list[Message] | None:
+        return self._oracle.kept(input)
+
+    def handed(self, row: Any) -> dict[str, Any]:
+        return self._oracle.handed(row)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self._oracle.columns
+
+    def know(self, input: str, columns: Sequence[str]) -> None:
+        [only, *others] = self._filters
+        for condition in self._filters[input if others else only]:  # one input is one, whatever it is called
+            condition.learn([dict.fromkeys(columns)])
+        policy = self.definition.policies.get(input if others else only)
+        marks = [policy.mark] if policy is not None and policy.mark is not None else []
+        self._oracle.know(input, [*columns, *marks])
+
+
+__all__ = ["DeliveringOracle", "delivering"]

@@ -1,0 +1,260 @@
+"""Windows around the messages of another input: what is checked when they are defined, and what they are in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from windrow.core import check
+from windrow.core.aggregation import Aggregation
+from windrow.core.between import Between, Ticks
+from windrow.core.emit import Emit, Never
+from windrow.core.errors import (
+    BadAggregate,
+    BadDuration,
+    BadWatermark,
+    BadWindow,
+    ConfigurationError,
+    RetentionMissing,
+    UnknownColumn,
+)
+from windrow.core.expressions import Expr
+from windrow.core.frames import RangeBetween, make_frame
+from windrow.core.inputs import Input
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
+from windrow.core.suggestions import meant_aggregation
+from windrow.core.time import duration_us, show_duration
+from windrow.operators.operator import Taker
+from windrow.operators.over import emission_options
+
+if TYPE_CHECKING:
+    from windrow.operators.over.definition import OverDefinition
+
+EMPTY = ("emit", "skip")
+
+
+def own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a definition with anchors, from what the user wrote."""
+    anchors, by = given["anchors"], check.names(given["by"], "by", "name a column, several, or () for no key")
+    _check_anchors(anchors, by, given["input"])
+    _check_watermarks(given["watermark"], anchors)
+    agg = _framed(plain_agg(given["agg"]), given["frame"])
+    span = _hull(agg) or _span(given["frame"], anchors)
+    if given["ttl"] is not None:
+        raise ConfigurationError(
+            f"ttl={given['ttl']!r} is of frames that count messages, and around anchors they are of time: leave it out"
+        )
+    if given["empty"] not in EMPTY:
+        raise ConfigurationError(f"empty={given['empty']!r}: use 'emit', a row of no message, or 'skip'")
+    emit = Emit.append() if given["emit"] is None else given["emit"]
+    told = {"emit": emit, "late_us": emission_options.late_us(given["allowed_lateness"], emit)}
+    if told["late_us"] or not isinstance(emit.early, Never):
+        _check_corrected(emit, anchors, span)
+    queried_us = emission_options.queried_us(given["retention"]) if isinstance(span, RangeBetween) else 0
+    kept = {"ttl_us": None, "retention": _kept(given, span, by), "queried_us": queried_us}
+    return {"agg": agg, **kept, **told, "anchors": anchors, "span": span, "empty": given["empty"]}
+
+
+def _framed(agg: dict[str, Aggregation], frame: Any) -> dict[str, Aggregation]:
+    """The aggregations, each with its frame where one has a frame of its own."""
+    if all(aggregation.frame is None for aggregation in agg.values()):
+        return agg
+    default = None if frame is None or isinstance(frame, Between) else make_frame(frame)
+    framed = {alias: a if a.frame is not None else replace(a, frame=default) for alias, a in agg.items()}
+    for alias, aggregation in framed.items():
+        if not isinstance(aggregation.frame, RangeBetween) or isinstance(frame, Between):
+            raise BadWindow(
+                f"agg {alias!r}: {agg[alias]!r} with frame={frame!r}: around anchors frames are of time, and beside one of its "
+                f"own none says where it lies; use {agg[alias]!r}.over(wr.range_between('-1 hour', 0))"
+            )
+    return framed
+
+
+def _hull(agg: Mapping[str, Aggregation]) -> RangeBetween | None:
+    """What holds all frames; None where aggregations have none of their own."""
+    frames = [a.frame for a in agg.values() if isinstance(a.frame, RangeBetween)]
+    if not frames:
+        return None
+    return RangeBetween(min(f.low_us for f in frames), max(f.high_us for f in frames))
+
+
+def _check_corrected(emit: Emit, anchors: Input | Ticks, span: Between | RangeBetween) -> None:
+    """Refuse what is not told early, and not again."""
+    if isinstance(anchors, Ticks):
+        raise ConfigurationError(
+            f"{emit!r} with anchors={anchors!r}, which are made when nothing comes before them: leave emit= and "
+            "allowed_lateness= out"
+        )
+    if isinstance(span, Between) and span.promises:
+        raise ConfigurationError(
+            f"{emit!r} with frame={span!r}: what an anchor promises is of those behind it, and one that comes late is not; "
+            "leave out obsolete=, and say retention=, or leave out emit= and allowed_lateness="
+        )
+
+
+def refuse_alone(given: Mapping[str, Any]) -> None:
+    """Refuse, without anchors, what only they have."""
+    if isinstance(given["frame"], Between):
+        raise BadWindow(
+            f"frame={given['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
+        )
+    if given["empty"] != "emit":
+        raise ConfigurationError(f"empty={given['empty']!r} is of windows around anchors=: leave it out")
+
+
+def _check_anchors(anchors: Any, by: tuple[str, ...], source: str | None) -> None:
+    if not isinstance(anchors, Input | Ticks):
+        raise ConfigurationError(
+            f"anchors={anchors!r}: use wr.Input('markers', event_time='t'), or wr.sources.clock('1 second')"
+        )
+    if isinstance(anchors, Input):
+        anchors.refuse_rules("wr.Over")
+    if isinstance(anchors, Ticks):
+        if by:
+            raise ConfigurationError(
+                f"by={by!r} with anchors={anchors!r}: a clock has no key; leave by= out, or use wr.Aggregate with "
+                "wr.hopping windows"
+            )
+        return
+    if source is None or anchors.name == source:
+        raise ConfigurationError(
+            f"input={source!r} with anchors={anchors!r}: messages come from two inputs; give the one that is aggregated "
+            "a name of its own, e.g. input='readings'"
+        )
+    if anchors.window is not None or anchors.static or anchors.by is not None:
+        raise ConfigurationError(
+            f"anchors={anchors!r}: an input of anchors has no window= (frame= says where windows lie), no by= of its own, and "
+            "is not static: leave them out"
+        )
+
+
+def _check_watermarks(watermark: Any, anchors: Input | Ticks) -> None:
+    own = isinstance(watermark, Watermark) and watermark.kind == "explicit"
+    if isinstance(anchors, Input) and own != (anchors.watermark.kind == "explicit"):
+        raise BadWatermark(
+            f"watermark={watermark!r} with anchors={anchors!r}: an explicit watermark is of all inputs, use "
+            "wr.explicit() for both"
+        )
+
+
+def _span(frame: Any, anchors: Input | Ticks) -> Between | RangeBetween:
+    made = frame if frame is None or isinstance(frame, Between) else make_frame(frame)
+    if isinstance(made, RangeBetween) or (isinstance(made, Between) and isinstance(anchors, Input)):
+        return made
+    ways = "wr.range_between('-1 second', '1 second')"
+    if isinstance(anchors, Input):
+        ways = f"wr.between('begin', 'end') or {ways}"
+    raise BadWindow(f"frame={frame!r} with anchors={anchors!r}: use {ways}")
+
+
+def _kept(given: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str, ...]) -> Retention:
+    """How far from the time of an anchor a window may reach."""
+    retention = given["retention"]
+    if isinstance(span, RangeBetween):
+        # Kept longer they are for queries alone.
+        if isinstance(retention, Forever):
+            return Retention(None)
+        return Retention(max(-span.start_us, span.end_us, 0, emission_options.queried_us(retention)))
+    if isinstance(retention, Forever):
+        return Retention(None)
+    if retention is None:
+        if span.promises and not by:
+            return Retention(None)
+        keys = ", and a key without anchors promises nothing" if span.promises else ""
+        raise RetentionMissing(
+            f"frame={span!r} may reach back any time{keys}, so that all messages would be kept: say how far from its anchor a "
+            "window may reach, e.g. retention='1 hour', or retention=wr.forever"
+        )
+    kept_us = duration_us(retention, "retention")
+    if kept_us < 0:
+        raise BadDuration(f"retention {retention!r} is negative: use '0 seconds' or more, or wr.forever")
+    return Retention(kept_us)
+
+
+def plain_agg(agg: Any) -> dict[str, Aggregation]:
+    """The aggregations, all of one frame."""
+    if not isinstance(agg, Mapping) or not agg:
+        raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
+    for alias, aggregation in agg.items():
+        if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
+            near = meant_aggregation(aggregation, str(alias))
+            said = f"did you mean {near}?" if near else "use e.g. wr.avg('x')"
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation: {said}")
+        if not aggregation.of_all:
+            instead = "leave .of(...) out" if aggregation.input else "use a class with `add`"
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; {instead}")
+        if alias.startswith("__"):
+            raise BadAggregate(f"agg {alias!r}: names with two underscores first are ours, rename it")
+    return dict(agg)
+
+
+def described(over: OverDefinition) -> dict[str, Any]:
+    """Describe what of the anchors shapes the state."""
+    anchors = over.anchors
+    if anchors is None:
+        return {"anchors": None}
+    kept = over.retention.time_us
+    shape: dict[str, Any] = {
+        "frame": repr(over.span),
+        "retention": None if kept is None else show_duration(kept),
+    }
+    if isinstance(anchors, Ticks):
+        return {"anchors": shape | {"clock": repr(anchors)}}
+    shape |= {
+        "input": anchors.name,
+        "event_time": anchors.event_time,
+        "time_zone": anchors.time_zone,
+        "event_time_unit": anchors.event_time_unit,
+        "where": None if anchors.where is None else repr(anchors.where),
+    }
+    return {"anchors": shape}
+
+
+# -- in a graph -------------------------------------------------------------------------------------------------------
+
+
+def taker(over: OverDefinition, before: str) -> Taker:
+    """How anchors are taken from the operator `before`."""
+    anchors = over.anchors
+    assert isinstance(anchors, Input)
+    if before != anchors.name:
+        raise ConfigurationError(
+            f"{over.name!r}, which follows {before!r}, takes the inputs {[i.name for i in over.inputs]}, neither of which is "
+            f"{before!r}: name the input that takes its rows {before!r}"
+        )
+    follows = over.watermark.kind == "explicit" and anchors.watermark == over.watermark
+    if (anchors.watermark != bounded() and not follows) or anchors.positions is not None:
+        raise BadWatermark(
+            f"anchors={anchors!r} of {over.name!r} are the rows of {before!r}, whose watermark and places they have: leave "
+            "watermark= and positions= out"
+        )
+    moments = over.span.moments.values() if isinstance(over.span, Between) else ()
+    named = [*over.by, *(over.select or ()), *(m for m in moments if isinstance(m, str))]
+    uses = tuple(m for m in moments if isinstance(m, Expr))
+    return Taker(over.name, anchors, tuple(dict.fromkeys(named)), uses=uses)
+
+
+def check_followed(over: OverDefinition, second: Taker) -> None:
+    """Refuse an operator that would read another time than that of the anchors, or wait for good."""
+    time = over.told_time
+    if second.event_time != time:
+        raise UnknownColumn(
+            f"event_time={second.event_time!r} of {second.name!r}: a row of {over.name!r} has the time of its anchor; use "
+            f"event_time={time!r}"
+        )
+    if over.told_columns is not None:
+        second.check_columns(over.told_columns, f"{over.name!r}, whose rows")
+    if behind_us(over) >= UNBOUNDED_US:
+        raise ConfigurationError(
+            f"{second.name!r} follows {over.name!r}, whose windows may end any time after their anchors: its watermark "
+            "would never move; give a retention such as '1 hour'"
+        )
+
+
+def behind_us(over: OverDefinition) -> int:
+    """How far behind the watermark the times of its rows lie."""
+    if isinstance(over.span, RangeBetween):
+        return max(over.span.high_us, 0)
+    kept = over.retention.time_us
+    return UNBOUNDED_US if kept is None else kept

@@ -1,0 +1,258 @@
+"""What is told of lines of messages: which of them are due, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.frames import Frame, RangeBetween, RowsBetween
+from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregations.base import SumOverflow, concat_parts
+from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.one_input import Work
+from windrow.operators.over.bucketed_frames import Middle, Sliced
+from windrow.operators.over.frame_values import (
+    Part,
+    Values,
+    anchors_of,
+    over_frame,
+    over_slices,
+    read_by,
+    running,
+)
+from windrow.operators.over.partitions import Lines, ordered
+from windrow.operators.steps.columns import ACCUMULATOR
+from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, INTEGER_OVERFLOW
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+
+#: Event time of the last message that a running aggregation has taken.
+LAST = "__last"
+
+
+class Reached(NamedTuple):
+    """How far event time has come: the watermark, and before which time messages are settled."""
+
+    watermark_us: int
+    settled_us: int
+
+
+@dataclass
+class Sums:
+    """The accumulators of running aggregations: `LAST`, columns of accumulators; codes: of their keys."""
+
+    rows: pa.Table
+    codes: IntArray
+
+
+class Telling:
+    """One advance over messages in lines, which are made of `rows`."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        rows: pa.Table,
+        calculations: Sequence[tuple[Part, Calculation]],
+        waits: int,
+        middles: Mapping[Frame, Middle] | None = None,
+        right_us: int = START_OF_TIME_US,
+        times: IntArray | None = None,
+    ) -> None:
+        self.lines, self.waits = lines, waits
+        #: Event times, by which lines are ordered unless they are given.
+        self._times = lines.times if times is None else times
+        #: Of frames that are made of slices, all before `right_us`.
+        self._middles, self._right_us = middles or {}, right_us
+        self._rows, self._calculations = rows, calculations
+        self._columns: dict[str, pa.Array] = {}
+
+    def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
+        """Some columns of the messages at these places."""
+        order = pa.array(self.lines.order[places])
+        return pa.table({name: self._column(name).take(order) for name in names})
+
+    def _column(self, name: str) -> pa.Array:
+        """A column in one piece, of which it is faster to take."""
+        if name not in self._columns:
+            self._columns[name] = combine(self._rows.column(name))
+        return self._columns[name]
+
+    def numbers(self, name: str) -> IntArray:
+        """A column of whole numbers, in lines."""
+        numbers: IntArray = self._rows.column(name).to_numpy()[self.lines.order]
+        return numbers
+
+    def due(self, before: Reached, after: Reached) -> IntArray:
+        """The places of messages that are to be told now, and were not before."""
+        return np.flatnonzero(self.is_due(after) & ~self.is_due(before))
+
+    def is_due(self, at: Reached) -> BoolArray:
+        """True for messages around which nothing can come any more."""
+        settled: BoolArray = self.lines.times < at.settled_us
+        return settled & self.lines.complete(self.waits, at.watermark_us)
+
+    def whole(self, places: IntArray, work: Work) -> IntArray:
+        """Those whose frames are whole, where no others are to be told."""
+        kept = self.is_whole(places)
+        if not kept.all():
+            work.result.counts["incomplete"] = int(len(kept) - kept.sum())
+        return places[kept]
+
+    def is_whole(self, places: IntArray) -> BoolArray:
+        """True where no frame that is cut off keeps a message from having a row."""
+        kept = np.ones(len(places), dtype=bool)
+        for part, _ in self._calculations:
+            if not part.running and isinstance(part.frame, RowsBetween) and part.frame.partial == "skip":
+                kept &= self.lines.windows(part.frame, places).whole
+        return kept
+
+    def values(self, places: IntArray, ran: tuple[IntArray, Values] | None) -> Values:
+        """By alias. ran: of running aggregations, for more places."""
+        values = Values({}, [])
+        for part, calculation in self._calculations:
+            if part.running:
+                assert ran is not None
+                at = np.searchsorted(ran[0], places)
+                taken = pa.array(at)
+                values.columns.update({a: c.take(taken) for a, c in ran[1].columns.items()})
+                of = {place: i for i, place in enumerate(at.tolist())} if ran[1].broken else {}
+                values.broken += [
+                    Broken(b.alias, of[b.group], b.error) for b in ran[1].broken if b.group in of
+                ]
+                continue
+            rows = self._slice(calculation, np.arange(len(self.lines)))
+            lifted = calculation.lift(rows)
+            middle = self._middles.get(part.frame)
+            if middle is None:
+                bounds = self.lines.windows(part.frame, places)
+                partial = getattr(part.frame, "partial", "emit")
+                values.take_in(over_frame(calculation, rows, lifted, bounds, partial))
+                continue
+            assert isinstance(part.frame, RangeBetween)
+            sliced = Sliced(middle, self.lines, lifted, self._right_us, part.frame, places)
+            values.take_in(over_slices(calculation, sliced.pieces, sliced, len(places)))
+        return values
+
+    def run(
+        self, places: IntArray, sums: Sums | None, upto: BoolArray | None = None
+    ) -> tuple[tuple[IntArray, Values] | None, Sums | None]:
+        """Running aggregations of the messages at these places, and what they have come to, by key; None where there are none.
+
+        sums: what they had come to. upto: true for the first ones of a key, up to which the new ones are meant; by default all
+        """
+        running = [calculation for part, calculation in self._calculations if part.running]
+        if not running or not len(places):
+            return None, None
+        values, reached = Values({}, []), None
+        for calculation in running:
+            some, own = self._run(calculation, places, sums, upto)
+            values.take_in(some)
+            if reached is None:
+                reached = own
+            else:  # of the same keys, up to the same messages
+                for name in own.rows.column_names[1:]:
+                    reached.rows = reached.rows.append_column(name, own.rows.column(name))
+        return (places, values), reached
+
+    def _run(
+        self, calculation: Calculation, places: IntArray, sums: Sums | None, upto: BoolArray | None
+    ) -> tuple[Values, Sums]:
+        """Those of one frame."""
+        rows = self._slice(calculation, places)
+        lifted = calculation.lift(rows)
+        codes, begins = self.lines.codes[places], self.lines.begins[places]
+        firsts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+        if sums is not None and len(sums.rows):
+            continued = self._continued(sums, codes[firsts], rows.times[firsts])
+        else:
+            continued = np.full(len(firsts), -1, dtype=np.int64)
+        kept = continued >= 0
+        pieces: list[tuple[Mapping[str, pa.Array], int]] = []
+        if kept.any():
+            assert sums is not None
+            stored = sums.rows.take(pa.array(continued[kept]))
+            own = tuple(f"{ACCUMULATOR}{alias}." for alias in calculation.definition.agg)
+            names = [n for n in stored.column_names if n.startswith(own)]
+            pieces.append(({n: combine(stored.column(n)) for n in names}, int(kept.sum())))
+        pieces.append((lifted, len(places)))
+        # Lines one after the other, what continues a key before its first message.
+        line = np.r_[begins[firsts[kept]], begins]
+        order = np.argsort(line, kind="stable")
+        both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}
+        made, broken = running(calculation, both, line[order])
+        new = np.flatnonzero(order >= int(kept.sum()))
+        mine = {n: c.take(pa.array(new)) for n, c in made.items()}
+        shown, frame = mine, getattr(calculation.definition, "frame", None)
+        if isinstance(frame, RowsBetween) and frame.peers:
+            last = np.searchsorted(places, self.lines.peers[1][places] - 1)
+            shown = {n: c.take(pa.array(last)) for n, c in mine.items()}
+        found, more = calculation.finish(shown, len(places))
+        at = {int(row): i for i, row in enumerate(new)} if broken else {}
+        failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
+        lasts = np.r_[firsts[1:], len(places)] - 1
+        if upto is not None:
+            many = np.add.reduceat(upto.astype(np.int64), firsts)
+            lasts = (firsts + many - 1)[many > 0]
+        columns = {n: c.take(pa.array(lasts)) for n, c in mine.items()}
+        table = pa.table({LAST: pa.array(rows.times[lasts], pa.int64()), **columns})
+        return Values(found, failed + more), Sums(table, codes[lasts])
+
+    def _continued(self, sums: Sums, codes: IntArray, first_us: IntArray) -> IntArray:
+        """For each key the row of its accumulators, if its first message is not too long after; else -1."""
+        of = np.full(self.lines.size, -1, dtype=np.int64)
+        of[sums.codes] = np.arange(len(sums.codes))
+        found = of[codes]
+        if self.lines.ttl_us is not None:
+            last = sums.rows.column(LAST).to_numpy()[np.maximum(found, 0)]
+            found = np.where(first_us - last > self.lines.ttl_us, -1, found)
+        return found
+
+    def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
+        """What is calculated with, of the messages at these places."""
+        return Slice(self.at(places, read_by(calculation)), self._times[places])
+
+    def bury(
+        self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]
+    ) -> IntArray:
+        """Dead letters of messages whose row could not be made. Returns the numbers of the others."""
+
+        def anchors(numbers: IntArray) -> tuple[pa.Table, IntArray]:
+            at = places[numbers]
+            return self.at(at, self._rows.column_names), self._times[at]
+
+        return buried(work, broken, aliases, anchors, len(places))
+
+    def in_order(self, places: IntArray) -> IntArray:
+        """The messages at these places by event time and position."""
+        return ordered(self.lines.times[places], self.lines.ties, self.lines.order[places])
+
+
+def buried(
+    work: Work,
+    broken: Sequence[Broken],
+    aliases: Sequence[str],
+    anchors: Callable[[IntArray], tuple[pa.Table, IntArray]],
+    size: int,
+) -> IntArray:
+    """Dead letters of anchors whose row could not be made; `anchors` gives those of some numbers below `size`, with their event
+    times. Returns the numbers of the others."""
+    kept = np.ones(size, dtype=bool)
+    letters: dict[str, list[tuple[int, str]]] = {}
+    for anchor, b in anchors_of(broken, aliases):
+        kept[anchor] = False
+        overflow = isinstance(b.error, SumOverflow)
+        reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
+        remedy = "use integer_overflow='decimal' for sums beyond int64"
+        detail = f"{b.error}: {remedy}" if overflow else f"{b.alias}: {b.error}"
+        letters.setdefault(reason, []).append((anchor, detail))
+    for reason, some in letters.items():
+        rows, times = anchors(np.array([anchor for anchor, _ in some]))
+        work.dead.add_rows(
+            reason, [detail for _, detail in some], rows, np.arange(len(some)), pa.array(times)
+        )
+    return np.flatnonzero(kept)

@@ -1,0 +1,130 @@
+"""What is remembered of each key, however long ago its last message was: rows in pages by key (`stores/page_format.py`).
+
+A key's rows lie under the stretch of event time in which its last message is, so that keys which were quiet for too long go by
+one range. A stretch is a fraction of the ttl; without one there is a single stretch. A key is never in two of them.
+
+    auxiliary  \\0scales<column family> -> msgpack {key column: `scale_of` it}, where it was one of decimals or of one size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.operators.steps.schema_inference import scale_of
+from windrow.operators.steps.step import limit
+from windrow.stores.delta_blocks import BlockWindows
+from windrow.stores.key_hash import KeyColumns
+from windrow.stores.kv import KV, Batch
+from windrow.stores.window_state import START, UPSERT, Near
+
+#: So many stretches make a ttl, about.
+_STRETCHES = 4
+_SCALES = b"\x00scales"
+
+
+class Found(NamedTuple):
+    """near: for `put`. rows: those of the keys that were asked for and of others that lie beside them; None of none."""
+
+    near: Near
+    rows: pa.Table | None
+
+
+class Keyed:
+    """Rows of keys in one column family; `START` is the stretch of their key."""
+
+    def __init__(self, cf: str, aux_cf: str, by: tuple[str, ...], ttl_us: int | None) -> None:
+        self.cf, self.by, self.ttl_us = cf, KeyColumns(by), ttl_us
+        self._aux_cf, self._store = aux_cf, BlockWindows(cf, aux_cf, self.by)
+        self._width_us = None if ttl_us is None else max(ttl_us // _STRETCHES, 1)
+
+    def stretch(self, times: IntArray) -> IntArray:
+        """The stretch in which each time is."""
+        if self._width_us is None:
+            return np.zeros(len(times), dtype=np.int64)
+        return times // self._width_us * self._width_us
+
+    def near(self, kv: KV, keys: pa.Table, stretches: IntArray, wanted: BoolArray, settled_us: int) -> Found:
+        """What there is of keys. stretches: in which their rows will lie where it is wanted, and that is not over."""
+        self.by.scales = self._scales(kv, keys)
+        live = self._store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)
+        asked = [self._asked(keys, np.full(len(stretches), start)) for start in live]
+        fresh = np.flatnonzero(wanted & self.lasting(stretches, settled_us) & ~np.isin(stretches, live))
+        asked.append(self._asked(keys.take(pa.array(fresh)), stretches[fresh]))
+        starts = np.union1d(np.array(live, dtype=np.int64), stretches[fresh]).tolist()
+        near = self._store.near(kv, starts, concat(asked))
+        return Found(near, None if near.rows is None else near.rows.drop_columns([UPSERT]))
+
+    def _scales(self, kv: KV, keys: pa.Table) -> dict[str, int]:
+        """`scale_of` keys when the first of them came; they are noted."""
+        kinds = {b: keys.schema.field(b).type for b in self.by}
+        if not any(map(_may_have_widened, kinds.values())):
+            return {}
+        at = _SCALES + self.cf.encode()
+        packed = kv.get(self._aux_cf, at)
+        known = {} if packed is None else msgpack.unpackb(packed)
+        found = {b: scale for b, kind in kinds.items() if (scale := scale_of(kind)) is not None} | known
+        if found != known:
+            batch = Batch()
+            batch.put(self._aux_cf, at, msgpack.packb(found))
+            kv.write(batch)
+        return found
+
+    def _asked(self, keys: pa.Table, starts: IntArray) -> pa.Table:
+        columns = {b: keys.column(b) for b in self.by}
+        return pa.table({START: pa.array(starts, pa.int64()), **columns})
+
+    def put(self, kv: KV, found: Found, tables: Sequence[pa.Table]) -> None:
+        """These are from now on the rows of the keys that were asked for, and of those beside them."""
+        rows = [table for table in tables if table.num_columns]
+        if found.near.held and rows:
+            self._store.put(kv, found.near, concat(rows))
+
+    def last_between(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
+        """The rows of keys in stretches that hold some time of `[low_us, high_us)`."""
+        first = START_OF_TIME_US if low_us <= START_OF_TIME_US else int(self.stretch(np.array([low_us]))[0])
+        starts = self._store.starts(kv, first, high_us)
+        rows = self._store.read(kv, starts) if starts else None
+        return None if rows is None else rows.drop_columns([UPSERT])
+
+    def all(self, kv: KV) -> pa.Table | None:
+        """The rows of all keys; None where there are none."""
+        return self.last_between(kv, START_OF_TIME_US, END_OF_TIME_US)
+
+    def lasting(self, stretches: IntArray, settled_us: int) -> BoolArray:
+        """False for stretches whose keys are forgotten where messages up to `settled_us` are settled."""
+        if settled_us >= END_OF_TIME_US:
+            return np.zeros(len(stretches), dtype=bool)
+        below_us = self._below_us(settled_us)
+        kept: BoolArray = stretches >= below_us
+        return kept
+
+    def forget(self, kv: KV, settled_us: int) -> None:
+        """Keys that no message can continue any more."""
+        below_us = self._below_us(settled_us)
+        if self._store.starts(kv, START_OF_TIME_US, below_us):
+            self._store.drop(kv, START_OF_TIME_US, below_us)
+
+    def _below_us(self, settled_us: int) -> int:
+        """Stretches before that are over."""
+        if settled_us >= END_OF_TIME_US:
+            return END_OF_TIME_US
+        if self.ttl_us is None or self._width_us is None:
+            return START_OF_TIME_US
+        over_us = limit(settled_us, self.ttl_us)
+        if over_us <= START_OF_TIME_US:
+            return START_OF_TIME_US
+        return over_us // self._width_us * self._width_us
+
+
+def _may_have_widened(kind: pa.DataType) -> bool:
+    """True if keys may have been decimals of another scale before, or binaries of one size."""
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return binary or scale_of(kind) is not None or pa.types.is_floating(kind)

@@ -1,0 +1,98 @@
+"""Rows that are told early, or again: which of them speak, and what they take back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.emit import Emit, EveryPeriod, Trigger
+from windrow.operators.over.emitted_marks import Marks
+from windrow.operators.steps.columns import EARLY, INDEX, INSERT, IS_LAST, KIND, ON_TIME, RETRACT, TIMING
+
+
+def ticks(trigger: Trigger | None, before_us: int | None, now_us: int) -> bool:
+    """True if a period of it has ended."""
+    if before_us is None or not isinstance(trigger, EveryPeriod):
+        return False
+    return now_us // trigger.period_us > before_us // trigger.period_us
+
+
+def judged(
+    emit: Emit,
+    timing: str,
+    step: int,
+    made: BoolArray,
+    fails: BoolArray,
+    values: dict[str, pa.Array],
+    marks: Marks,
+) -> tuple[BoolArray, BoolArray, Marks]:
+    """(True for rows that speak, for those that are taken back, the marks from then on).
+
+    made: there is a row; fails: it could not be made
+    """
+    decides = timing != EARLY
+    changed = made & marks.differ(values)
+    speaks = made if timing == ON_TIME and not emit.only_if_changed else changed
+    back = marks.stands & ((speaks & (emit.mode == "retracting")) | ~made)
+    after = Marks(
+        marks.rows + speaks,
+        marks.decided | decides,
+        speaks | (marks.stands & ~back),
+        marks.buried | (fails & decides),
+        np.full(len(made), step),
+        {alias: _chosen(speaks, values[alias], old) for alias, old in marks.values.items()},
+    )
+    return speaks, back, after
+
+
+def rows_told(
+    fields: Sequence[pa.Field],
+    timing: str,
+    messages: Callable[[IntArray, list[str]], pa.Table],
+    rank: IntArray,
+    values: dict[str, pa.Array],
+    marks: Marks,
+    speaks: BoolArray,
+    back: BoolArray,
+    closed: BoolArray,
+) -> pa.Table | None:
+    """Rows in the order of their rank; what takes one back stands right before the one that is told instead.
+
+    messages: columns of those of some numbers; closed: nothing can change them any more
+    """
+    tables: list[pa.Table] = []
+    ranks: list[IntArray] = []
+    none = np.zeros(len(rank), dtype=bool)
+    told: tuple[tuple[BoolArray, dict[str, pa.Array], IntArray, BoolArray, str], ...] = (
+        (back, marks.values, marks.rows - 1, none, RETRACT),
+        (speaks, values, marks.rows, closed, INSERT),
+    )
+    for mask, columns, index, is_last, kind in told:
+        some = np.flatnonzero(mask)
+        if not len(some):
+            continue
+        at, own = pa.array(some), messages(some, [f.name for f in fields if f.name not in columns])
+        row = [columns[f.name].take(at) if f.name in columns else own.column(f.name) for f in fields]
+        labels = {
+            TIMING: pa.repeat(pa.scalar(timing, pa.string()), len(some)),
+            INDEX: pa.array(index[some].astype(np.int32)),
+            IS_LAST: pa.array(is_last[some]),
+            KIND: pa.repeat(pa.scalar(kind, pa.string()), len(some)),
+        }
+        table = pa.table(row, schema=pa.schema(fields))
+        for name, column in labels.items():
+            table = table.append_column(name, column)
+        tables.append(table)
+        ranks.append(2 * rank[some] + (kind == INSERT))
+    if not tables:
+        return None
+    order = np.argsort(np.concatenate(ranks), kind="stable")
+    return pa.concat_tables(tables).take(pa.array(order))
+
+
+def _chosen(mask: BoolArray, yes: pa.Array, no: pa.Array) -> pa.Array:
+    picks = np.where(mask, np.arange(len(mask)), np.arange(len(mask)) + len(mask))
+    return pa.concat_arrays([yes, no]).take(pa.array(picks))

@@ -1,0 +1,79 @@
+"""Rows that have no window: how they are labelled, and what they are to users. Most are told once and for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.messages import JoinedRow, Kind, Timing, Token
+from windrow.core.types import concat
+from windrow.operators.steps.columns import INDEX, INSERT, IS_LAST, KIND, SIGN, TIMING
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.output_columns import PANE_TYPE
+
+
+def labelled(rows: pa.Table, timing: str) -> pa.Table:
+    """Rows with the timing of their emission."""
+    return rows.append_column(TIMING, pa.repeat(pa.scalar(timing, pa.string()), len(rows)))
+
+
+def without_labels(told: Sequence[pa.Table]) -> pa.Table:
+    """The rows themselves, as the next operator sees them."""
+    return concat([_bare(rows) for rows in told])
+
+
+def signed(told: Sequence[pa.Table]) -> pa.Table:
+    """The same of rows of which some take others back, and say which."""
+    tables = []
+    for rows in told:
+        inserted = pc.equal(rows.column(KIND), INSERT)
+        tables.append(_bare(rows).append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1))))
+    return concat(tables)
+
+
+def told_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
+    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good, unless it says else."""
+    tables = []
+    for rows in told:
+        n = len(rows)
+        once = {
+            INDEX: pa.array(np.zeros(n, dtype=np.int32)),
+            IS_LAST: pa.repeat(pa.scalar(True), n),
+            KIND: pa.repeat(pa.scalar("INSERT"), n),
+        }
+        labels = [combine(rows.column(TIMING))]
+        labels += [combine(rows.column(name)) if name in rows.column_names else once[name] for name in once]
+        tables.append(
+            _bare(rows)
+            .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
+            .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
+        )
+    return concat(tables)
+
+
+def _bare(rows: pa.Table) -> pa.Table:
+    labels = [name for name in (TIMING, INDEX, IS_LAST, KIND) if name in rows.column_names]
+    return rows.drop_columns(labels)
+
+
+def told_schema(fields: Iterable[pa.Field]) -> pa.Schema:
+    """The schema of `told_rows` of rows with these fields."""
+    return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])
+
+
+def to_rows(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+    """Told rows as Python values."""
+    for row in rows.to_pylist():
+        label, commit = row.pop("pane"), row.pop("commit")
+        yield JoinedRow(
+            row,
+            Timing(label["timing"]),
+            commit,
+            Token(job, commit),
+            Kind(label["kind"]),
+            label["index"],
+            label["is_last"],
+        )

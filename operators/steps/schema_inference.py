@@ -1,0 +1,282 @@
+"""The input's schema as an operator knows it: columns may be added, types may widen; only what is needed is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgpack
+import pyarrow as pa
+
+from windrow.core.column_types import joined
+from windrow.core.deliver import MARK
+from windrow.core.errors import TypeClash, UnknownColumn
+from windrow.core.expressions import Expr, names_no_column
+from windrow.core.suggestions import meant
+from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_type, widened
+
+#: What a schema says beside its columns.
+_SCALES = b"scales"
+
+
+def learn(
+    known: pa.Schema | None, seen: pa.Schema, needs: Needs | None = None, event_time: str | None = None
+) -> pa.Schema:
+    """The schema after a slice with `seen` columns; system columns (two underscores) are no part of it.
+
+    needs: of the operator: columns that it does not need are none either. event_time: a column that is read whatever its type
+    is, and written in the known one (`in_known_times`)
+    """
+    fields = {} if known is None else {f.name: f for f in known}
+    only = None if needs is None or needs.whole else needs.named({*fields, *seen.names})
+    if only is not None:
+        fields = {name: field for name, field in fields.items() if name in only}
+    for field in seen:
+        name = field.name
+        if name.startswith("__") or (only is not None and name not in only):
+            continue
+        before = fields.get(name, pa.field(name, pa.null()))
+        if name == event_time:
+            fields[name] = pa.field(name, _type_of_times(before.type, field.type))
+            continue
+        after = joined(before, field)
+        if after is None and is_too_deep(field.type):
+            raise TypeClash(
+                f"column {name!r} of the input has more than {NESTED_MOST} lists and structs inside each other: give it as text"
+            )
+        if after is None:
+            raise TypeClash(
+                f"column {name!r} of the input was {before.type} and is now {field.type}, which do not go together: cast it "
+                "to its former type before it reaches the operator"
+            )
+        fields[name] = after
+    return pa.schema(list(fields.values()))
+
+
+def _type_of_times(known: pa.DataType, seen: pa.DataType) -> pa.DataType:
+    """The type of event times after a slice. No message counts whose time is a float."""
+    if pa.types.is_null(known) or pa.types.is_floating(known):
+        return plain_type(seen)
+    return known if pa.types.is_floating(seen) else widened(known, seen) or known
+
+
+def scales_of(schema: pa.Schema) -> dict[str, int]:
+    """Of key columns that have widened since their keys got numbers: `scale_of` what they were then."""
+    packed = (schema.metadata or {}).get(_SCALES)
+    return {} if packed is None else msgpack.unpackb(packed)
+
+
+def with_scales(schema: pa.Schema, scales: Mapping[str, int]) -> pa.Schema:
+    return schema.with_metadata({_SCALES: msgpack.packb(dict(scales))}) if scales else schema
+
+
+def scales_after(
+    keys: Iterable[str], known: pa.Schema, before: pa.Schema, after: pa.Schema
+) -> dict[str, int]:
+    """`scales_of` what was learnt after `known`. before, after: the types of all columns, with those that are made."""
+    found = scales_of(known)
+    for name in keys:
+        if name in found or name not in before.names or name not in after.names:
+            continue
+        was = scale_of(before.field(name).type)
+        if was is not None and was != scale_of(after.field(name).type):
+            found[name] = was
+    return found
+
+
+def scale_of(kind: pa.DataType) -> int | None:
+    """What the number of a key goes by beside its value: digits after the point of decimals, bytes of binaries of one size."""
+    if pa.types.is_decimal(kind):
+        return int(kind.scale)
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else None
+
+
+def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:
+    """The columns of `schema` in its types; the others, and times, which are read as integers, as they came."""
+    types = {f.name: f.type for f in schema if f.name != event_time}
+    fields = [f.with_type(types.get(f.name, f.type)) for f in table.schema]
+    columns = [as_type(column, f.type) for column, f in zip(table.columns, fields, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def key_refusal(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of that type cannot be a key; None where it can."""
+    if is_key(kind):
+        return None
+    return (
+        f"key {name!r} is of type {kind}: keys are text, bytes, numbers, booleans, dates or times; make one of it, "
+        "e.g. cast it to text, or take one of its fields"
+    )
+
+
+def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
+    """Raise `TypeClash` where a key is of a type that cannot be one."""
+    for name in names:
+        if name in schema.names:
+            refusal = key_refusal(name, schema.field(name).type)
+            if refusal is not None:
+                raise TypeClash(refusal)
+
+
+def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
+    """That a column is in no message, which have these."""
+    known = sorted(map(str, names))
+    near = meant(column, known)
+    remedy = f"did you mean {near!r}? Else" if near else "use one of these names, or"
+    if column == MARK:
+        remedy = f"wr.skipped() counts what deliver=wr.deliver.latest().marked() of a wr.Aggregate skips; else {remedy}"
+    return UnknownColumn(
+        f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} tell the columns that are to come by "
+        "open(schema=)",
+        column,
+        of,
+    )
+
+
+def check_types(
+    check: Callable[[Mapping[str, pa.DataType]], object], types: Mapping[str, pa.DataType]
+) -> None:
+    """Raise `UnknownColumn` where a check of columns does: these are the columns of messages so far.
+
+    It is asked again without the types of lists and structs: a message may have one where it should not, and does not count.
+    """
+    try:
+        check(types)
+    except UnknownColumn as error:
+        if error.column is not None:
+            raise missing(error.column, error.of, types) from None
+        with suppress(UnknownColumn):
+            if not names_no_column(error):
+                check({n: pa.null() if pa.types.is_nested(kind) else kind for n, kind in types.items()})
+                return
+        raise UnknownColumn(
+            f"{error.message}; of messages without a type yet, tell their columns by open(schema=)"
+        ) from None
+
+
+def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> None:
+    """Raise `UnknownColumn` where a filter is of a column that neither the stream nor messages with these names have."""
+    types = dict.fromkeys(names, pa.null()) | {f.name: f.type for f in known or ()}
+    check_types(lambda seen: where.evaluate(pa.schema(seen.items()).empty_table()), types)
+
+
+def condition_refusal(conditions: Iterable[Expr], name: str, known: Mapping[str, pa.DataType]) -> str | None:
+    """Why a column cannot be of its type under conditions of columns of the `known` types; None where it can."""
+    return expression_refusal(conditions, name, known, are=is_truth)
+
+
+def expression_refusal(
+    uses: Iterable[Expr],
+    name: str,
+    known: Mapping[str, pa.DataType],
+    are: Callable[[pa.DataType], bool] = lambda _: True,
+) -> str | None:
+    """Why a column cannot be of its type in expressions of columns of the `known` types; None where it can.
+
+    are: the types that the expressions may be of
+    """
+    for use in uses:
+        if not use.mentions(name):
+            continue
+        mentioned = [(n, kind) for n, kind in known.items() if use.mentions(n)]
+        try:
+            kind = use.evaluate(pa.schema(mentioned).empty_table()).type
+        except UnknownColumn as error:
+            if not names_no_column(error):  # which may come later
+                return f"column {name!r} is {known[name]}: {error.message}"
+        else:
+            if not are(kind):
+                return f"column {name!r} is {known[name]}: expression {use} cannot be {kind} there"
+    return None
+
+
+def is_truth(kind: pa.DataType) -> bool:
+    """True if values of that type are true, false or null."""
+    return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+class Needs(Protocol):
+    """What an operator needs of the columns of an input."""
+
+    #: True if messages are kept with all of their columns.
+    whole: bool
+    #: Columns that hold times in any form, as event times do.
+    times: frozenset[str] = frozenset()
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        """Raise `UnknownColumn` where a column is needed that neither the stream nor messages with these names have."""
+        ...
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
+        ...
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        """The columns that no message may have, and why."""
+        ...
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+        ...
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        """List the columns of other inputs with which the values of a column are compared, as they are known."""
+        return ()
+
+
+class Together(Needs):
+    """What several operators need of the columns of an input that all of them take."""
+
+    def __init__(self, needs: Sequence[Needs]) -> None:
+        self._needs = needs
+        self.whole = any(n.whole for n in needs)
+        self.times = frozenset[str]().union(*(n.times for n in needs))
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        names = list(names)
+        for needs in self._needs:
+            needs.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        names = list(names)
+        return {name for needs in self._needs for name in needs.named(names)}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        names = list(names)
+        return {name: why for needs in self._needs for name, why in needs.refused(names).items()}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return next((why for n in self._needs if (why := n.refusal(name, kind, known)) is not None), None)
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return [field for needs in self._needs for field in needs.compared_with(name)]
+
+
+class HandedOn(Needs):
+    """What an operator needs of the columns of an input of another one, whose rows it takes.
+
+    called: the names of a column in these rows. as_they_are: the rows are the messages, under the names that they came with.
+    """
+
+    whole = False
+
+    def __init__(self, needs: Needs, called: Callable[[str], Sequence[str]], *, as_they_are: bool) -> None:
+        self._needs, self._called, self._as_they_are = needs, called, as_they_are
+        self.times = needs.times if as_they_are else frozenset[str]()
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        if self._as_they_are:
+            self._needs.check(known, names)
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        return {name for name in names if self._needs.named(self._called(name))}
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return {}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.refusal(name, kind, known) if self._as_they_are else None
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        return [field for called in self._called(name) for field in self._needs.compared_with(called)]

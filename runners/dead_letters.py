@@ -1,0 +1,17 @@
+"""Dead letters as a job keeps them, in files of their own."""
+
+from __future__ import annotations
+
+from windrow.checkpoint.truncation_summary import Letters
+from windrow.connectors.manifests import read_file
+from windrow.core.messages import DeadLetter
+from windrow.operators.steps.dead_letters import to_letters
+
+
+def letters_of(path: str, letters: Letters) -> list[DeadLetter]:
+    """The dead letters of a shard in a commit; none where the file was swept since."""
+    try:
+        table = read_file(path)
+    except FileNotFoundError:
+        return []
+    return to_letters(table, letters.commit)

@@ -1,0 +1,361 @@
+"""Window metadata by columns: a value per window and commit, an Arrow record batch of the rows of that commit.
+
+Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window has gathered is
+known from its newest block, so that whoever appends can fold it in time. A large one is folded a few blocks at a time, the
+oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit pays for a whole window, nor does
+a value hold
+one. What is folded when depends on numbers and bytes of blocks only, so that it is the same wherever a commit is done again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import taken
+from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
+from windrow.core.errors import CorruptState
+from windrow.core.types import concat
+from windrow.stores import partitioned_windows
+from windrow.stores.block_format import (
+    BESIDE,
+    BLOCK_FORMAT,
+    CHANGED,
+    DIVIDED,
+    END_OF_CF,
+    HEADER,
+    PAGES,
+    SINCE,
+    Block,
+    Newest,
+    first_block,
+    header_of,
+    key_of,
+    record_batch,
+)
+from windrow.stores.key_hash import Hashes, KeyColumns
+from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.page_format import Head, among, hashes_of, is_page, rows_of, size_of, unpack
+from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
+from windrow.stores.page_writer import narrow_rows
+from windrow.stores.partitioned_windows import Directory, DividedWindows, Merge
+from windrow.stores.spill import Spill
+from windrow.stores.spill_partitions import Chunk, dealt, tables_of
+from windrow.stores.tombstones import takes_away
+from windrow.stores.window_state import START, UPSERT, Near, Schemas, bound, put_schema, split_by_start
+
+#: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
+#: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
+FOLD_AT = 16
+#: One that is large already, when so many have come: most are over by then, and blocks of many rows cost little.
+FOLD_LARGE_AT = 64
+#: One of more bytes is looked at as soon as it has them, however few its blocks.
+FOLD_BYTES = 128 << 20
+#: Of so many rows, and more, the blocks of windows that are not soon merged are narrow: fewer take more time than bytes.
+NARROW_FROM = 2_048
+#: Windows are read this many at a time.
+WINDOWS_AT_ONCE = 64
+
+
+class OfBlocks(NamedTuple):
+    """A window of blocks, oldest first, and the newest."""
+
+    values: list[bytes]
+    newest: Newest
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(size_of, self.values))
+
+
+class BlockWindows:
+    """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
+
+    by: key columns; without any a window has one row, and is never divided. pages: if not as usual. narrow: blocks of many
+    rows are, which lie long
+    """
+
+    merges_on_read = True
+
+    def __init__(
+        self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None, narrow: bool = False
+    ) -> None:
+        self.cf, self.aux, self.by, self._narrow = cf, aux, KeyColumns.of(by), narrow
+        self._pages = Pages(cf, aux, by) if pages is None else pages
+        self._divided = DividedWindows(cf, aux, by)
+        # What is put is pages from now on, whatever it was.
+        self.put, self.replace = self._pages.put, self._pages.replace
+        self.replace_by_shares = self._pages.replace_by_shares
+
+    # -- what every layout has ----------------------------------------------------------------------------------------
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
+        """As the protocol says. aside: many bytes wait in a file until they are committed."""
+        return self._append(kv, rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert))), aside)
+
+    def change(self, kv: KV, rows: pa.Table, known: Mapping[int, OfBlocks]) -> list[int]:
+        """As `append`, aside, of windows of blocks: rows, or that there are none of a key any more (`stores/tombstones.py`).
+        known: what some of the windows were when they were read
+        """
+        return self._append(kv, rows, True, known)
+
+    def of_blocks(self, kv: KV, start: int) -> OfBlocks | None:
+        """A window that is neither of pages nor divided; None of others."""
+        prefix, found = encode_i64(start), list[Pair]()
+        for key, value in kv.scan(self.cf, prefix, prefix_end(prefix)):
+            if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE:
+                return None
+            found.append((key, value))
+        if not found:
+            return None
+        [*_, (key, value)] = found
+        newest = Newest(int.from_bytes(key[8:], "big"), header_of(value), len(value) - HEADER.size)
+        return OfBlocks([value for _, value in found], newest)
+
+    def rows_of_keys(self, kv: KV, blocks: OfBlocks, wanted: Hashes) -> pa.Table | None:
+        """The rows of blocks whose keys have such a hash, oldest first."""
+        return self._rows(blocks.values, Schemas(kv, self.aux), wanted)
+
+    def _append(
+        self, kv: KV, rows: pa.Table, aside: bool, known: Mapping[int, OfBlocks] | None = None
+    ) -> list[int]:
+        batch, due, keys, values = Batch(), list[int](), list[bytes](), list[bytes]()
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        for start, part in split_by_start(rows):
+            prefix, data = encode_i64(start), self._data(part, schema)
+            newest = self._known(kv, prefix, None if known is None else known.get(start))
+            if newest is None:
+                number, block = 0, Block(BLOCK_FORMAT, schema, 0, len(data), 0)
+            else:
+                number, before = newest.number + 1, newest.block
+                size = len(part) if before.version == BESIDE else len(data)
+                block = before._replace(schema=schema, since=before.since + size)
+                if known is not None and before.version == BLOCK_FORMAT and takes_away(part):
+                    block = block._replace(version=CHANGED)
+                gathered = number - before.first
+                if (
+                    before.version == DIVIDED
+                    or self._is_due(block, gathered)
+                    or self._overflows(before, block)
+                ):
+                    due.append(start)
+            keys.append(prefix + number.to_bytes(8, "big"))
+            values.append(block.before(data))
+        put_pairs(kv, batch, self.cf, keys, values, sys.maxsize if not aside else RUN_BYTES)
+        return due
+
+    def _data(self, rows: pa.Table, schema: bytes) -> bytes:
+        """The rows of a block."""
+        return narrow_rows(rows, schema) if self._narrow and len(rows) >= NARROW_FROM else record_batch(rows)
+
+    def _is_due(self, block: Block, gathered: int) -> bool:
+        """True if a window is to be folded that has so many blocks after its first, as the newest says."""
+        if block.version == BESIDE or not self._is_large(block):
+            return gathered % FOLD_AT == 0 and block.whole <= block.since
+        return gathered >= FOLD_LARGE_AT and (
+            block.whole <= block.since or block.whole > partitioned_windows.PART_BYTES
+        )
+
+    def _overflows(self, before: Block, block: Block) -> bool:
+        """True if a window has just gathered so much that it is not to wait for more blocks."""
+        held, holds = before.whole + before.since, block.whole + block.since
+        return (
+            bool(self.by)
+            and block.version in (BLOCK_FORMAT, CHANGED)
+            and holds // FOLD_BYTES > held // FOLD_BYTES
+        )
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
+        values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]
+        return self._rows(values, Schemas(kv, self.aux), wanted)
+
+    def _rows(
+        self, values: Sequence[bytes], schemas: Schemas, wanted: Hashes | None = None
+    ) -> pa.Table | None:
+        """The rows of values; `wanted`: only those whose keys have such a hash."""
+        pages = [value for value in values if is_page(value)]
+        blocks = (rows_of(value, schemas) for value in values if not is_page(value))
+        tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
+        if wanted is not None:
+            tables = (taken(t, np.flatnonzero(among(hashes_of(t, self.by), wanted))) for t in tables)
+        found = list(tables)
+        return concat(found) if found else None
+
+    def chunks(self, kv: KV, starts: Sequence[int], most: int) -> Iterator[Chunk]:
+        """Windows in their order, several at once as long as they are of `most` bytes; of a larger one shares of its keys."""
+        schemas, chunk, held, size = Schemas(kv, self.aux), list[int](), list[bytes](), 0
+        for start in starts:
+            values = self._each(kv, encode_i64(start))
+            some, more = list[bytes](), 0
+            while more <= most and (value := next(values, None)) is not None:
+                some.append(value)
+                more += size_of(value)
+            large = more > most and bool(self.by)
+            if chunk and (large or size + more > most or len(chunk) == WINDOWS_AT_ONCE):
+                yield Chunk(chunk, self._rows(held, schemas), None)
+                chunk, held, size = [], [], 0
+            if large:
+                tables = tables_of(itertools.chain(some, values), schemas)
+                yield Chunk([start], None, dealt(tables, self.by, Spill()))
+                continue
+            chunk.append(start)
+            held += [*some, *values]
+            size += more
+        if chunk:
+            yield Chunk(chunk, self._rows(held, schemas), None)
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        found: list[int] = []
+        at, end = encode_i64(low), bound(high)
+        while True:
+            entry = self._first(kv, at, end)
+            if entry is None:
+                return found
+            found.append(decode_i64(entry[0][:8]))
+            after = prefix_end(entry[0][:8])
+            if after is None or (end is not None and after >= end):
+                return found
+            at = after
+
+    def pages(self, kv: KV, start: int) -> int:
+        """How many pages the window at `start` has; none where it is not of pages."""
+        return self._pages.count(kv, start)
+
+    def first_start(self, kv: KV) -> int | None:
+        """The start of the earliest stored window."""
+        entry = self._first(kv, b"", None)
+        return None if entry is None else decode_i64(entry[0][:8])
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        batch = Batch()
+        batch.delete_range(self.cf, encode_i64(low), bound(high) or END_OF_CF)
+        kv.write(batch)
+
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        return self._pages.near(kv, starts, keys, self._values)
+
+    def near_hashes(self, kv: KV, start: int, wanted: Hashes | None) -> Near:
+        """As `near` of one window, of the keys that have such hashes; None: of all."""
+        return self._pages.near_hashes(kv, start, wanted, self._values)
+
+    # -- folding ------------------------------------------------------------------------------------------------------
+
+    def fold(self, kv: KV, start: int, merge: Merge) -> None:
+        """Fold what is due of a window that `append` has named."""
+        prefix = encode_i64(start)
+        newest = self._newest(kv, prefix)
+        assert newest is not None
+        if newest.block.version == DIVIDED:
+            self._divided.fold(kv, prefix, newest, merge)
+        elif newest.block.version == BESIDE:
+            near = self.near(kv, [start], pa.table({name: pa.nulls(0) for name in (START, *self.by)}))
+            merged = None if near.rows is None else merge(near.rows)
+            if merged is not None:
+                self.put(kv, near, merged)
+        else:
+            self._fold_blocks(kv, prefix, newest, merge)
+
+    def _fold_blocks(self, kv: KV, prefix: bytes, newest: Newest, merge: Merge) -> None:
+        """Fold the blocks of a window; of a large one the oldest, or divide it."""
+        block, size, tables, schemas = newest.block, 0, list[pa.Table](), Schemas(kv, self.aux)
+        enough = partitioned_windows.slice_bytes(block.whole) if self._is_large(block) else None
+        for number in range(block.first, newest.number + 1):
+            value = self._block(kv, prefix, number)
+            tables.append(rows_of(value, schemas))
+            size += len(value) - HEADER.size
+            if enough is not None and size >= enough:
+                break
+        rows, newer = concat(tables), self._block(kv, prefix, newest.number)
+        if enough is not None:
+            total = block.whole + block.since
+            parts = self._divided.parts_for(rows, rows_of(newer, schemas), size, total)
+            if parts > 1:
+                self._divided.divide(kv, prefix, parts, newest)
+                return
+        merged = merge(rows)
+        if merged is not None:
+            self._put_first(kv, prefix, newest, number, size, newer, merged)
+
+    def _put_first(
+        self,
+        kv: KV,
+        prefix: bytes,
+        newest: Newest,
+        number: int,
+        size: int,
+        newer: bytes,
+        merged: pa.Table,
+    ) -> None:
+        """`merged` in the place of the blocks up to `number`, which had `size` bytes. newer: the newest, which tells of it."""
+        block, batch = newest.block, Batch()
+        rows = merged.append_column(UPSERT, pa.array(np.ones(len(merged), dtype=bool)))
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        data = self._data(rows, schema)
+        batch.delete_range(self.cf, key_of(prefix, block.first), key_of(prefix, number + 1))
+        batch.put(self.cf, key_of(prefix, number), first_block(schema, number, data))
+        if number < newest.number:
+            since = block.whole + block.since - size
+            header = header_of(newer)._replace(first=number, whole=len(data), since=since)
+            batch.put(self.cf, key_of(prefix, newest.number), header.before(newer[HEADER.size :]))
+        kv.write(batch)
+
+    def _block(self, kv: KV, prefix: bytes, number: int) -> bytes:
+        value = kv.get(self.cf, key_of(prefix, number))
+        if value is None:
+            raise CorruptState(f"block {number} of the window {decode_i64(prefix)} is gone")
+        return value
+
+    def _is_large(self, block: Block) -> bool:
+        return bool(self.by) and block.whole + block.since > partitioned_windows.PART_BYTES
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def blocks(self, kv: KV, start: int) -> int:
+        """How many blocks the window at `start` has."""
+        return len(self._values(kv, encode_i64(start)))
+
+    def _first(self, kv: KV, low: bytes, high: bytes | None) -> Pair | None:
+        return next(iter(kv.scan(self.cf, low, high)), None)
+
+    def _known(self, kv: KV, prefix: bytes, known: OfBlocks | None) -> Newest | None:
+        """The newest block, which is not read again where it is known and has none behind it."""
+        if known is not None and kv.get(self.cf, key_of(prefix, known.newest.number + 1)) is None:
+            return known.newest
+        return self._newest(kv, prefix)
+
+    def _newest(self, kv: KV, prefix: bytes) -> Newest | None:
+        """The newest block of a window."""
+        newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
+        if newest is None:
+            return None
+        key, value = newest
+        number = int.from_bytes(key[8:], "big")
+        if is_page(value):
+            page = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
+            assert page is not None
+            return Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(page).stored, 0), 0)
+        directory = Directory.of(value) if number == SINCE else None
+        if directory is not None:
+            return Newest(directory.since - 1, Block(DIVIDED, b"", 0, 0, 0), 0)
+        return Newest(number, header_of(value), len(value) - HEADER.size)
+
+    def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
+        """The blocks of a window, oldest first."""
+        return list(self._each(kv, prefix))
+
+    def _each(self, kv: KV, prefix: bytes, wanted: Hashes | None = None) -> Iterator[bytes]:
+        """The blocks of a window, oldest first; `wanted`: of those that keys with other hashes have to themselves, none."""
+        low = prefix
+        if (of_parts := self._divided.values(kv, prefix, wanted)) is not None:
+            yield from of_parts
+            return
+        if wanted is not None and (pages := self._pages.of_hashes(kv, prefix, wanted)) is not None:
+            yield from pages
+            low = key_of(prefix, SINCE)
+        yield from (value for _, value in kv.scan(self.cf, low, prefix_end(prefix)))

@@ -1,0 +1,266 @@
+"""Messages that are kept for a time, in columns: a value for a stretch of event time and a step, an Arrow table.
+
+    <bucket i64><step u64>     the rows, in the order in which they came (`column_codec.py`)
+
+bucket: the event time at which the stretch begins. Steps read a range of time and forget what is before it: both are ranges of
+keys. Where many small values came for one stretch its last ones are joined as they are read: so many that the one before them
+has at least twice their rows. So each row is written a few times, and a stretch has no more than a few dozen values.
+
+Rows of a step that lie far apart would be a value each. Whoever files such rows may make their stretches longer, by a power of
+two, and remembers up to which time there are such (`Wide`): what is read from before that begins where the long ones do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.core.types import concat
+from windrow.stores.column_codec import TIME as TIME
+from windrow.stores.column_codec import Encoder, Value, opened, packed, together
+from windrow.stores.kv import KV, Batch
+
+#: A stretch with more values than this is looked at.
+MANY = 12
+#: So many rows are in memory at once where they are taken in portions; a value that others are joined to has no more.
+PORTION = 1 << 16
+#: Rows are far apart that are fewer to a stretch than this, in more than so many of them.
+FEW, SPARSE = 64, 64
+_END = b"\xff" * 17
+
+#: What is wanted of some rows, in their order.
+Keep: TypeAlias = Callable[[pa.Table], pa.Table]
+
+
+class Wide(NamedTuple):
+    """Stretches that begin before `end_us` may be that long, a power of two as long as usual."""
+
+    width_us: int
+    end_us: int
+
+
+class Stretches(NamedTuple):
+    """How long stretches of event time are; wide: if some are longer."""
+
+    width_us: int
+    wide: Wide | None = None
+
+    def begin(self, time_us: int) -> int:
+        """Where the first of those begins that may hold that time."""
+        if time_us <= START_OF_TIME_US:
+            return START_OF_TIME_US
+        longer = self.wide is not None and time_us < self.wide.end_us
+        width_us = self.wide.width_us if longer and self.wide is not None else self.width_us
+        return time_us // width_us * width_us
+
+
+def wide(kv: KV, cf: str, name: bytes) -> Wide | None:
+    """Which stretches are longer than usual, as noted under this name."""
+    packed = kv.get(cf, name)
+    return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
+
+
+def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int:
+    """How long stretches are for rows of these times: longer than usual where they lie far apart; it is noted then."""
+    width_us = stretch_us(times, usual_us)
+    if width_us > usual_us:
+        known = wide(kv, cf, name) or Wide(width_us, width_us)
+        width_us = max(width_us, known.width_us)
+        batch = Batch()
+        batch.put(cf, name, encode_i64(width_us) + encode_i64(max(known.end_us, int(times.max()) + 1)))
+        kv.write(batch)
+    return width_us
+
+
+class Events:
+    """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer."""
+
+    def __init__(self, cf: str, width_us: int, wide: Wide | None = None) -> None:
+        self.cf, self.width_us, self._wide = cf, width_us, wide
+        self._bucket = Stretches(width_us, wide).begin
+
+    def add(self, kv: KV, rows: pa.Table, step: int, *, width_us: int | None = None) -> None:
+        """rows: of a step, which has a number of its own. width_us: of their stretches, which `wide` tells from then on."""
+        batch, rows = Batch(), rows.combine_chunks()
+        width_us = self.width_us if width_us is None else width_us
+        times, encoder = rows.column(TIME).to_numpy(), Encoder(rows, width_us)
+        for bucket, part in by_stretch(encoder.kept, width_us, times):
+            batch.put(self.cf, _key(bucket, step), encoder.value(part))
+        kv.write(batch)
+
+    def read(
+        self,
+        kv: KV,
+        low_us: int,
+        high_us: int,
+        *,
+        tidy: bool = False,
+        exact: bool = True,
+        columns: Collection[str] | None = None,
+        keep: Keep | None = None,
+    ) -> pa.Table | None:
+        """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
+
+        tidy: join small values on the way, for which the store has to be one that is written
+        exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
+        columns: which of them are read, as far as they are there, `TIME` among them; None: all. For a read that is not tidy
+        keep: what is wanted of a whole portion of rows; no more than one is in memory then, and what is wanted
+        """
+        found, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
+        for values, _ in self._values(kv, low_us, high_us, most, tidy=tidy):
+            rows = together(values, columns)
+            if exact:
+                rows = _inside(rows, low_us, high_us)
+            found.append(rows if keep is None or len(rows) < PORTION else keep(rows))
+        return concat(found) if found and (not exact or any(map(len, found))) else None
+
+    def portions(self, kv: KV, high_us: int) -> Iterator[pa.Table]:
+        """The rows with `time < high_us`, about a portion at once, each later than the one before. Small values are joined
+        on the way.
+        """
+        rest: list[pa.Table] = []
+        for values, following_us in self._values(kv, START_OF_TIME_US, high_us, PORTION, tidy=True):
+            rows = _inside(concat([*rest, together(values)]), START_OF_TIME_US, high_us)
+            early = rows.column(TIME).to_numpy() < following_us
+            rest = [] if early.all() else [rows.filter(pa.array(~early))]
+            if early.any():
+                yield rows.filter(pa.array(early)) if rest else rows
+
+    def _values(
+        self, kv: KV, low_us: int, high_us: int, most: int, *, tidy: bool
+    ) -> Iterator[tuple[list[Value], int]]:
+        """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
+        keys, values, rows = list[bytes](), list[Value](), 0
+        for key, value in kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)):
+            if rows >= most:
+                self._join(kv, keys, values, tidy)
+                yield values, decode_i64(key[:8])
+                keys, values, rows = [], [], 0
+            keys.append(key)
+            values.append(opened(value))
+            rows += len(values[-1])
+        if keys:
+            self._join(kv, keys, values, tidy)
+            yield values, END_OF_TIME_US + 1
+
+    def read_near(
+        self, kv: KV, low_us: IntArray, high_us: IntArray, *, tidy: bool = True, keep: Keep | None = None
+    ) -> pa.Table | None:
+        """The rows of the times from `low_us` to `high_us`, both included, of many such ranges; and some that lie between.
+
+        tidy, keep: as of `read`
+        """
+        some = np.flatnonzero(high_us >= low_us)
+        if len(some) == 0:
+            return None
+        some = some[np.argsort(low_us[some], kind="stable")]
+        low, reached = low_us[some], np.maximum.accumulate(high_us[some])
+        widths = np.full(len(low) - 1, self.width_us)
+        if self._wide is not None:
+            widths[low[1:] < self._wide.end_us] = self._wide.width_us
+        cuts = np.flatnonzero(low[1:] // widths > reached[:-1] // widths) + 1
+        starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(some) - 1]]
+        found = [
+            rows
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            if (rows := self.read(kv, start, end + 1, tidy=tidy, keep=keep)) is not None
+        ]
+        return concat(found) if found else None
+
+    def any_between(self, kv: KV, low_us: int, high_us: int) -> bool:
+        """False if there are no rows of these times; True where there may be."""
+        if low_us >= high_us:
+            return False
+        scan = kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us))
+        return next(iter(scan), None) is not None
+
+    def forget(self, kv: KV, below_us: int) -> None:
+        """Stretches that are over before that."""
+        end = _END if below_us >= END_OF_TIME_US else encode_i64(self._bucket(below_us))
+        if next(iter(kv.scan(self.cf, b"", end)), None) is not None:
+            batch = Batch()
+            batch.delete_range(self.cf, b"", end)
+            kv.write(batch)
+
+    def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
+        """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
+        batch = Batch()
+        for key, value in kv.scan(self.cf, b"", self._end(below_us)):
+            rows = together([opened(value)])
+            stay = ~gone(rows)
+            if not stay.any():
+                batch.delete(self.cf, key)
+            elif not stay.all():
+                batch.put(self.cf, key, packed(rows.filter(pa.array(stay))))
+        kv.write(batch)
+
+    def _end(self, high_us: int) -> bytes | None:
+        """The key behind all stretches that begin before that."""
+        return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
+
+    def _join(self, kv: KV, keys: list[bytes], values: list[Value], tidy: bool) -> None:
+        """Write the last values of a stretch as one, where there are many small ones and they are to be joined."""
+        if not tidy or len(keys) <= MANY:
+            return
+        buckets: IntArray = np.array([decode_i64(key[:8]) for key in keys], dtype=np.int64)
+        starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+        batch = Batch()
+        for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
+            if high - low <= MANY:
+                continue
+            first, size = high - 1, len(values[high - 1])
+            while first > low and len(values[first - 1]) < 2 * size:
+                if size + len(values[first - 1]) > PORTION:
+                    break
+                first -= 1
+                size += len(values[first])
+            if first < high - 1:
+                batch.put(self.cf, keys[high - 1], packed(together(values[first:high])))
+                batch.delete_many(self.cf, keys[first : high - 1])
+        if len(batch):
+            kv.write(batch)
+
+
+def _inside(rows: pa.Table, low_us: int, high_us: int) -> pa.Table:
+    """The rows with `low_us <= time < high_us`; at the end of time all that come after."""
+    times = rows.column(TIME).to_numpy()
+    inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
+    return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def stretch_us(times: IntArray, width_us: int) -> int:
+    """How long stretches are for rows of these times: `width_us`, or where they are far apart a power of two as long."""
+    extent_us = int(times.max()) - int(times.min())
+    most = max(SPARSE, len(times) // FEW)
+    while extent_us // width_us > most and len(np.unique(times // width_us)) > most:
+        width_us *= 16
+    return width_us
+
+
+def by_stretch(
+    rows: pa.Table, width_us: int, times: IntArray | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """(where it begins, its rows as they came) for each stretch. times: of the rows; None: they have them as `TIME`."""
+    buckets = (rows.column(TIME).to_numpy() if times is None else times) // width_us
+    first, last = int(buckets.min()), int(buckets.max())
+    if first == last:
+        yield first * width_us, rows
+        return
+    if not bool((buckets[1:] >= buckets[:-1]).all()):
+        few = last - first < 1 << 16  # numpy sorts 16 bits by radix
+        order = np.argsort((buckets - first).astype(np.uint16) if few else buckets, kind="stable")
+        rows, buckets = rows.take(pa.array(order)), buckets[order]
+    cuts = np.flatnonzero(np.diff(buckets)) + 1
+    for low, high in zip(np.r_[0, cuts].tolist(), np.r_[cuts, len(buckets)].tolist(), strict=True):
+        yield int(buckets[low]) * width_us, rows.slice(low, high - low)
+
+
+def _key(bucket: int, step: int) -> bytes:
+    return encode_i64(bucket) + step.to_bytes(8, "big")

@@ -1,0 +1,86 @@
+"""Large windows a share at a time: rows by a hash of their key, which wait in a `Spill`, so that no step holds a whole window.
+
+Shares are by the low bits of the hash, as pages are: what a page holds is of one share, unless pages are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.stores.page_format import hashes_of, is_page, rows_of, size_of, unpack
+from windrow.stores.spill import Spill
+from windrow.stores.window_state import Schemas
+
+#: Rows of a large window are dealt out to so many shares: 2 to this power.
+BITS = 6
+SHARES = 1 << BITS
+#: So many rows are dealt out at a time, and pages of so many bytes.
+_ROWS, _BYTES = 1 << 17, 4 << 20
+
+
+class Chunk(NamedTuple):
+    """Some windows. rows: all that there is of them, None for nothing; or shares: those of one that is large, by its keys."""
+
+    starts: list[int]
+    rows: pa.Table | None
+    shares: Spill | None
+
+
+def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
+    """Rows by shares of their keys, in each in the order in which they came."""
+    for table in tables:
+        for low in range(0, len(table), _ROWS):
+            some = table.slice(low, _ROWS)
+            spill.deal(some, (hashes_of(some, by) & np.uint64(SHARES - 1)).astype(np.uint8))
+    return spill
+
+
+def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
+    """The rows of values of a window, as they come: pages, then blocks."""
+    pages, size = list[bytes](), 0
+    for value in values:
+        if is_page(value):
+            pages.append(value)
+            size += size_of(value)
+            if size < _BYTES:
+                continue
+        yield from unpack(pages, schemas)
+        pages, size = [], 0
+        if not is_page(value):
+            yield rows_of(value, schemas)
+    yield from unpack(pages, schemas)
+
+
+def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
+    """The rows of shares, several at once as long as they are of `most` bytes."""
+    some, size = list[int](), 0
+    for number in spill.numbers:
+        if some and size + spill.nbytes(number) > most:
+            yield spill.whole(some)
+            some, size = [], 0
+        some.append(number)
+        size += spill.nbytes(number)
+    if some:
+        yield spill.whole(some)
+
+
+def of_keys_apart(rows: pa.Table, by: Sequence[str]) -> bool:
+    """True only if no two rows have the same key: those that have it have one hash."""
+    hashes = np.sort(hashes_of(rows, by))
+    return not bool((hashes[1:] == hashes[:-1]).any())
+
+
+def of_pages(groups: Spill, pages: int) -> Iterator[tuple[pa.Table, bool]]:
+    """The rows of groups of shares, as `grouped` gave them, for so many pages; no page gets rows at two times. True at last:
+    page 0 is among them.
+    """
+    numbers = groups.numbers
+    if pages < 2 * SHARES:  # then a page may have rows of several shares
+        yield groups.whole(numbers), True
+        return
+    for number in reversed(numbers):
+        yield groups.whole([number]), number == numbers[0]

@@ -1,0 +1,66 @@
+"""Rows of which some say that those of a key are gone: what changes in a window of blocks is added to it, which is not written
+again.
+
+A block says so by a row whose `__upsert` is false, and is of version 9 then, as all that come after it: rows that lie before it
+in this window are gone whose keys have the same hash. Those of them that stay come again behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.types import concat
+from windrow.stores.key_hash import Hashes
+from windrow.stores.page_format import among, hashes_of
+from windrow.stores.window_state import START, UPSERT
+
+
+def takes_away(rows: pa.Table) -> bool:
+    """True if some row says that others are gone."""
+    return not bool(_upserts(rows).all())
+
+
+def standing(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    """What is there of rows, oldest first."""
+    upserts = _upserts(rows)
+    if upserts.all():
+        return rows
+    own = hashes_of(rows, by)
+    few = np.flatnonzero(among(own, own[~upserts]))
+    codes = _codes(rows.column(START).to_numpy()[few], own[few])
+    last, says = np.full(len(few), -1, dtype=np.int64), ~upserts[few]
+    np.maximum.at(last, codes[says], few[says])
+    there = np.ones(len(rows), dtype=bool)
+    there[few[few <= last[codes]]] = False
+    return taken(rows, np.flatnonzero(there))
+
+
+def changes(rows: pa.Table, stays: BoolArray, by: Sequence[str]) -> pa.Table:
+    """What says that of `rows`, all that there are of their keys in their windows, only some stay."""
+    codes = _codes(rows.column(START).to_numpy(), hashes_of(rows, by))
+    gone = np.flatnonzero(~stays)
+    _, first = np.unique(codes[gone], return_index=True)
+    changed = np.zeros(len(rows), dtype=bool)
+    changed[codes[gone]] = True
+    again = np.flatnonzero(stays & changed[codes])
+    parts = [
+        taken(rows, places).append_column(UPSERT, pa.array(np.full(len(places), upsert)))
+        for places, upsert in ((gone[first], False), (again, True))
+    ]
+    return concat(parts)
+
+
+def _upserts(rows: pa.Table) -> BoolArray:
+    return np.asarray(rows.column(UPSERT).to_numpy(), dtype=bool)
+
+
+def _codes(starts: IntArray, hashes: Hashes) -> IntArray:
+    """A number below that of the rows for each (window, hash)."""
+    order = np.lexsort((hashes, starts))
+    starts, hashes, codes = starts[order], hashes[order], np.zeros(len(order), dtype=np.int64)
+    codes[order[1:]] = np.cumsum((starts[1:] != starts[:-1]) | (hashes[1:] != hashes[:-1]))
+    return codes

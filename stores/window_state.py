@@ -1,0 +1,305 @@
+"""Window metadata: two layouts behind one Protocol.
+
+Both keep *state rows*, Arrow columns with one row per (window, key): `__start`, `__end`, the key columns, counts, first and
+last position, what was emitted, and the accumulators. A row is either a *delta*, to be merged with the rows before it,
+or an *upsert*, which stands for all of them (`__upsert`).
+
+`BlockWindows` (`stores/delta_blocks.py`): one value per window and commit, an Arrow record batch of the rows of that commit.
+`PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
+seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from windrow.core.arrays import taken
+from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.keys import encode_equal
+from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import concat
+from windrow.stores.kv import KV, Batch
+
+FORMAT = 1
+START, END, UPSERT, PENDING = "__start", "__end", "__upsert", "__pending"
+
+
+@dataclass(frozen=True)
+class Near:
+    """rows: with `__upsert`, oldest first; None where there are none. held: what `put` has to know, by start. merged: no
+    (window, key) has several of them
+    """
+
+    rows: pa.Table | None
+    held: Mapping[int, Any]
+    merged: bool = False
+
+
+class WindowStore(Protocol):
+    """Where state rows live. `kv` is read-your-writes inside a commit."""
+
+    #: True if `append` takes deltas that were not merged with what is stored.
+    merges_on_read: bool
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
+        """Add rows; `upsert` rows replace what is stored for their (window, key). Returns the starts of windows that should
+        be folded: merged, and given to `replace`.
+        """
+        ...
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        """The rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
+
+        `keys`, a table of `__start` and the key columns, may narrow the answer to those (window, key).
+        """
+        ...
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        """The starts of stored windows with `low <= start < high`, sorted."""
+        ...
+
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        """Rows of the windows that start at `starts`, all that there are of a (window, key) if there is one: of `keys`, a table
+        of `__start` and the key columns, and of those that lie beside them; without `keys`, of all that wait to be told.
+        """
+        ...
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        """`rows`, merged, are from now on what there is in the place of `near`."""
+        ...
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
+        """`rows`, merged, are from now on all that the windows at `starts` hold."""
+        ...
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        """Forget all windows with `low <= start < high`."""
+        ...
+
+
+def pack_table(rows: pa.Table) -> bytes:
+    """An Arrow IPC stream of one record batch, behind a version byte."""
+    sink = pa.BufferOutputStream()
+    sink.write(bytes((FORMAT,)))
+    batch = rows.combine_chunks().to_batches()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        for b in batch:
+            writer.write_batch(b)
+    value: bytes = sink.getvalue().to_pybytes()
+    return value
+
+
+def unpack_table(value: bytes) -> pa.Table:
+    """The table of `pack_table`; refuses a newer format and damage."""
+    if not value or value[0] > FORMAT:
+        raise NewerFormat(
+            f"window block of format {value[0] if value else '-'}, this windrow reads up to {FORMAT}: upgrade windrow"
+        )
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(value)[1:]).read_all()
+    except pa.ArrowInvalid as error:
+        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def put_schema(kv: KV, aux: str, batch: Batch, schema: pa.Schema) -> bytes:
+    """Keep a schema, once; returns the name that values have for it."""
+    packed = schema.serialize().to_pybytes()
+    name = xxhash.xxh3_64_digest(packed)
+    if kv.get(aux, b"s" + name) is None:
+        batch.put(aux, b"s" + name, packed)
+    return name
+
+
+class Schemas:
+    """Schemas that `put_schema` kept, each read once."""
+
+    def __init__(self, kv: KV, aux: str) -> None:
+        self._kv, self._aux = kv, aux
+        self._read: dict[bytes, pa.Schema] = {}
+
+    def of(self, name: bytes) -> pa.Schema:
+        if name not in self._read:
+            packed = self._kv.get(self._aux, b"s" + name)
+            if packed is None:
+                raise CorruptState(f"window values of schema {name.hex()} are here, the schema is not")
+            self._read[name] = pa.ipc.read_schema(pa.py_buffer(packed))
+        return self._read[name]
+
+
+def bound(high: int) -> bytes | None:
+    return None if high >= END_OF_TIME_US else encode_i64(high)
+
+
+def split_by_start(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """(start, its rows) for each window of `rows`, starts ascending, row order kept."""
+    starts = rows.column(START).to_numpy()
+    if len(starts) == 0:
+        return
+    if (starts[0] == starts).all():
+        yield int(starts[0]), rows
+        return
+    order = np.argsort(starts, kind="stable")
+    ordered = starts[order]
+    rows = taken(rows, order)
+    cuts = np.flatnonzero(np.diff(ordered)) + 1
+    for low, high in zip(np.r_[0, cuts], np.r_[cuts, len(ordered)], strict=True):
+        yield int(ordered[low]), rows.slice(int(low), int(high - low))
+
+
+class PlainWindows:
+    """One msgpack value per (window, key); `key_first` chooses `<key><start>` over `<start><key>`."""
+
+    merges_on_read = False
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
+        self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
+
+    def _keys(self, rows: pa.Table) -> list[bytes]:
+        starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
+        if not self.by:
+            return starts
+        fields = encode_equal([rows.column(b) for b in self.by])
+        if self.key_first:
+            return [k + s for k, s in zip(fields, starts, strict=True)]
+        return [s + k for k, s in zip(fields, starts, strict=True)]
+
+    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
+        if not upsert:
+            raise ValueError("the plain layout holds merged rows: read and upsert")
+        batch = Batch()
+        columns = [pack_column(c) for c in rows.columns]
+        schema = b"s" + put_schema(kv, self.aux, batch, rows.schema)
+        for key, values in zip(self._keys(rows), zip(*columns, strict=True), strict=True):
+            batch.put(self.cf, key, bytes((FORMAT,)) + msgpack.packb((schema, values)))
+        kv.write(batch)
+        return []
+
+    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        if keys is not None:
+            values = [v for v in kv.multi_get(self.cf, self._keys(keys)) if v is not None]
+        else:
+            wanted = set(starts)
+            values = [v for k, v in kv.scan(self.cf) if self._start(k) in wanted]
+        return self._table(kv, values)
+
+    def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
+        by_schema: dict[bytes, list[Sequence[Any]]] = {}
+        for value in values:
+            if value[0] > FORMAT:
+                raise NewerFormat(
+                    f"window value of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
+                )
+            schema, row = msgpack.unpackb(value[1:])
+            by_schema.setdefault(schema, []).append(row)
+        tables, schemas = [], Schemas(kv, self.aux)
+        for name, rows in by_schema.items():
+            schema = schemas.of(name[1:])
+            columns = [
+                unpack_column(list(c), f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            tables.append(
+                pa.table(columns, schema=schema).append_column(UPSERT, pa.array([True] * len(rows)))
+            )
+        return concat(tables) if tables else None
+
+    def _start(self, key: bytes) -> int:
+        return decode_i64(key[-8:]) if self.key_first else decode_i64(key[:8])
+
+    def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        if self.key_first:
+            return sorted({s for k, _ in kv.scan(self.cf) if low <= (s := self._start(k)) < high})
+        return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), bound(high))})
+
+    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        return Near(self.read(kv, starts, keys), {})
+
+    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
+        self.append(kv, rows, upsert=True)
+
+    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
+        if not self.key_first:
+            for start in starts:
+                self.drop(kv, start, start + 1)
+        self.append(kv, rows, upsert=True)
+
+    def drop(self, kv: KV, low: int, high: int) -> None:
+        batch = Batch()
+        if self.key_first:
+            raise ValueError("windows kept by key expire key by key: use drop_key")
+        end = bound(high)
+        batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
+        kv.write(batch)
+
+    def drop_key(self, kv: KV, prefix: bytes, low: int, high: int) -> None:
+        """Forget the windows of one encoded key with `low <= start < high`."""
+        batch = Batch()
+        batch.delete_range(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))
+        kv.write(batch)
+
+    def read_key(self, kv: KV, prefix: bytes, low: int, high: int) -> pa.Table | None:
+        """The rows of one encoded key with `low <= start < high`."""
+        return self._table(
+            kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
+        )
+
+    def read_all(self, kv: KV) -> pa.Table | None:
+        """Every row."""
+        return self._table(kv, [v for _, v in kv.scan(self.cf)])
+
+
+def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Values that msgpack takes, without loss under the column's type."""
+    kind = column.type
+    if (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_time64(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_date64(kind)
+    ):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_decimal(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    elif pa.types.is_nested(kind):
+        return [None if v is None else _pack_nested(v, kind) for v in column]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _pack_nested(value: pa.Scalar, kind: pa.DataType) -> Any:
+    """Nested values travel as an Arrow stream of their own: rare, and without loss."""
+    if not value.is_valid:
+        return None
+    return pack_table(pa.table({"v": pa.array([value.as_py()], type=kind)}))
+
+
+def unpack_column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The column that `pack_column` took apart."""
+    if (
+        pa.types.is_timestamp(kind)
+        or pa.types.is_time64(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_date64(kind)
+    ):
+        return pa.array(values, pa.int64()).cast(kind)
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        return pa.array(values, pa.int32()).cast(kind)
+    if pa.types.is_decimal(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_nested(kind):
+        if not any(v is not None for v in values):
+            return pa.nulls(len(values), kind)
+        tables = [pa.table({"v": pa.nulls(1, kind)}) if v is None else unpack_table(v) for v in values]
+        return pa.concat_tables(tables).column("v").combine_chunks()
+    return pa.array(values, kind)

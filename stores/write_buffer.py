@@ -1,0 +1,127 @@
+"""Rows that wait beside the pages of a window to be laid into them, a block of them a step: they are written blindly.
+
+    <start i64><0xffff><number u48>   version (7), 3 zero bytes, u32 blocks, u64 rows that wait with this one, a page of rows
+
+A step that touches few rows of many pages would read and write each of these for one row. Who reads a page takes what waits for
+it, too, and who writes it takes that out from here: what is left is then one block. It is never so much that this would matter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray
+from windrow.core.byte_order import encode_i64, prefix_end
+from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.types import concat
+from windrow.stores.block_format import NUMBER, SINCE, key_of
+from windrow.stores.key_hash import Hashes, KeyColumns
+from windrow.stores.kv import KV, Batch, Pair
+from windrow.stores.page_format import hashes_of, unpack
+from windrow.stores.page_writer import Packed
+from windrow.stores.window_state import UPSERT, Schemas, put_schema
+
+WAITING = 7
+_HEAD = struct.Struct(">B3xIQ")
+#: When so many blocks wait, or rows, or rows of about so many pages, they are laid into the pages.
+MOST_BLOCKS, MOST_ROWS, MOST_PAGES = 32, 2_048, 512
+
+
+class Waiting(NamedTuple):
+    """keys: of the blocks. rows: in the order in which they came. hashes: of their keys."""
+
+    keys: list[bytes]
+    rows: pa.Table
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, blocks: Sequence[Pair], schemas: Schemas, by: Sequence[str]) -> Waiting:
+        for _, value in blocks:
+            _head(value)
+        tables = unpack_in_order([value[_HEAD.size :] for _, value in blocks], schemas)
+        rows = concat(tables).combine_chunks()
+        return cls([key for key, _ in blocks], rows, hashes_of(rows, by))
+
+    def where(self, mine: BoolArray) -> Waiting:
+        """Those rows alone; the blocks are these of all."""
+        if mine.all():
+            return self
+        return Waiting(self.keys, self.rows.filter(pa.array(mine)), self.hashes[mine])
+
+
+class WaitingRows:
+    """What waits beside one window of a column family."""
+
+    def __init__(self, cf: str, aux: str, by: Sequence[str], start: int) -> None:
+        self.cf, self.aux, self.by, self._prefix = cf, aux, KeyColumns.of(by), encode_i64(start)
+
+    def add(self, kv: KV, rows: pa.Table, pages: int) -> bool:
+        """Add rows; returns True where so many wait by now that they are to be laid into pages, of which there are so many."""
+        number, blocks, waiting = self._newest(kv)
+        blocks, waiting = blocks + 1, waiting + len(rows)
+        batch = Batch()
+        self._put(kv, batch, number + 1, blocks, waiting, rows)
+        kv.write(batch)
+        return blocks >= MOST_BLOCKS or is_much(waiting, pages)
+
+    def read(self, kv: KV) -> Waiting | None:
+        found = list(kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix)))
+        return Waiting.of(found, Schemas(kv, self.aux), self.by) if found else None
+
+    def replace(self, kv: KV, there: Waiting, left: Waiting) -> None:
+        """Of what is there so much is left."""
+        batch = Batch()
+        batch.delete_many(self.cf, there.keys)
+        if len(left.rows):
+            number = int.from_bytes(there.keys[-1][8:], "big") & NUMBER
+            self._put(kv, batch, number + 1, 1, len(left.rows), left.rows)
+        kv.write(batch)
+
+    def _put(self, kv: KV, batch: Batch, number: int, blocks: int, waiting: int, rows: pa.Table) -> None:
+        rows = rows.combine_chunks()
+        schema = put_schema(kv, self.aux, batch, rows.schema)
+        [page] = Packed(rows, schema, np.array([0, len(rows)], dtype=np.int64)).pages()
+        head = _HEAD.pack(WAITING, blocks, waiting)
+        batch.put(self.cf, key_of(self._prefix, SINCE | number), head + page)
+
+    def _newest(self, kv: KV) -> tuple[int, int, int]:
+        """(number, blocks, rows) of the newest block, zeros where none is."""
+        scan = kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix), reverse=True)
+        found = next(iter(scan), None)
+        if found is None:
+            return 0, 0, 0
+        return int.from_bytes(found[0][8:], "big") & NUMBER, *_head(found[1])
+
+
+def is_much(rows: int, pages: int) -> bool:
+    """True if so many rows are too many to wait beside so many pages."""
+    # A little less than the pages in which they lie, by chance.
+    touched = rows * pages // (rows + pages)
+    return rows >= MOST_ROWS or touched >= MOST_PAGES
+
+
+def unpack_in_order(pages: Sequence[bytes], schemas: Schemas) -> list[pa.Table]:
+    """The rows of pages, in their order."""
+    if len({page[8:16] for page in pages}) < 2:
+        tables = unpack(pages, schemas)
+    else:
+        tables = [table for page in pages for table in unpack([page], schemas)]
+    return [table.drop_columns([UPSERT]) for table in tables]
+
+
+def _head(value: bytes) -> tuple[int, int]:
+    """(blocks, rows) that wait, as a block says."""
+    if value[0] > WAITING:
+        raise NewerFormat(
+            f"block of waiting rows of format {value[0]}, this windrow reads up to {WAITING}: upgrade windrow"
+        )
+    try:
+        _, blocks, rows = _HEAD.unpack_from(value)
+    except struct.error as error:
+        raise CorruptState(f"block of waiting rows of {len(value)} bytes cannot be read: {error}") from error
+    return blocks, rows
