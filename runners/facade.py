@@ -15,6 +15,7 @@ from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.operator import Definition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from windrow.connectors.kafka.source import KafkaSource
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _USED = frozenset(
     (
         "apply",
+        "backtest",
         "foreach_batch",
         "open",
         "run",
@@ -297,6 +299,41 @@ class Verbs(Definition, metaclass=_Shown):
         from windrow.runners.embedded.bounded import apply, frames_of
 
         return apply(self, frames_of(self, df, frames), dead_letters=dead_letters, clock=clock)
+
+    def backtest(
+        self,
+        df: Any = None,
+        *,
+        commits: Duration = "1 second",
+        arrived: str | None = None,
+        drain: bool = True,
+        dead_letters: Any = None,
+        **frames: Any,
+    ) -> pa.Table:
+        """Replay bounded frames through the operator as it runs live, and say when each row is emitted.
+
+        df: an Arrow table, a frame of polars or pandas, or a list of dicts; {input: frame} where inputs have names
+        commits: the period of commits: messages that arrive in one are a step, with `now` at its end
+        arrived: the column of the time at which a message arrives, e.g. "received_at"; by default, and in frames that have no
+            such column, its event time, so that nothing is late. Tables are there before the first message
+        drain: end event time after the last message, as `apply` does; False for the rows that a job has emitted by then
+        dead_letters: a sink of what could not be counted, as in `open`
+        frames: the frames, each as an argument by the name of its input
+
+        Gives an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. Steps and commits are those of an
+        open job, in memory: the rows of a recorded job and of its backtest in the same commits are the same.
+
+        >>> import windrow as wr
+        >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+        >>> rows = counts.backtest([{"t": "2013-07-01 05:10Z"}, {"t": "2013-07-01 06:05Z"}], drain=False)
+        >>> [(str(row["emitted_at"]), row["n"]) for row in rows.to_pylist()]
+        [('2013-07-01 06:05:01+00:00', 1)]
+        """
+        from windrow.runners.embedded.backtest import backtest
+        from windrow.runners.embedded.bounded import frames_of
+
+        given = frames_of(self, df, frames, "backtest")
+        return backtest(self, given, commits=commits, arrived=arrived, drain=drain, dead_letters=dead_letters)
 
     def then(self, second: Definition) -> Chain:
         """This operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.

@@ -25,7 +25,7 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.output_columns import flat
 from windrow.operators.steps.step import StepResult
-from windrow.runners.embedded.intake import Intake
+from windrow.runners.embedded.intake import Engine, Intake
 from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import Passed
 from windrow.runners.embedded.step_transaction import ingested
@@ -79,14 +79,16 @@ def apply(
     intake.take(many)
     result = memory.end()
     if result.dead is not None:
-        _bury(definition, of_operator(result.dead, definition.name), result.counts, sink)
+        bury(definition, of_operator(result.dead, definition.name), result.counts, sink)
     emitted = memory.logic.told(StepResult(result.panes), COMMIT).get(definition.name)
-    rows = _no_rows(memory, intake, many) if emitted is None else emitted
+    rows = no_rows(memory, intake, many) if emitted is None else emitted
     return _as_polars(rows) if any(map(_is_of_polars, frames.values())) else rows
 
 
-def frames_of(definition: Definition, frame: Any, frames: Mapping[str, Any]) -> dict[str, Any]:
-    """Frames by input, as `apply` was given them. Raises `ConfigurationError` where an input has none, or one too many."""
+def frames_of(
+    definition: Definition, frame: Any, frames: Mapping[str, Any], verb: str = "apply"
+) -> dict[str, Any]:
+    """Frames by input, as `verb` was given them. Raises `ConfigurationError` where an input has none, or one too many."""
     if not definition.by_input:
         if frames or isinstance(frame, Mapping):
             raise ConfigurationError(
@@ -99,17 +101,19 @@ def frames_of(definition: Definition, frame: Any, frames: Mapping[str, Any]) -> 
     elif frame is not None:
         raise ConfigurationError(
             f"{definition.name!r} takes the inputs {names}, and one frame is given: give each by its name, e.g. "
-            f"apply({', '.join(f'{n}=frame' for n in names)})"
+            f"{verb}({', '.join(f'{n}=frame' for n in names)})"
         )
     if set(frames) != set(names):
         raise ConfigurationError(
             f"{definition.name!r} takes the inputs {names}, given are {sorted(frames)}: give each by its name, e.g. "
-            f"apply({', '.join(f'{n}=frame' for n in names)})"
+            f"{verb}({', '.join(f'{n}=frame' for n in names)})"
         )
     return dict(frames)
 
 
-def _no_rows(memory: _Memory, intake: Intake, many: Mapping[str, pa.Table | list[Message]]) -> pa.Table:
+def no_rows(
+    memory: Engine, intake: Intake, many: Mapping[str, pa.Table] | Mapping[str, pa.Table | list[Message]]
+) -> pa.Table:
     """Give an empty table with the columns that rows would have, as far as the inputs have columns."""
     schemas = {
         name: frame.schema if isinstance(frame, pa.Table) else intake.known(intake.input(name))
@@ -125,12 +129,12 @@ def _no_rows(memory: _Memory, intake: Intake, many: Mapping[str, pa.Table | list
     return pa.table({})  # messages say their columns, and there are none
 
 
-def _bury(definition: Definition, letters: pa.Table, counts: Mapping[str, int], sink: Sink | None) -> None:
+def bury(definition: Definition, letters: pa.Table, counts: Mapping[str, int], sink: Sink | None) -> None:
     """Give dead letters to their sink; log them where there is none."""
     if sink is None:
         first = letters.slice(0, 1).to_pylist()[0]
         logger.warning(
-            "messages could not be counted: apply(..., dead_letters=function) gets them",
+            "messages could not be counted: dead_letters=function gets them",
             operator=definition.name,
             counts={name: n for name, n in counts.items() if name.startswith("dead.")},
             first={name: first[name] for name in ("reason", "detail", "payload")},
