@@ -80,10 +80,11 @@ def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int
 
 
 class Events:
-    """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer."""
+    """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer. prefix: before all of its keys, of
+    one length for all that share a family."""
 
-    def __init__(self, cf: str, width_us: int, wide: Wide | None = None) -> None:
-        self.cf, self.width_us, self._wide = cf, width_us, wide
+    def __init__(self, cf: str, width_us: int, wide: Wide | None = None, prefix: bytes = b"") -> None:
+        self.cf, self.width_us, self._wide, self._prefix = cf, width_us, wide, prefix
         self._bucket = Stretches(width_us, wide).begin
 
     def add(self, kv: KV, rows: pa.Table, step: int, *, width_us: int | None = None) -> None:
@@ -92,7 +93,7 @@ class Events:
         width_us = self.width_us if width_us is None else width_us
         times, encoder = rows.column(TIME).to_numpy(), Encoder(rows, width_us)
         for bucket, part in by_stretch(encoder.kept, width_us, times):
-            batch.put(self.cf, _key(bucket, step), encoder.value(part))
+            batch.put(self.cf, self._prefix + _key(bucket, step), encoder.value(part))
         kv.write(batch)
 
     def read(
@@ -138,10 +139,10 @@ class Events:
     ) -> Iterator[tuple[list[Value], int]]:
         """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
         keys, values, rows = list[bytes](), list[Value](), 0
-        for key, value in kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us)):
+        for key, value in kv.scan(self.cf, self._begin(low_us), self._end(high_us)):
             if rows >= most:
                 self._join(kv, keys, values, tidy)
-                yield values, decode_i64(key[:8])
+                yield values, decode_i64(key, len(self._prefix))
                 keys, values, rows = [], [], 0
             keys.append(key)
             values.append(opened(value))
@@ -178,21 +179,21 @@ class Events:
         """False if there are no rows of these times; True where there may be."""
         if low_us >= high_us:
             return False
-        scan = kv.scan(self.cf, encode_i64(self._bucket(low_us)), self._end(high_us))
+        scan = kv.scan(self.cf, self._begin(low_us), self._end(high_us))
         return next(iter(scan), None) is not None
 
     def forget(self, kv: KV, below_us: int) -> None:
         """Stretches that are over before that."""
-        end = _END if below_us >= END_OF_TIME_US else encode_i64(self._bucket(below_us))
-        if next(iter(kv.scan(self.cf, b"", end)), None) is not None:
+        end = self._prefix + (_END if below_us >= END_OF_TIME_US else encode_i64(self._bucket(below_us)))
+        if next(iter(kv.scan(self.cf, self._prefix, end)), None) is not None:
             batch = Batch()
-            batch.delete_range(self.cf, b"", end)
+            batch.delete_range(self.cf, self._prefix, end)
             kv.write(batch)
 
     def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
         """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
         batch = Batch()
-        for key, value in kv.scan(self.cf, b"", self._end(below_us)):
+        for key, value in kv.scan(self.cf, self._prefix, self._end(below_us)):
             rows = together([opened(value)])
             stay = ~gone(rows)
             if not stay.any():
@@ -201,15 +202,21 @@ class Events:
                 batch.put(self.cf, key, packed(rows.filter(pa.array(stay))))
         kv.write(batch)
 
+    def _begin(self, low_us: int) -> bytes:
+        """The key of the first stretch that may hold that time."""
+        return self._prefix + encode_i64(self._bucket(low_us))
+
     def _end(self, high_us: int) -> bytes | None:
         """The key behind all stretches that begin before that."""
-        return None if high_us >= END_OF_TIME_US else encode_i64(high_us)
+        if high_us >= END_OF_TIME_US:
+            return self._prefix + _END if self._prefix else None
+        return self._prefix + encode_i64(high_us)
 
     def _join(self, kv: KV, keys: list[bytes], values: list[Value], tidy: bool) -> None:
         """Write the last values of a stretch as one, where there are many small ones and they are to be joined."""
         if not tidy or len(keys) <= MANY:
             return
-        buckets: IntArray = np.array([decode_i64(key[:8]) for key in keys], dtype=np.int64)
+        buckets: IntArray = np.array([decode_i64(key, len(self._prefix)) for key in keys], dtype=np.int64)
         starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
         batch = Batch()
         for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.operators.join.output import NOBODY, Columns, Leaving
-from windrow.operators.join.pairing import pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised, ranks
 from windrow.operators.steps.dead_letters import MALFORMED
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.pairing import pairs
 from windrow.stores.kv import KV
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from windrow.operators.join.deferred_rows import put_off, released
 from windrow.operators.join.intake import TakingSides
 from windrow.operators.join.join_state import MATCHED, OPEN
 from windrow.operators.join.output import Columns, Leaving, alone
-from windrow.operators.join.pairing import NO_KEY, Partners, partners
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised, came_late, holds, intervals, ranks, sound, stack
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, TIMING
@@ -34,6 +33,7 @@ from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.steps.output_rows import labelled
+from windrow.operators.steps.pairing import NO_KEY, Partners, partners
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,

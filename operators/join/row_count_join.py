@@ -21,7 +21,6 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
 from windrow.operators.join.join_state import MATCHED, OPEN
 from windrow.operators.join.output import Columns, Leaving, alone
-from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.row_count_state import COUNT, PLACE, NumberedSides
 from windrow.operators.join.tables import came_late, ranks, stack
@@ -30,6 +29,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows, pack_rows
 from windrow.operators.steps.output_rows import labelled
+from windrow.operators.steps.pairing import NO_KEY, pairs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch, scan_ranges

@@ -249,7 +249,10 @@ class RulesDefinition(Definition):
         return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
 
     def logic(self, tell: Collection[str] = ()) -> Logic:
-        raise NotImplementedError(self.name)
+        from windrow.operators.delivery_stage import delivering
+        from windrow.operators.rules.logic import RulesOperator
+
+        return delivering(RulesOperator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         raise NotImplementedError(self.name)

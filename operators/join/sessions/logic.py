@@ -24,7 +24,6 @@ from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.join_state import OPEN
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import NOBODY, Columns, Leaving
-from windrow.operators.join.pairing import NO_KEY
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.pairs import (
     Members,
@@ -44,6 +43,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.output_columns import STAMP
+from windrow.operators.steps.pairing import NO_KEY
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult, limit
 from windrow.operators.view import View

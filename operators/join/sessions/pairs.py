@@ -16,11 +16,11 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.sessions.extents import Extents
-from windrow.operators.join.pairing import NO_KEY, pairs
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.sessions.windows import Changed, holding
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.pairing import NO_KEY, pairs
 
 
 class Members(NamedTuple):

@@ -12,7 +12,6 @@ from windrow.core.arrays import IntArray
 from windrow.core.messages import Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
 from windrow.operators.join.output import NOBODY, Columns
-from windrow.operators.join.pairing import pairs
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.pairs import extent
 from windrow.operators.join.sessions.windows import covering
@@ -21,6 +20,7 @@ from windrow.operators.join.views import JoinView
 from windrow.operators.join.windows import position_of
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.pairing import pairs
 from windrow.operators.view import key_of, rows_without_prefix, times_between
 from windrow.stores.kv import KV
 

@@ -1,0 +1,669 @@
+"""Rules on one store: two pure steps. Seed 004; design "State and evaluation".
+
+`ingest` files the messages of all inputs once, and joins the new ones with kept ones, rule by rule (`chains.py`). A tuple with
+nothing to wait for is emitted, any other one waits for its deadline. `advance` decides what is due (`subpatterns.py`), and
+drops messages that no rule needs any more. No partial match is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.errors import InputError
+from windrow.core.inputs import Input
+from windrow.core.relations import INFINITE_US
+from windrow.core.temporal import START, Timing
+from windrow.core.time import END_OF_TIME_US
+from windrow.core.types import as_type, concat
+from windrow.operators.operator import Logic
+from windrow.operators.rules.chains import Candidates, Chain, Joined, Tuples, chains_of, flat
+from windrow.operators.rules.definition import RulesDefinition
+from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
+from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.rules.rule_columns import RuleColumns
+from windrow.operators.rules.rule_intake import Arrived, Intake, hashes, in_times, stamped
+from windrow.operators.rules.rule_state import KeptMessages, Numbers, PendingTuples, numbers_of
+from windrow.operators.rules.subpatterns import (
+    PARTITION_HASH,
+    Decision,
+    Failures,
+    OfTuples,
+    accumulated,
+    deadlines,
+    without_any,
+)
+from windrow.operators.rules.timings import kept_us, timing_of
+from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, POSITION_COLUMNS, TIMING
+from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import event_times
+from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.schema_inference import Needs, check_keys
+from windrow.operators.steps.step import StepResult, limit, passed
+from windrow.operators.view import View
+from windrow.stores.event_log import TIME
+from windrow.stores.kv import KV, Batch
+from windrow.stores.spill import Away
+
+RULE_FAILED = "rule_failed"
+#: So many patterns have their bit in one column of a kept message.
+_BITS = 62
+_FITS, _KNOWN, _BEGAN = "__fits", "__patterns", "__began"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A rule with its times and joins."""
+
+    name: str
+    rule: Rule
+    timing: Timing
+    chains: tuple[Chain, ...]
+    #: Of each binding the input, and the prefix of its sources.
+    inputs: Mapping[str, tuple[str, str]]
+    wait_us: int
+
+    @property
+    def decides(self) -> bool:
+        """True if its tuples have something to wait for, or to look at."""
+        return bool(self.rule.subpatterns) or self.rule.delay_us is not None
+
+
+@dataclass
+class RuleStep:
+    """One step: its store, progress and result, and the columns of inputs."""
+
+    kv: KV
+    progress: Progress
+    result: StepResult
+    dead: DeadLetters
+    now_us: int
+    numbers: Numbers
+    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    candidates: dict[str, Candidates] = field(default_factory=dict)
+
+    @cached_property
+    def away(self) -> Away:
+        return Away(self.result.panes)
+
+
+class RulesOperator(Logic):
+    """One definition on one store. Holds no state of its own."""
+
+    def __init__(self, definition: RulesDefinition) -> None:
+        self.definition: RulesDefinition = definition
+        self.aux_cf = f"{definition.name}.aux"
+        self.pending_cf = f"{definition.name}.pending"
+        self.columns_of_rules = RuleColumns(definition, self.aux_cf)
+        self._inputs = {given.name: given for given in definition.inputs}
+        timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
+        self.planned = [self._plan(name, rule, timings[name]) for name, rule in definition.rules.items()]
+        #: How long messages are kept, by input; of inputs that some rule needs them of.
+        self.kept_us: dict[str, int] = {}
+        for given in definition.inputs:
+            us = kept_us(timings, definition.rules, given)
+            if us is not None and given.facts is None:
+                self.kept_us[given.name] = us
+        self.kept = {
+            name: KeptMessages(
+                f"{definition.name}.{name}.events", self.aux_cf, us, definition.keys(self._inputs[name])
+            )
+            for name, us in self.kept_us.items()
+        }
+
+    def _plan(self, name: str, rule: Rule, timing: Timing) -> Planned:
+        prefixes = {
+            binding: (pattern.input, self._inputs[pattern.input].source_prefix)
+            for binding, pattern in rule.when.items()
+            if pattern.binds
+        }
+        waits = [us for span in timing.subpatterns for _, us in timing.deadline_of(span.binding)]
+        wait_us = max([rule.delay_us or 0, *waits], default=0)
+        return Planned(name, rule, timing, chains_of(rule, timing), prefixes, wait_us)
+
+    def cfs(self) -> tuple[str, ...]:
+        return (self.aux_cf, self.pending_cf, *(kept.cf for kept in self.kept.values()))
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        if unknown := sorted(set(tables) - set(self._inputs)):
+            names = list(self._inputs)
+            raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
+        step = self._begin(kv, now_us)
+        arrived = {name: self._arrived(step, self._inputs[name], table) for name, table in tables.items()}
+        fits = {name: self._fits(step, name, rows) for name, rows in arrived.items()}
+        self._gather(step, arrived, fits)
+        for name, rows in arrived.items():
+            self._file(step, name, rows, fits[name])
+        for planned in self.planned:
+            self._join(step, planned)
+        step.progress.begin(now_us)
+        return self._end(step)
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        step = self._begin(kv, now_us)
+        watermark_us = max(watermark_us, step.progress.watermark_us)
+        before_us, done_us = step.progress.purged_us, self._done_us(step.progress, watermark_us)
+        if done_us > before_us:
+            self._decide_due(step, before_us, done_us)
+            for name, kept in self.kept.items():
+                end = done_us >= END_OF_TIME_US
+                kept.forget(kv, END_OF_TIME_US if end else limit(done_us, self.kept_us[name]))
+        progress = step.progress
+        progress.watermark_us, progress.now_us, progress.purged_us = watermark_us, now_us, done_us
+        return self._end(step)
+
+    def _done_us(self, progress: Progress, watermark_us: int) -> int:
+        """The watermark less the allowed lateness: what is earlier is decided, and never again."""
+        return max(progress.purged_us, passed(watermark_us, self.definition.late_us))
+
+    def _begin(self, kv: KV, now_us: int) -> RuleStep:
+        progress = Progress.load(kv, self.aux_cf)
+        progress.step += 1
+        numbers = numbers_of(
+            kv, self.aux_cf, [(name, binding) for name, binding, _ in self.definition.patterns]
+        )
+        dead = DeadLetters(self.definition.dead_letter_limit)
+        step = RuleStep(kv, progress, StepResult(), dead, now_us, numbers)
+        step.schemas = self.columns_of_rules.schemas(kv)
+        return step
+
+    def _end(self, step: RuleStep) -> StepResult:
+        batch, result = Batch(), step.result
+        step.progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
+        step.kv.write(batch)
+        result.dead = letters_by_input(step.dead.table())
+        for reason, n in step.dead.counts.items():
+            result.counts[f"dead.{reason}"] = n
+        return result
+
+    # -- messages that come -----------------------------------------------------------------------------------------
+
+    def _arrived(self, step: RuleStep, given: Input, table: pa.Table) -> Arrived:
+        """Take the messages of an input that count."""
+        table = stamped(table, given, step.now_us)
+        table = in_times(table, given, self.columns_of_rules.known(step.kv, given.name))
+        check_keys(self.definition.keys(given), table.schema)
+        schema = self.columns_of_rules.learn(step.kv, given, table.schema)
+        step.schemas[given.name] = schema
+        intake = Intake(
+            self.definition, given, step.progress.step, step.now_us, step.progress.purged_us, step.dead
+        )
+        arrived, marks = intake.take(table, schema, self.columns_of_rules.kept(given, schema))
+        step.result.marks.update(marks)
+        return arrived
+
+    def _fits(self, step: RuleStep, name: str, arrived: Arrived) -> dict[tuple[str, str], BoolArray]:
+        """Judge which patterns take the messages of an input."""
+        return {
+            (rule, binding): self._takes(step, rule, binding, pattern, arrived.rows.table)
+            for rule, binding, pattern in self.definition.patterns
+            if pattern.input == name
+        }
+
+    def _takes(
+        self, step: RuleStep, rule: str, binding: str, pattern: Pattern, table: pa.Table, *, bury: bool = True
+    ) -> BoolArray:
+        """True for the messages for which a condition of own columns is true."""
+        if pattern.where is None or any(references(pattern.where)) or not len(table):
+            return np.ones(len(table), dtype=bool)
+        step.dead.input = pattern.input
+        failures = self._failures(step) if bury else Failures(lambda *_: None)
+        return failures.true(rule, binding, pattern.where, table)
+
+    def _failures(self, step: RuleStep) -> Failures:
+        def bury(rule: str, detail: str, table: pa.Table, row: int) -> None:
+            places = [n for n in POSITION_COLUMNS if n in table.column_names]
+            payload = table.slice(row, 1).drop_columns(places).to_pylist()[0]
+            position = tuple(table.column(n)[row].as_py() for n in places) if len(places) == 4 else None
+            step.dead.add(RULE_FAILED, f"rule {rule!r}, {detail}", payload, position=position)
+
+        return Failures(bury)
+
+    def _gather(
+        self,
+        step: RuleStep,
+        arrived: Mapping[str, Arrived],
+        fits: Mapping[str, Mapping[tuple[str, str], BoolArray]],
+    ) -> None:
+        """Bring together the new messages and the kept ones that these may meet, by input."""
+        asked: dict[str, list[tuple[np.ndarray, IntArray, IntArray]]] = {}
+        for name, rows in arrived.items():
+            if not len(rows):
+                continue
+            own = hashes(rows.rows.table, self.definition.keys(self._inputs[name]))
+            for other, low, high in self._reaches(name, rows):
+                asked.setdefault(other, []).append((own, low, high))
+        for name in self._inputs:
+            wanted, kept = asked.get(name), self.kept.get(name)
+            found = None
+            if wanted and kept is not None:
+                found = kept.near(step.kv, *(np.concatenate(part) for part in zip(*wanted, strict=True)))
+            if name in arrived or found is not None:
+                new = arrived.get(name)
+                step.candidates[name] = self._candidates(step, name, new, fits.get(name, {}), found)
+        self._number(step)
+
+    def _reaches(self, name: str, rows: Arrived) -> list[tuple[str, IntArray, IntArray]]:
+        """Give for each other input where kept messages may end that the new ones of an input may meet."""
+        found: dict[str, tuple[IntArray, IntArray]] = {}
+        seen = set()
+        for planned in self.planned:
+            spans = {span.binding: span for span in planned.timing.events}
+            for first in spans:
+                if planned.rule.when[first].input != name:
+                    continue
+                for other, span in spans.items():
+                    if other == first:
+                        continue
+                    bound = planned.timing.bound
+                    ranges = [
+                        (x.place, down, up)
+                        for x, down, up in bound.range((spans[first].start, spans[first].end), span.end)
+                    ]
+                    target = planned.rule.when[other].input
+                    key = (target, tuple(ranges))
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    low, high = _hull(ranges, rows)
+                    if target in found:
+                        low, high = np.minimum(low, found[target][0]), np.maximum(high, found[target][1])
+                    found[target] = low, high
+        return [(target, low, high) for target, (low, high) in found.items()]
+
+    def _candidates(
+        self,
+        step: RuleStep,
+        name: str,
+        new: Arrived | None,
+        fits: Mapping[tuple[str, str], BoolArray],
+        found: pa.Table | None,
+    ) -> Candidates:
+        """Stack new messages and kept ones."""
+        given, schema = self._inputs[name], step.schemas[name]
+        fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
+        parts: list[Candidates] = []
+        times_of = partial(_times_of, given)
+        if new is not None:
+            late = new.rows.times < step.progress.watermark_us
+            parts.append(Candidates(new.rows.table, new.starts, new.ends, len(new), None, fits, late))
+        if found is not None:
+            parts.append(self._kept(step, name, found))
+        names = [*(f.name for f in fields), *POSITION_COLUMNS]
+        table = pa.concat_tables([p.table.select(names) for p in parts]).combine_chunks()
+        starts, ends = (np.concatenate([getattr(p, n) for p in parts]) for n in ("starts", "ends"))
+        both = {key: np.concatenate([p.fits[key] for p in parts]) for key in parts[0].fits}
+        size = 0 if new is None else len(new)
+        made = Candidates(table, starts, ends, size, None, both, parts[0].late[:size])
+        made.times_of = partial(times_of, table)
+        return made
+
+    def _kept(self, step: RuleStep, name: str, found: pa.Table) -> Candidates:
+        """Read kept messages in the types that their columns have by now, with the patterns that take them."""
+        given, schema = self._inputs[name], step.schemas[name]
+        fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
+        places = [found.schema.field(n) for n in POSITION_COLUMNS]
+        there, n = set(found.column_names), len(found)
+        columns = [
+            as_type(combine(found.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)
+            for f in (*fields, *places)
+        ]
+        table = pa.table(columns, schema=pa.schema([*fields, *places]))
+        ends = found.column(TIME).to_numpy()
+        starts = found.column(_BEGAN).to_numpy() if _BEGAN in there else ends
+        known = found.column(_KNOWN).to_numpy()
+        fits: dict[tuple[str, str], BoolArray] = {}
+        words: dict[int, IntArray] = {}
+        for rule, binding, pattern in self.definition.patterns:
+            if pattern.input != name:
+                continue
+            bit = step.numbers.patterns[rule, binding]
+            word, place = divmod(bit, _BITS)
+            if word not in words:
+                column = f"{_FITS}{word}"
+                zero = np.zeros(n, dtype=np.int64)
+                words[word] = (
+                    combine(found.column(column)).fill_null(0).to_numpy() if column in there else zero
+                )
+            takes = (words[word] >> place) & 1 == 1
+            older = np.flatnonzero(known <= bit)
+            if len(older):  # the pattern came to the state after them
+                takes[older] = self._takes(
+                    step, rule, binding, pattern, table.take(pa.array(older)), bury=False
+                )
+            fits[rule, binding] = takes
+        made = Candidates(table, starts, ends, 0, None, fits)
+        made.times_of = partial(_times_of, given, table)
+        return made
+
+    def _number(self, step: RuleStep) -> None:
+        """Number the partitions of all candidates, alike in all inputs."""
+        parts = list(step.candidates.items())
+        sizes = [len(part.ends) for _, part in parts]
+        fields, total = self.columns_of_rules.key_fields(step.schemas), sum(sizes)
+        columns = (
+            [
+                pa.concat_arrays(
+                    [
+                        as_type(
+                            combine(part.table.column(self.definition.keys(self._inputs[name])[i])), f.type
+                        )
+                        for name, part in parts
+                    ]
+                )
+                for i, f in enumerate(fields)
+            ]
+            if parts
+            else []
+        )
+        codes = Groups(columns, total).codes if columns else np.zeros(total, dtype=np.int64)
+        for (_, part), own in zip(
+            parts, np.split(codes, np.cumsum(sizes)[:-1]) if parts else [], strict=True
+        ):
+            part.codes = own
+
+    def _file(
+        self, step: RuleStep, name: str, arrived: Arrived, fits: Mapping[tuple[str, str], BoolArray]
+    ) -> None:
+        """Keep the new messages that some rule may need later."""
+        kept = self.kept.get(name)
+        if kept is None or not len(arrived):
+            return
+        words: dict[int, IntArray] = {}
+        for pair, takes in fits.items():
+            word, place = divmod(step.numbers.patterns[pair], _BITS)
+            known = words.setdefault(word, np.zeros(len(arrived), dtype=np.int64))
+            known |= takes.astype(np.int64) << place
+        needed = np.flatnonzero(np.logical_or.reduce([*fits.values()]))
+        table = arrived.rows.table
+        for word, bits in words.items():
+            table = table.append_column(f"{_FITS}{word}", pa.array(bits))
+        known_patterns = np.full(len(arrived), len(step.numbers.patterns), dtype=np.int64)
+        table = table.append_column(_KNOWN, pa.array(known_patterns))
+        if self._inputs[name].interval is not None:
+            table = table.append_column(_BEGAN, pa.array(arrived.starts))
+        table = table.append_column(TIME, pa.array(arrived.ends))
+        own = hashes(table, self.definition.keys(self._inputs[name]))
+        if len(needed) < len(arrived):
+            table, own = table.take(pa.array(needed)), own[needed]
+        kept.add(step.kv, table, own, step.progress.step)
+
+    # -- tuples -----------------------------------------------------------------------------------------------------
+
+    def _join(self, step: RuleStep, planned: Planned) -> None:
+        """Find the tuples of a rule that the new messages complete."""
+        events = {binding: pattern.input for binding, pattern in planned.rule.events.items()}
+        if any(name not in step.candidates for name in events.values()):
+            return
+        candidates = {binding: step.candidates[name] for binding, name in events.items()}
+        takes = {binding: one.fits[planned.name, binding] for binding, one in candidates.items()}
+        joined = Joined(candidates, takes)
+        for chain in planned.chains:
+            for part, tuples in enumerate(joined.tuples(chain)):
+                self._complete(step, planned, joined, tuples, (list(events).index(chain.first) << 24) + part)
+                step.away.gathered()
+
+    def _complete(self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples, part: int) -> None:
+        """Emit complete tuples, decide them, or let them wait. part: the number of this slice in the step."""
+        bindings = list(planned.rule.events)
+        table = flat(joined, tuples, self._named(step, planned))
+        table = self._with_keys(step, planned, table, joined, tuples)
+        late = np.ones(len(table), dtype=bool)
+        for binding in bindings:
+            messages, rows = joined.inputs[binding], tuples[binding]
+            is_new = rows < messages.new
+            late[is_new] &= messages.late[rows[is_new]]
+        order = in_order(table, bindings)
+        table, late = table.take(pa.array(order)), late[order]
+        kept = self._conditions(step, planned, table)
+        if not kept.all():
+            table, late = table.filter(pa.array(kept)), late[kept]
+        if not len(table):
+            return
+        at_us = match_times(table, bindings)
+        table = table.append_column(AT, pa.array(at_us))
+        table = table.append_column(ID, match_ids(planned.name, table, bindings))
+        timings = np.where(late, LATE, EARLY)
+        if not planned.decides:
+            self._emit(step, planned, table, timings)
+            return
+        due = deadlines(planned.timing, OfTuples(table, self._inputs_of(planned)), at_us)
+        if due is None:
+            self._emit(step, planned, *self._decided(step, planned, table, None, timings))
+            return
+        ready = due < step.progress.purged_us
+        if ready.any():
+            some = table.filter(pa.array(ready))
+            on_time = np.full(len(some), ON_TIME)
+            self._emit(step, planned, *self._decided(step, planned, some, due[ready], on_time))
+        if not ready.all():
+            rest = table.filter(pa.array(~ready))
+            number = (step.progress.step << 32) + part
+            self._pending(step, planned).add(step.kv, rest, due[~ready], number)
+
+    def _inputs_of(self, planned: Planned) -> dict[str, Input]:
+        return {binding: self._inputs[name] for binding, (name, _) in planned.inputs.items()}
+
+    def _pending(self, step: RuleStep, planned: Planned) -> PendingTuples:
+        return PendingTuples(self.pending_cf, step.numbers.rules[planned.name], planned.wait_us)
+
+    def _named(self, step: RuleStep, planned: Planned) -> dict[str, list[str]]:
+        """The columns of each binding that are bound."""
+        found: dict[str, list[str]] = {binding: [] for binding in planned.rule.events}
+        for f in self.columns_of_rules.bound(planned.rule, step.schemas):
+            binding, column = f.name.split(".", 1)
+            if binding in found:
+                found[binding].append(column)
+        for binding, pattern in planned.rule.events.items():
+            if pattern.where is not None and any(references(pattern.where)):
+                names = step.schemas[pattern.input].names
+                found[binding] += [n for n in names if pattern.where.mentions(n) and n not in found[binding]]
+        return found
+
+    def _with_keys(
+        self, step: RuleStep, planned: Planned, table: pa.Table, joined: Joined, tuples: Tuples
+    ) -> pa.Table:
+        """Add the partition, and its hash where tuples look for messages."""
+        binding = next(iter(planned.rule.events))
+        name = planned.rule.events[binding].input
+        rows, messages = pa.array(tuples[binding]), joined.inputs[binding].table
+        own = self.definition.keys(self._inputs[name])
+        fields = self.columns_of_rules.key_fields(step.schemas)
+        for f, column in zip(fields, own, strict=True):
+            table = table.append_column(f.name, as_type(combine(messages.column(column)).take(rows), f.type))
+        if planned.rule.subpatterns:
+            table = table.append_column(PARTITION_HASH, pa.array(hashes(table, self.definition.by)))
+        return table
+
+    def _conditions(self, step: RuleStep, planned: Planned, table: pa.Table) -> BoolArray:
+        """True for the tuples for which the conditions that name several patterns are true."""
+        kept = np.ones(len(table), dtype=bool)
+        for binding, pattern in planned.rule.events.items():
+            if pattern.where is None or not any(references(pattern.where)) or not kept.any():
+                continue
+            columns = {
+                n: table.column(n) for n in table.column_names if pattern.where.mentions(n) and "." in n
+            }
+            own = f"{binding}."
+            for n in table.column_names:
+                if n.startswith(own) and (
+                    pattern.where.mentions(n.removeprefix(own)) or n.endswith(POSITION_COLUMNS)
+                ):
+                    columns[n.removeprefix(own)] = table.column(n)
+            asked = np.flatnonzero(kept)
+            some = pa.table(columns).take(pa.array(asked))
+            step.dead.input = pattern.input
+            kept[asked] = self._failures(step).true(planned.name, binding, pattern.where, some)
+        return kept
+
+    # -- decisions --------------------------------------------------------------------------------------------------
+
+    def _decide_due(self, step: RuleStep, before_us: int, done_us: int) -> None:
+        """Decide the tuples whose deadline is over, and emit them in its order."""
+        made: list[tuple[IntArray, pa.Table]] = []
+        for planned in self.planned:
+            if not planned.decides:
+                continue
+            pending = self._pending(step, planned)
+            tuples = pending.due(step.kv, before_us, done_us)
+            if tuples is not None and len(tuples):
+                due = tuples.column(TIME).to_numpy()
+                order = np.lexsort((in_order(tuples, list(planned.rule.events)), due))
+                order = _by_deadline(tuples, due, list(planned.rule.events))
+                tuples, due = tuples.drop_columns([TIME]).take(pa.array(order)), due[order]
+                on_time = np.full(len(tuples), ON_TIME)
+                held, timings = self._decided(step, planned, tuples, due, on_time)
+                if len(held):
+                    made.append((held.column(AT).to_numpy(), self._rows(step, planned, held, timings)))
+            pending.forget(step.kv, done_us)
+        if made:
+            rows = concat([table for _, table in made])
+            order = np.argsort(np.concatenate([at for at, _ in made]), kind="stable")
+            step.result.panes.append(rows.take(pa.array(order)))
+
+    def _decided(
+        self,
+        step: RuleStep,
+        planned: Planned,
+        tuples: pa.Table,
+        due: IntArray | None,
+        timings: np.ndarray,
+    ) -> tuple[pa.Table, np.ndarray]:
+        """Keep the tuples for which all sub-patterns hold, with their aggregates. due: their deadlines, None without bound."""
+        for binding, pattern in planned.rule.subpatterns.items():
+            if not len(tuples):
+                break
+            decision = Decision(
+                planned.name,
+                binding,
+                pattern,
+                planned.timing,
+                tuple(
+                    zip(self.definition.by, self.definition.keys(self._inputs[pattern.input]), strict=True)
+                ),
+                partial(self._read, step, pattern.input),
+            )
+            moments = OfTuples(tuples, self._inputs_of(planned))
+            step.dead.input = pattern.input
+            failures = self._failures(step)
+            found = decision.pairs(tuples, moments, due, failures)
+            if pattern.kind == "absent":
+                kept = without_any(found, len(tuples))
+            else:
+                schema = step.schemas[pattern.input]
+                calculation = self.columns_of_rules.calculation(pattern, schema)
+                tuples, kept = accumulated(decision, calculation, found, tuples, failures)
+            tuples, timings = tuples.filter(pa.array(kept)), timings[kept]
+            due = None if due is None else due[kept]
+        if due is not None and len(tuples):
+            later = np.maximum(tuples.column(AT).to_numpy(), due)
+            tuples = tuples.set_column(tuples.column_names.index(AT), AT, pa.array(later))
+        return tuples, timings
+
+    def _read(self, step: RuleStep, name: str, own: np.ndarray, low: IntArray, high: IntArray) -> Candidates:
+        """Read the kept messages that tuples look for."""
+        found = self.kept[name].near(step.kv, own, low, high) if name in self.kept else None
+        if found is None:
+            given, schema = self._inputs[name], step.schemas[name]
+            fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
+            none = np.zeros(0, dtype=np.int64)
+            takes = {(r, b): none.astype(bool) for r, b, p in self.definition.patterns if p.input == name}
+            return Candidates(pa.schema(fields).empty_table(), none, none, 0, None, takes)
+        return self._kept(step, name, found)
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    def _emit(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> None:
+        if len(tuples):
+            step.result.panes.append(self._rows(step, planned, tuples, timings))
+
+    def _rows(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> pa.Table:
+        fields = self.columns_of_rules.output(step.schemas)
+        rows = rows_of(planned.name, planned.rule, tuples, fields, planned.inputs)
+        return rows.append_column(TIMING, pa.array(timings.tolist(), pa.string()))
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return told_rows(panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return told_schema(self.message_schema(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return without_labels(panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return pa.schema(self.columns_of_rules.output(inputs))
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        if any(self.columns_of_rules.known(kv, name) is None for name in self._inputs):
+            return None
+        return pa.schema(self.columns_of_rules.output(self.columns_of_rules.schemas(kv)))
+
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
+        given = self._inputs[input]
+        check_keys(self.definition.keys(given), schema)
+        self.columns_of_rules.needs(kv, given, {}).check(None, schema.names)
+        self.columns_of_rules.learn(kv, given, schema)
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        for name, schema in inputs.items():
+            for column in sorted(self.columns_of_rules.required(self._inputs[name]) - set(schema.names)):
+                raise InputError(
+                    f"column {column!r} of input {name!r} is not in its schema, which has {schema.names}"
+                )
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.columns_of_rules.known(kv, name)
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.columns_of_rules.needs(kv, self._inputs[name], beside)
+
+    def columns(self, kv: KV) -> list[str]:
+        made = self.made(kv)
+        return [] if made is None else list(made.names)
+
+    def key_types(
+        self, name: str, inputs: Mapping[str, pa.Schema]
+    ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
+        fields = self.columns_of_rules.key_fields({**inputs, name: inputs[name]})
+        own = self.definition.keys(self._inputs[name])
+        return [(column, (f.type,)) for column, f in zip(own, fields, strict=False)]
+
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.rules.views import RulesView
+
+        return RulesView(self, stores, watermark_us, prefix)
+
+
+def _hull(ranges: Sequence[tuple[str, int, int]], rows: Arrived) -> tuple[IntArray, IntArray]:
+    """Compute where the messages may end that lie so far from the start and the end of each."""
+    low = np.full(len(rows), -INFINITE_US, dtype=np.int64)
+    high = np.full(len(rows), INFINITE_US, dtype=np.int64)
+    for place, down, up in ranges:
+        own = rows.starts if place == START else rows.ends
+        if down > -INFINITE_US:
+            low = np.maximum(low, own + down)
+        if up < INFINITE_US:
+            high = np.minimum(high, own + up)
+    return low, high
+
+
+def _times_of(given: Input, table: pa.Table, column: str) -> pa.Array:
+    return event_times(table.column(column), column, given.time_zone, given.event_time_unit)
+
+
+def _by_deadline(tuples: pa.Table, due: IntArray, bindings: Sequence[str]) -> IntArray:
+    """Order tuples by deadline, then by the positions of their messages."""
+    order = in_order(tuples, bindings)
+    return order[np.argsort(due[order], kind="stable")]

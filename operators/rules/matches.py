@@ -1,0 +1,135 @@
+"""Rows of matches: their ids, the messages that they are made of, and the columns of `then`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from windrow.core.arrays import IntArray
+from windrow.core.temporal import END
+from windrow.core.types import as_type
+from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE
+from windrow.operators.rules.patterns import Rule
+from windrow.operators.rules.rule_columns import MESSAGE, STAMP
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
+from windrow.operators.steps.groups import combine
+
+#: Columns of a tuple: its id, and the end of its last event or fact that has a time.
+ID, AT = "__id", "__at"
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15))
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+
+Words = npt.NDArray[np.uint64]
+
+
+def match_ids(rule: str, tuples: pa.Table, bindings: Sequence[str]) -> pa.Array:
+    """Compute the id of each tuple: 128 bits of its rule's name and the positions of its messages, in the order of patterns."""
+    halves = []
+    for seed in (0, 1):
+        state = np.full(len(tuples), xxhash.xxh64_intdigest(rule.encode(), seed), dtype=np.uint64)
+        for binding in bindings:
+            sources = combine(tuples.column(f"{binding}.{SOURCE}")).dictionary_encode()
+            names = [xxhash.xxh64_intdigest(name.encode(), seed) for name in sources.dictionary.to_pylist()]
+            state = _mixed(state, np.array(names, dtype=np.uint64)[sources.indices.to_numpy()])
+            for name in (PARTITION, OFFSET, ORDINAL):
+                state = _mixed(state, tuples.column(f"{binding}.{name}").to_numpy().astype(np.uint64))
+        halves.append(state)
+    return _hex(np.stack(halves, axis=1))
+
+
+def _mixed(state: Words, value: Words) -> Words:
+    """Mix numbers into states, as splitmix64 does."""
+    with np.errstate(over="ignore"):
+        state = (state ^ value) + _MIX[2]
+        state = (state ^ (state >> np.uint64(30))) * _MIX[0]
+        state = (state ^ (state >> np.uint64(27))) * _MIX[1]
+        mixed: Words = state ^ (state >> np.uint64(31))
+    return mixed
+
+
+def _hex(words: Words) -> pa.Array:
+    """Write rows of words as text, 16 digits for each."""
+    digits = 16 * words.shape[1]
+    octets = words.astype(">u8").view(np.uint8)
+    text = np.empty((len(words), digits), dtype=np.uint8)
+    text[:, 0::2], text[:, 1::2] = _HEX[octets >> 4], _HEX[octets & 15]
+    offsets = np.arange(len(words) + 1, dtype=np.int32) * np.int32(digits)
+    return pa.Array.from_buffers(
+        pa.string(), len(words), [None, pa.py_buffer(offsets), pa.py_buffer(text.tobytes())]
+    )
+
+
+def match_times(tuples: pa.Table, bindings: Sequence[str]) -> IntArray:
+    """Compute the largest end of the events of each tuple."""
+    ends: IntArray = np.stack([tuples.column(f"{binding}.{END}").to_numpy() for binding in bindings])
+    latest: IntArray = ends.max(axis=0)
+    return latest
+
+
+def in_order(tuples: pa.Table, bindings: Sequence[str]) -> IntArray:
+    """Order tuples by the positions of their messages, in the order of patterns."""
+    keys = []
+    for binding in reversed(bindings):
+        keys += [tuples.column(f"{binding}.{n}").to_numpy() for n in (ORDINAL, OFFSET, PARTITION)]
+        sources = combine(tuples.column(f"{binding}.{SOURCE}")).dictionary_encode()
+        names = sources.dictionary.to_pylist()
+        ranks = (
+            np.argsort(np.argsort(np.array(names, dtype=object))) if names else np.zeros(0, dtype=np.int64)
+        )
+        keys.append(ranks[sources.indices.to_numpy()])
+    return np.lexsort(keys) if keys else np.arange(len(tuples))
+
+
+def messages_of(tuples: pa.Table, inputs: Mapping[str, tuple[str, str]]) -> pa.Array:
+    """List the messages of each tuple. inputs: of each binding its input, and the prefix of its sources."""
+    n, k = len(tuples), len(inputs)
+    at = pa.array((np.arange(n * k) % k) * n + np.arange(n * k) // k)
+    fields: list[pa.Array] = []
+    for column in (list(inputs), [name for name, _ in inputs.values()]):
+        fields.append(pa.array(column, pa.string()).take(pa.array(np.arange(n * k) % k)))
+    for name in POSITION_COLUMNS:
+        parts = [combine(tuples.column(f"{binding}.{name}")) for binding in inputs]
+        if name == SOURCE:
+            prefixes = [prefix for _, prefix in inputs.values()]
+            parts = [_without(part, prefix) for part, prefix in zip(parts, prefixes, strict=True)]
+        fields.append(pa.concat_arrays(parts).take(at))
+    items = pa.StructArray.from_arrays(fields, fields=list(MESSAGE))
+    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1, dtype=np.int32) * k), items)
+
+
+def _without(sources: pa.Array, prefix: str) -> pa.Array:
+    encoded = sources.dictionary_encode()
+    names = [name.removeprefix(prefix) for name in encoded.dictionary.to_pylist()]
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def rows_of(
+    name: str, rule: Rule, tuples: pa.Table, fields: Sequence[pa.Field], inputs: Mapping[str, tuple[str, str]]
+) -> pa.Table:
+    """Make the output rows of complete tuples, which have `ID` and `AT`. fields: the columns of all rows of the operator."""
+    n = len(tuples)
+    own = {RULE: pa.repeat(pa.scalar(name, pa.string()), n), MATCH_ID: tuples.column(ID)}
+    own[MATCH_TIME] = combine(tuples.column(AT)).cast(STAMP)
+    own[MESSAGES] = messages_of(tuples, inputs)
+    columns = []
+    for field in fields:
+        if field.name in own:
+            columns.append(own[field.name])
+        elif rule.then is not None and field.name in rule.then:
+            columns.append(as_type(combine(rule.then[field.name].evaluate(tuples, "then")), field.type))
+        elif field.name in tuples.column_names:  # a key
+            columns.append(as_type(combine(tuples.column(field.name)), field.type))
+        elif rule.then is None and (dotted := _dotted(field.name, tuples)) is not None:
+            columns.append(as_type(combine(tuples.column(dotted)), field.type))
+        else:
+            columns.append(pa.nulls(n, field.type))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _dotted(name: str, tuples: pa.Table) -> str | None:
+    """Find the bound column that a column of a row is, where `then` is not given."""
+    return next((c for c in tuples.column_names if c.replace(".", "_", 1) == name and "." in c), None)

@@ -1,0 +1,312 @@
+"""Columns of rules: those that each input needs, those that are kept of a message, and those of output rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from windrow.core.column_types import compared
+from windrow.core.errors import TypeClash
+from windrow.core.expressions import Expr
+from windrow.core.inputs import Input
+from windrow.core.types import widened
+from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE, RulesDefinition
+from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.steps.schema_inference import (
+    Needs,
+    check_filter,
+    check_types,
+    condition_refusal,
+    expression_refusal,
+    is_truth,
+    key_refusal,
+    learn,
+    missing,
+)
+from windrow.stores.kv import KV, Batch
+
+#: The messages of a match, in the order of their patterns.
+MESSAGE = pa.struct(
+    [
+        pa.field("binding", pa.string()),
+        pa.field("input", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("partition", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+    ]
+)
+STAMP = pa.timestamp("us", "UTC")
+
+
+class PartAggregating:
+    """The aggregations of one pattern, as `Calculation` takes them."""
+
+    integer_overflow = "dead_letter"
+
+    def __init__(self, pattern: Pattern, given: Input, by: tuple[str, ...]) -> None:
+        self.by, self.event_time, self.agg = by, given.event_time, dict(pattern.agg)
+
+
+def own_columns(pattern: Pattern) -> set[str]:
+    """The columns of its input that a pattern names by themselves, without those in expressions."""
+    named = {own for own, _ in pattern.on} | {r.this for r in pattern.time if r.this is not None}
+    return named | {c for a in pattern.agg.values() for c in a.columns}
+
+
+def referred(rule: Rule) -> Iterator[tuple[str, str]]:
+    """Give the columns of bindings that the patterns and rows of a rule name: (binding, column)."""
+    for pattern in rule.when.values():
+        for expression in pattern.expressions:
+            yield from references(expression)
+        for relation in pattern.time:
+            if relation.binding is not None and relation.column is not None:
+                yield relation.binding, relation.column
+        for _, other in pattern.on:
+            binding, column = other.split(".", 1)
+            yield binding, column
+    for expression in (rule.then or {}).values():
+        yield from references(expression)
+
+
+class RuleColumns:
+    """The columns of one definition. Holds no state: what is known of inputs is in the store that it is given."""
+
+    def __init__(self, definition: RulesDefinition, aux_cf: str) -> None:
+        self.definition, self.aux_cf = definition, aux_cf
+        self.whole = {
+            pattern.input
+            for rule in definition.rules.values()
+            if rule.then is None
+            for pattern in rule.when.values()
+            if pattern.binds
+        }
+
+    # -- inputs -----------------------------------------------------------------------------------------------------
+
+    def known(self, kv: KV, name: str) -> pa.Schema | None:
+        """The columns of an input; None before its first message."""
+        packed = kv.get(self.aux_cf, b"s" + name.encode())
+        return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
+
+    def schemas(self, kv: KV) -> dict[str, pa.Schema]:
+        """The columns of all inputs: of those without a message the ones that are declared, without a type."""
+        found = {}
+        for given in self.definition.inputs:
+            known = self.known(kv, given.name)
+            if known is None:
+                known = pa.schema([(name, pa.null()) for name in sorted(self.required(given))])
+            found[given.name] = known
+        return found
+
+    def learn(self, kv: KV, given: Input, seen: pa.Schema) -> pa.Schema:
+        """Learn the columns of an input from messages."""
+        known = self.known(kv, given.name)
+        schema = learn(known, seen, self.needs(kv, given, {}), None if given.stamped else given.event_time)
+        if known is None or not schema.equals(known, check_metadata=True):
+            batch = Batch()
+            batch.put(self.aux_cf, b"s" + given.name.encode(), schema.serialize().to_pybytes())
+            kv.write(batch)
+        return schema
+
+    def required(self, given: Input) -> set[str]:
+        """The columns without which no message of an input counts, but for those in expressions."""
+        patterns = [p for _, _, p in self.definition.patterns if p.input == given.name]
+        named = set(self.definition.columns_of(given)).union(*(own_columns(p) for p in patterns))
+        for rule in self.definition.rules.values():
+            of = {binding for binding, p in rule.when.items() if p.input == given.name and p.binds}
+            named |= {column for binding, column in referred(rule) if binding in of}
+        return named
+
+    def used(self, given: Input, names: Iterable[str]) -> set[str]:
+        """Those of the columns of an input that rules name."""
+        names = set(names)
+        found = names & self.required(given)
+        for rule in self.definition.rules.values():
+            for pattern in rule.when.values():
+                if pattern.input == given.name:
+                    uses = [*pattern.expressions, *(e for a in pattern.agg.values() for e in a.expressions)]
+                    found |= {n for n in names if any(e.mentions(n) for e in uses)}
+        return found
+
+    def kept(self, given: Input, schema: pa.Schema) -> list[str]:
+        """The columns that are kept of a message."""
+        if given.name in self.whole:
+            return list(schema.names)
+        used = self.used(given, schema.names)
+        return [name for name in schema.names if name in used]
+
+    def needs(self, kv: KV, given: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
+        """Give what rules need of the columns of an input. others: tables of other inputs in the same step."""
+        schemas = self.schemas(kv)
+        for name, table in others.items():
+            if name in schemas and name != given.name:
+                known = self.known(kv, name)
+                schemas[name] = learn(known, table.schema, None, self.definition.input(name).event_time)
+        return RuleNeeds(self, given, schemas)
+
+    # -- output -----------------------------------------------------------------------------------------------------
+
+    def key_fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """The partition columns, in the types in which the inputs are compared."""
+        fields = []
+        for i, name in enumerate(self.definition.by):
+            field = pa.field(name, pa.null())
+            for given in self.definition.inputs:
+                keys, schema = self.definition.keys(given), schemas[given.name]
+                if i >= len(keys) or keys[i] not in schema.names:
+                    continue
+                common = compared(field, schema.field(keys[i]))
+                if common is None:
+                    raise TypeClash(
+                        f"key {keys[i]!r} of input {given.name!r} is {schema.field(keys[i]).type}, and {field.type} in another "
+                        "input, which cannot be compared: cast one of them"
+                    )
+                field = common
+            fields.append(field.with_name(name).remove_metadata())
+        return fields
+
+    def bound(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """The columns of complete tuples of a rule, as `<binding>.<column>`, that its conditions and rows name."""
+        wanted, fields = set(referred(rule)), []
+        for binding, pattern in rule.when.items():
+            if pattern.binds:
+                whole = rule.then is None
+                fields += [
+                    f.with_name(f"{binding}.{f.name}").remove_metadata()
+                    for f in schemas[pattern.input]
+                    if whole or (binding, f.name) in wanted
+                ]
+        return fields
+
+    def aggregates(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """The columns of accumulates, as `<binding>.<alias>`."""
+        fields = []
+        for binding, pattern in rule.subpatterns.items():
+            if pattern.agg:
+                output = self.calculation(pattern, schemas[pattern.input]).output
+                fields += [f.with_name(f"{binding}.{f.name}") for f in output]
+        return fields
+
+    def calculation(self, pattern: Pattern, schema: pa.Schema) -> Calculation:
+        """The aggregations of a pattern over its input."""
+        given = self.definition.input(pattern.input)
+        return Calculation(PartAggregating(pattern, given, self.definition.keys(given)), schema)
+
+    def then(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """The own columns of the rows of a rule."""
+        bound = [*self.bound(rule, schemas), *self.aggregates(rule, schemas)]
+        if rule.then is None:
+            return [f.with_name(f.name.replace(".", "_", 1)) for f in bound]
+        empty = pa.schema([*self.key_fields(schemas), *bound]).empty_table()
+        return [pa.field(name, value.evaluate(empty, "then").type) for name, value in rule.then.items()]
+
+    def output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """The columns of all rows."""
+        own: dict[str, pa.Field] = {}
+        for name, rule in self.definition.rules.items():
+            for field in self.then(rule, schemas):
+                known = own.setdefault(field.name, field)
+                kind = widened(known.type, field.type)
+                if kind is None:
+                    raise TypeClash(
+                        f"column {field.name!r} of rule {name!r} is {field.type}, and {known.type} in another rule: rename one"
+                    )
+                own[field.name] = known.with_type(kind)
+        first = [
+            pa.field(RULE, pa.string()),
+            pa.field(MATCH_ID, pa.string()),
+            pa.field(MATCH_TIME, STAMP),
+        ]
+        keys = self.key_fields(schemas)
+        rest = [f for n, f in own.items() if n not in self.definition.by]
+        return [*keys, *first, *rest, pa.field(MESSAGES, pa.list_(MESSAGE))]
+
+
+class RuleNeeds(Needs):
+    """What rules need of the columns of one input. schemas: of all inputs, as far as they are known."""
+
+    def __init__(self, columns: RuleColumns, given: Input, schemas: Mapping[str, pa.Schema]) -> None:
+        self._columns, self._given, self._schemas = columns, given, schemas
+        self.whole = given.name in columns.whole
+        interval = given.interval
+        ends = () if interval is None else (interval.start, interval.end)
+        relations = [r for _, _, p in columns.definition.patterns if p.input == given.name for r in p.time]
+        self.times = frozenset(n for n in (*ends, *(r.this for r in relations)) if n is not None)
+        self._keys = columns.definition.keys(given)
+
+    def _uses(self) -> Iterator[tuple[Expr, dict[str, pa.DataType]]]:
+        """Give each condition of a pattern of this input, with the columns of others that it names."""
+        for rule in self._columns.definition.rules.values():
+            bound = {f.name: f.type for f in self._columns.bound(rule, self._schemas)}
+            for pattern in rule.when.values():
+                if pattern.input == self._given.name and pattern.where is not None:
+                    yield pattern.where, bound
+
+    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
+        come = {*(() if known is None else known.names), *names}
+        for needed in sorted(self._columns.required(self._given) - come):
+            raise missing(needed, repr(self._given.name), come)
+        for condition in self._given.asked:
+            check_filter(condition, known, come)
+        own = dict.fromkeys(come, pa.null()) | {f.name: f.type for f in known or ()}
+        for where, bound in self._uses():
+            others = {name: kind for name, kind in bound.items() if where.mentions(name)}
+            check_types(partial(_evaluate, where), {**own, **others})
+
+    def named(self, names: Iterable[str]) -> set[str]:
+        names = set(names)
+        asked = {n for n in names if any(condition.mentions(n) for condition in self._given.asked)}
+        return self._columns.used(self._given, names) | asked
+
+    def refused(self, names: Iterable[str]) -> dict[str, str]:
+        return {}
+
+    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        refusal = (
+            key_refusal(name, kind) if name in self._columns.required(self._given) & set(self._keys) else None
+        )
+        types = {**known, name: kind}
+        refusal = refusal or condition_refusal(self._given.asked, name, types)
+        for other in self.compared_with(name):
+            if compared(other, pa.field(name, kind)) is None:
+                refusal = (
+                    refusal
+                    or f"column {name!r} is {kind}, its partner is {other.type}, which cannot be compared"
+                )
+        for where, bound in self._uses():
+            refusal = refusal or expression_refusal([where], name, {**bound, **types}, is_truth)
+        return refusal
+
+    def compared_with(self, name: str) -> Sequence[pa.Field]:
+        found, definition = [], self._columns.definition
+        for i, key in enumerate(self._keys):
+            for other in definition.inputs:
+                keys, schema = definition.keys(other), self._schemas[other.name]
+                if key == name and other is not self._given and i < len(keys) and keys[i] in schema.names:
+                    found.append(schema.field(keys[i]))
+        for rule in definition.rules.values():
+            found += self._equal(rule, name)
+        return found
+
+    def _equal(self, rule: Rule, name: str) -> Iterator[pa.Field]:
+        """Give the columns that a rule compares with this one by `on=`."""
+        for pattern in rule.when.values():
+            for own, dotted in pattern.on:
+                binding, column = dotted.split(".", 1)
+                other = rule.when.get(binding)
+                if other is None:
+                    continue
+                for (a, b), (c, d) in (
+                    ((pattern.input, own), (other.input, column)),
+                    ((other.input, column), (pattern.input, own)),
+                ):
+                    if (a, b) == (self._given.name, name) and d in self._schemas[c].names:
+                        yield self._schemas[c].field(d)
+
+
+def _evaluate(where: Expr, types: Mapping[str, pa.DataType]) -> object:
+    return where.evaluate(pa.schema(types.items()).empty_table())

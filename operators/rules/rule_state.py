@@ -1,0 +1,139 @@
+"""State of rules: the messages of each input, once for all rules, and the tuples that wait for their deadline.
+
+    <rules>.<input>.events    by the hash of the partition, or by time where messages are kept for a short time
+    <rules>.pending           by rule and deadline
+
+The auxiliary family has under `\\x00lay <input>` how an input lies, and under `\\x00rules` the numbers of rules and patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.byte_order import encode_u32
+from windrow.core.relations import INFINITE_US
+from windrow.core.time import HOUR_US, MINUTE_US, SECOND_US
+from windrow.stores.event_log import TIME, Events, Stretches, wide, widened
+from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
+from windrow.stores.kv import KV, Batch
+
+_LAYOUT, _WIDE, _NUMBERS = b"\x00lay ", b"\x00wide ", b"\x00rules"
+#: A message is in reach of about so many stretches.
+_STRETCHES, _SHORTEST_US = 8, 100_000
+
+
+class KeptMessages:
+    """The messages of one input, by the time of their end. Holds no state of its own.
+
+    keyed: by the hash of their partition; fixed for a state, as is the width of stretches
+    """
+
+    def __init__(self, name: str, aux_cf: str, kept_us: int | None, by: tuple[str, ...]) -> None:
+        self.cf, self.aux_cf = name, aux_cf
+        self._label = name.encode()
+        endless = kept_us is None or kept_us >= INFINITE_US
+        width_us = HOUR_US if endless else max((kept_us or 0) // _STRETCHES, _SHORTEST_US)
+        self._usual = bool(by) and (endless or (kept_us or 0) > MINUTE_US), width_us
+
+    def _layout(self, kv: KV) -> tuple[bool, int]:
+        """Give (by key, width of stretches) of this state."""
+        packed = kv.get(self.aux_cf, _LAYOUT + self._label)
+        if packed is None:
+            return self._usual
+        keyed, width_us = msgpack.unpackb(packed)
+        return keyed, width_us
+
+    def _store(self, kv: KV) -> Events | KeyedEvents:
+        keyed, width_us = self._layout(kv)
+        longer = wide(kv, self.aux_cf, _WIDE + self._label)
+        return (
+            KeyedEvents(self.cf, Stretches(width_us, longer)) if keyed else Events(self.cf, width_us, longer)
+        )
+
+    def add(self, kv: KV, rows: pa.Table, hashes: Hashes, step: int) -> None:
+        """File messages with a column `TIME`."""
+        if not len(rows):
+            return
+        keyed, width_us = self._layout(kv)
+        if kv.get(self.aux_cf, _LAYOUT + self._label) is None:
+            batch = Batch()
+            batch.put(self.aux_cf, _LAYOUT + self._label, msgpack.packb((keyed, width_us)))
+            kv.write(batch)
+        times = rows.column(TIME).to_numpy()
+        own_us = widened(kv, self.aux_cf, _WIDE + self._label, width_us, times)
+        if keyed:
+            rows = rows.append_column(HASH, pa.array(hashes))
+        self._store(kv).add(kv, rows, step, width_us=own_us)
+
+    def near(self, kv: KV, hashes: Hashes, low: IntArray, high: IntArray) -> pa.Table | None:
+        """Read the messages of these partitions that end from `low` to `high`, both included; others may be among them."""
+        store = self._store(kv)
+        if isinstance(store, KeyedEvents):
+            return store.read_keys(kv, hashes, low, high)
+        return store.read_near(kv, low, high)
+
+    def between(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
+        """Read the messages that end from `low_us` on and before `high_us`."""
+        return self._store(kv).read(kv, low_us, high_us)
+
+    def forget(self, kv: KV, below_us: int) -> None:
+        """Drop the stretches that end before that."""
+        self._store(kv).forget(kv, below_us)
+
+
+class PendingTuples:
+    """Complete tuples of one rule, by their deadline."""
+
+    def __init__(self, cf: str, number: int, wait_us: int) -> None:
+        width_us = (
+            min(max(wait_us // _STRETCHES, _SHORTEST_US), HOUR_US) if wait_us < INFINITE_US else SECOND_US
+        )
+        self._events = Events(cf, width_us, prefix=encode_u32(number))
+
+    def add(self, kv: KV, tuples: pa.Table, deadlines: IntArray, number: int) -> None:
+        """File tuples. number: of these, which no others of the rule have."""
+        self._events.add(kv, tuples.append_column(TIME, pa.array(deadlines)), number)
+
+    def due(self, kv: KV, low_us: int, until_us: int) -> pa.Table | None:
+        """Read the tuples with a deadline from `low_us` on and before `until_us`, in its order."""
+        if not self._events.any_between(kv, low_us, until_us):
+            return None
+        rows = self._events.read(kv, low_us, until_us, tidy=True)
+        if rows is None:
+            return None
+        return rows.take(pa.array(np.argsort(rows.column(TIME).to_numpy(), kind="stable")))
+
+    def forget(self, kv: KV, until_us: int) -> None:
+        """Drop the stretches that are over."""
+        self._events.forget(kv, until_us)
+
+
+class Numbers(NamedTuple):
+    """Numbers by which state knows rules and patterns; a number is used once.
+
+    patterns: by rule and binding, the bit of a message that the pattern takes
+    """
+
+    rules: Mapping[str, int]
+    patterns: Mapping[tuple[str, str], int]
+
+
+def numbers_of(kv: KV, aux_cf: str, wanted: Iterable[tuple[str, str]]) -> Numbers:
+    """Read the numbers of this state, and give those without one the next."""
+    packed = kv.get(aux_cf, _NUMBERS)
+    names, pairs = ([], []) if packed is None else msgpack.unpackb(packed)
+    known = dict.fromkeys(names), dict.fromkeys(map(tuple, pairs))
+    for rule, binding in wanted:
+        known[0].setdefault(rule)
+        known[1].setdefault((rule, binding))
+    if len(known[0]) > len(names) or len(known[1]) > len(pairs):
+        batch = Batch()
+        batch.put(aux_cf, _NUMBERS, msgpack.packb((list(known[0]), list(known[1]))))
+        kv.write(batch)
+    return Numbers(*({name: i for i, name in enumerate(part)} for part in known))
