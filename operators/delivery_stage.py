@@ -23,13 +23,14 @@ from windrow.core.deliver import Policy
 from windrow.core.errors import ReservedColumn
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
-from windrow.core.positions import Ids, Partition
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, TimeUnit
+from windrow.core.positions import Partition
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition, Logic, Refiling, RunAgain
+from windrow.operators.steps.arrivals import InputReading
 from windrow.operators.steps.dead_letters import SKIPPED, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.input_filter import divided, further
-from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.intake import Slice, event_time_marks, take_in
 from windrow.operators.steps.poison_rows import sifted, sifted_into
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
@@ -47,26 +48,9 @@ def delivering(logic: Logic) -> Logic:
     return Delivering(logic) if logic.definition.policies else logic
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How an input is read."""
-
-    name: str
-    event_time: str
-    by: tuple[str, ...]
-    time_zone: str | None
-    event_time_unit: TimeUnit | None
-    max_ahead_us: int | None
-    null_keys: str
-    ids: Ids | None
-
-
 def counted(definition: Definition, given: Input, table: pa.Table, now_us: int) -> Slice:
     """The messages that an operator counts, in position order."""
-    null_keys = getattr(definition, "null_keys", "group")
-    times = (given.time_zone, given.event_time_unit, given.max_ahead_us)
-    reading = Reading(given.name, given.event_time, definition.keys(given), *times, null_keys, definition.ids)
-    return take_in(reading, table, now_us, DeadLetters(0))
+    return take_in(InputReading.of(definition, given), table, now_us, DeadLetters(0))
 
 
 @dataclass
@@ -187,16 +171,13 @@ class Delivering(Logic):
 
     def _countable(self, kv: KV, given: Input, table: pa.Table, now_us: int) -> Slice:
         """The messages among which is chosen, in position order: what no one counts takes no place."""
-        known = self._logic.schema_of(kv, given.name)
-        if (
-            known is not None and given.event_time in known.names
-        ):  # as the operator reads it, before the conditions do
-            kind = known.field(given.event_time).type
-            table = in_known_times(table, given.event_time, given.time_zone, kind, given.event_time_unit)
+        # As the operator reads it, before the conditions do.
+        reading, known = InputReading.of(self.definition, given), self._logic.schema_of(kv, given.name)
+        table = reading.in_known_times(table, known)
         table = table.append_column(_AT, pa.array(np.arange(len(table))))
         if given.where is not None:
             table, _ = divided(given.where, table)
-        return counted(self.definition, given, table, now_us)
+        return take_in(reading, table, now_us, DeadLetters(0))
 
     def _passes(
         self, kv: KV, chosen: Chosen, given: Input, policy: Policy, rows: Slice, now_us: int

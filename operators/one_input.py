@@ -10,9 +10,9 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from windrow.core import check
@@ -22,18 +22,19 @@ from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, check_unit, letters_us, max_ahead_us
-from windrow.core.positions import Ids, Partition, Positions
+from windrow.core.positions import Ids, Positions
 from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit
 from windrow.core.types import as_type
 from windrow.core.zones import check_zone
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.steps.arrivals import InputReading, without_late
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead_letters import TOO_LATE, DeadLetters, letters_by_input
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.input_filter import divided, further
-from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.input_filter import further
+from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.output_rows import to_rows, told_rows, told_schema, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import (
@@ -46,8 +47,10 @@ from windrow.operators.steps.schema_inference import (
     missing,
 )
 from windrow.operators.steps.step import StepResult, passed
+from windrow.operators.steps.work import Work as Work
+from windrow.operators.steps.work import begin_step, save_progress
 from windrow.operators.view import View
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -236,12 +239,12 @@ class WholeMessages(Needs):
 
     whole = True
 
-    def __init__(self, definition: OneInput) -> None:
-        self._name = definition.name
-        self._asked = definition.inputs[0].asked
+    def __init__(self, definition: Definition, given: Input | None = None) -> None:
+        given = given or definition.inputs[0]
+        self._name, self._asked = definition.name, given.asked
         #: Columns without which no message counts.
-        self.required = set(definition.columns_of(definition.inputs[0]))
-        self._keys = self.required - {definition.event_time}
+        self.required = set(definition.columns_of(given))
+        self._keys = self.required - {given.event_time}
         self._hands_on = definition.told_columns is None
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
@@ -265,23 +268,6 @@ class WholeMessages(Needs):
         return refusal or condition_refusal(self._asked, name, {**known, name: kind})
 
 
-@dataclass
-class Work:
-    """One step: what it reads and writes, and what it says."""
-
-    kv: KV
-    progress: Progress
-    result: StepResult
-    dead: DeadLetters
-    now_us: int
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the input as known by now."""
-        assert self.progress.schema is not None
-        return self.progress.schema
-
-
 class OneInputLogic(Logic):
     """The frame of both steps. An operator fills in `take`, `pass_time` and `fields`, and names its column families."""
 
@@ -291,6 +277,8 @@ class OneInputLogic(Logic):
         self.definition = definition
         self.aux_cf = f"{definition.name}.aux"
         self.needs = WholeMessages(definition)
+        #: How each input is read.
+        self.readings = tuple(InputReading.of(definition, given) for given in definition.inputs)
 
     def cfs(self) -> tuple[str, ...]:
         return (self.aux_cf,)
@@ -312,23 +300,14 @@ class OneInputLogic(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         [table] = tables.values()
-        work, definition = self._begin(kv, now_us), self.definition
-        progress = work.progress
-        known = progress.schema
-        if known is not None and definition.event_time in known.names:
-            time = known.field(definition.event_time).type
-            zone, unit = definition.time_zone, definition.event_time_unit
-            table = in_known_times(table, definition.event_time, zone, time, unit)
-        self._learn(progress, table.schema)
-        marks: Mapping[Partition, int] = {}
-        if definition.where is not None:
-            table, others = divided(definition.where, table)
-            marks = self._heard(work, others, definition)
-        rows = self._on_time(work, take_in(definition, table, now_us, work.dead))
+        work, [reading] = self._begin(kv, now_us), self.readings
+        table = reading.in_known_times(table, work.progress.schema)
+        self._learn(work.progress, table.schema)
+        rows, marks = reading.arrivals(table, now_us, work.dead, partial(self._on_time, work))
         if len(rows):
             rows = self.take(work, Slice(conformed(rows.table, work.schema), rows.times))
         work.result.marks.update(further(event_time_marks(rows), marks))
-        progress.begin(now_us)
+        work.progress.begin(now_us)
         return self._end(work)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
@@ -339,40 +318,21 @@ class OneInputLogic(Logic):
         return self._end(work)
 
     def _begin(self, kv: KV, now_us: int) -> Work:
-        progress = Progress.load(kv, self.aux_cf)
-        progress.step += 1
-        dead = DeadLetters(self.definition.dead_letter_limit)
+        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
         if self.definition.by_input:
-            dead.input = self.definition.inputs[0].name
-        return Work(kv, progress, StepResult(), dead, now_us)
+            work.dead.input = self.definition.inputs[0].name
+        return work
 
     def _end(self, work: Work) -> StepResult:
-        batch, result = Batch(), work.result
-        work.progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        work.kv.write(batch)
-        result.dead = work.dead.table()
-        if self.definition.by_input:
-            result.dead = letters_by_input(result.dead)
-            prefix = self.definition.inputs[0].source_prefix
-            result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
-        for reason, n in work.dead.counts.items():
-            result.counts[f"dead.{reason}"] = n
+        result = work.end(self.aux_cf, by_input=self.definition.by_input)
+        prefix = self.definition.prefix(self.definition.inputs[0])
+        result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
         return result
 
-    def _heard(self, work: Work, others: pa.Table, reading: OneInput) -> Mapping[Partition, int]:
-        """What does not pass the filter moves the watermark as if it had."""
-        heard = take_in(reading._changed(null_keys="group", ids=None), others, work.now_us, work.dead)
-        late = heard.times < passed(work.progress.watermark_us, self.definition.late_us)
-        return event_time_marks(heard.take(np.flatnonzero(~late)))
-
-    def _on_time(self, work: Work, rows: Slice) -> Slice:
-        """The messages that the watermark has not passed by more than the definition allows."""
+    def _on_time(self, work: Work, rows: Slice, dead: DeadLetters) -> Slice:
+        """Drop the messages that the watermark has passed by more than the definition allows."""
         late = rows.times < passed(work.progress.watermark_us, self.definition.late_us)
-        if not late.any():
-            return rows
-        detail = f"the watermark of {self.definition.name!r} has passed it"
-        work.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(late), pa.array(rows.times))
-        return rows.take(np.flatnonzero(~late))
+        return without_late(rows, late, dead, f"the watermark of {self.definition.name!r} has passed it")
 
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         check_keys(self.definition.columns_of(self.definition.inputs[0])[1:], schema)
@@ -381,10 +341,9 @@ class OneInputLogic(Logic):
         progress.schema = learn(progress.schema, schema, self.needs, self.definition.event_time)
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        progress, batch = self.progress(kv), Batch()
+        progress = self.progress(kv)
         self._learn(progress, schema)
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
+        save_progress(kv, self.aux_cf, progress)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 

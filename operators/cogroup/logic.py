@@ -1,6 +1,6 @@
 """An aggregate over several inputs: their rows, as those of one, go to the aggregate that does the work (`tagged_union.py`).
 
-It keeps that one's state, and beside it what is known of the columns of each input, under `\\x00of <input>`.
+It keeps that one's state, and the columns that are known of each input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.errors import InputError
 from windrow.core.inputs import Input
 from windrow.core.types import concat
 from windrow.operators.aggregate.delegating import Behind
@@ -23,21 +22,21 @@ from windrow.operators.cogroup.names import PASSES
 from windrow.operators.cogroup.required_columns import InputNeeds
 from windrow.operators.cogroup.tagged_union import United
 from windrow.operators.operator import FileAgain, Refiling
+from windrow.operators.several_inputs import InputSchemas
+from windrow.operators.steps.arrivals import InputReading, check_inputs
 from windrow.operators.steps.columns import OFFSET, STEP
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import divided
-from windrow.operators.steps.intake import Slice, in_known_times, take_in
+from windrow.operators.steps.intake import Slice, take_in
 from windrow.operators.steps.message_rows import with_positions
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs, check_keys, in_learnt_types, learn
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
-from windrow.stores.kv import KV, Batch, Overlay
+from windrow.stores.kv import KV, Overlay
 
-#: What is known of the columns of an input.
-COLUMNS = b"\x00of "
 _PLACE = ("source", "partition", "offset", "ordinal")
 
 
@@ -48,6 +47,8 @@ class CoGroupOperator(Behind):
         self.united = United(definition)
         super().__init__(definition, self.united.one)
         self.definition: CoGroupDefinition = definition
+        self.readings = {given.name: InputReading.of(definition, given) for given in definition.inputs}
+        self.stored_schemas = InputSchemas(self.aux_cf, list(self.readings))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -56,10 +57,7 @@ class CoGroupOperator(Behind):
         return step
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        unknown = set(tables) - {i.name for i in self.definition.inputs}
-        if unknown:
-            names = [i.name for i in self.definition.inputs]
-            raise InputError(f"{min(unknown)!r} is no input of {self.definition.name!r}, which has {names}")
+        check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
         dead = DeadLetters(self.definition.dead_letter_limit)
         number = self.progress(kv).step + 1
         placed = {
@@ -69,7 +67,7 @@ class CoGroupOperator(Behind):
         }
         schemas = self.schemas(kv)
         for name, table in placed.items():
-            placed[name] = self._in_known_times(table, self.definition.input(name), schemas)
+            placed[name] = self.readings[name].in_known_times(table, schemas.get(name))
             self._learn(kv, name, schemas, placed[name].schema)
         result: StepResult = self.engine.take(kv, self._rows(placed, schemas, now_us, dead), now_us)
         return self._with_letters(result, dead, placed)
@@ -86,18 +84,12 @@ class CoGroupOperator(Behind):
         if known is None:
             self.united.needs[name].check(None, seen.names)
         schema = learn(known, seen, InputNeeds(self.united, given, {}), given.event_time)
-        if known is None or not schema.equals(known, check_metadata=True):
-            schemas[name] = schema
-            batch = Batch()
-            batch.put(self.aux_cf, COLUMNS + name.encode(), schema.serialize().to_pybytes())
-            kv.write(batch)
+        self.stored_schemas.save(kv, name, known, schema)
+        schemas[name] = schema
 
     def schemas(self, kv: KV) -> dict[str, pa.Schema]:
         """What is known of the columns of inputs."""
-        names = [i.name for i in self.definition.inputs]
-        found = kv.multi_get(self.aux_cf, [COLUMNS + name.encode() for name in names])
-        packed = ((n, v) for n, v in zip(names, found, strict=True) if v is not None)
-        return {name: pa.ipc.read_schema(pa.py_buffer(value)) for name, value in packed}
+        return self.stored_schemas.known(kv)
 
     def _rows(
         self, tables: Mapping[str, pa.Table], schemas: Mapping[str, pa.Schema], now_us: int, dead: DeadLetters
@@ -114,23 +106,17 @@ class CoGroupOperator(Behind):
         self, given: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
     ) -> Slice:
         """The rows of an input that can be counted; with them those that do not pass its filter, which are heard."""
-        dead.input, alone = given.name, self.united.alone[given.name]
+        dead.input, reading = given.name, self.readings[given.name]
         if given.where is None:
-            rows = take_in(alone, table, now_us, dead, sort=False)
+            rows = take_in(reading, table, now_us, dead, sort=False)
             return Slice(in_learnt_types(rows.table, schema, given.event_time), rows.times)
         parts = []
-        heard = alone._changed(null_keys="group", ids=None)
+        silent = replace(reading, null_keys="group", ids=None)
         both = divided(given.where, in_learnt_types(table, schema, given.event_time))
-        for part, read, passes in zip(both, (alone, heard), (True, False), strict=True):
+        for part, read, passes in zip(both, (reading, silent), (True, False), strict=True):
             rows = take_in(read, part, now_us, dead, sort=False)
             parts.append(Slice(rows.table.append_column(PASSES, pa.repeat(passes, len(rows))), rows.times))
         return Slice(concat([p.table for p in parts]), np.concatenate([p.times for p in parts]))
-
-    def _in_known_times(self, table: pa.Table, given: Input, schemas: Mapping[str, pa.Schema]) -> pa.Table:
-        """Times that are written in another way than before, as before."""
-        schema, time = schemas.get(given.name), given.event_time
-        known = None if schema is None or time not in schema.names else schema.field(time).type
-        return in_known_times(table, time, given.time_zone, known, given.event_time_unit)
 
     def _with_letters(
         self, result: StepResult, dead: DeadLetters, tables: Mapping[str, pa.Table]
@@ -181,7 +167,7 @@ class CoGroupOperator(Behind):
             return 0
         first = combine(next(iter(some.values())).column(STEP))[0].as_py()
         schemas = self.schemas(kv)
-        some = {n: self._in_known_times(t, self.definition.input(n), schemas) for n, t in some.items()}
+        some = {n: self.readings[n].in_known_times(t, schemas.get(n)) for n, t in some.items()}
 
         def united(_: KV, tables: Mapping[str, pa.Table]) -> pa.Table:
             return self._rows(tables, schemas, int(redone.nows_us[first]), DeadLetters(0))

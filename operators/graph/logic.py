@@ -16,6 +16,7 @@ from windrow.core.errors import InputError, UnknownColumn
 from windrow.operators.graph.definition import ChainDefinition
 from windrow.operators.graph.message_replay import refiling_of
 from windrow.operators.operator import Logic, Refiling
+from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead_letters import letters_by_input, of_operator
 from windrow.operators.steps.poison_rows import sifted_into
@@ -63,10 +64,7 @@ class ChainOperator(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """Each operator takes what others told of the step's messages, and its own from outside."""
-        names = [i.name for i in self.definition.inputs]
-        unknown = sorted(set(tables) - set(names))
-        if unknown:
-            raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
+        check_inputs(tables, self.definition.name, [i.name for i in self.definition.inputs])
         whole, steps = StepResult(), list[StepResult]()
         for i in range(len(self.parts)):
             own = {n.name: tables[n.name] for n in self.definition.inputs_of(i) if n.name in tables}

@@ -8,34 +8,18 @@ import msgpack
 import pyarrow as pa
 
 from windrow.core.errors import NewerFormat
-from windrow.core.inputs import Input
-from windrow.core.positions import Ids
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, Names
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.required_columns import JoinNeeds
+from windrow.operators.several_inputs import InputSchemas
+from windrow.operators.steps.arrivals import InputReading
 from windrow.operators.steps.schema_inference import Needs, learn
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1
-SCHEMAS = (b"s0", b"s1")
+SLOTS = ("0", "1")
 NAMES = b"names"
-
-
-class SideIntake:
-    """One side of a join as `take_in` sees a definition."""
-
-    null_keys = "group"
-    ids: Ids | None = None  # a join's messages are known by their positions
-
-    def __init__(self, definition: JoinDefinition, side: int) -> None:
-        given: Input = (definition.left, definition.right)[side]
-        self.name = given.name
-        self.event_time = given.event_time
-        self.by = definition.left_keys if side == LEFT else definition.right_keys
-        self.time_zone = given.time_zone
-        self.event_time_unit = given.event_time_unit
-        self.max_ahead_us = given.max_ahead_us
 
 
 class InputColumns:
@@ -43,7 +27,10 @@ class InputColumns:
 
     def __init__(self, definition: JoinDefinition, aux_cf: str) -> None:
         self.definition, self.aux_cf = definition, aux_cf
-        self.intakes = (SideIntake(definition, LEFT), SideIntake(definition, RIGHT))
+        sides = ((definition.left, definition.left_keys), (definition.right, definition.right_keys))
+        #: How each side is read.
+        self.readings = tuple(InputReading(given.name, given, keys) for given, keys in sides)
+        self.stored_schemas = InputSchemas(aux_cf, SLOTS)
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table] | None = None) -> Needs:
         """What the join needs of an input's columns; `beside`: tables of other inputs in the same step."""
@@ -80,25 +67,22 @@ class InputColumns:
 
     def schemas(self, kv: KV) -> list[pa.Schema]:
         """What is known of the columns of both sides: what is declared, before the first message."""
-        found = kv.multi_get(self.aux_cf, list(SCHEMAS))
+        known = self.stored_schemas.known(kv)
         return [
-            _declared(intake) if v is None else pa.ipc.read_schema(pa.py_buffer(v))
-            for intake, v in zip(self.intakes, found, strict=True)
+            known[slot] if slot in known else _declared(reading)
+            for slot, reading in zip(SLOTS, self.readings, strict=True)
         ]
 
     def known(self, kv: KV) -> list[pa.Schema] | None:
         """The columns of both sides; None before each has told them, by a message or a table without rows."""
-        found = [v for v in kv.multi_get(self.aux_cf, list(SCHEMAS)) if v is not None]
-        return [pa.ipc.read_schema(pa.py_buffer(v)) for v in found] if len(found) == len(SCHEMAS) else None
+        known = self.stored_schemas.known(kv)
+        return [known[slot] for slot in SLOTS] if len(known) == len(SLOTS) else None
 
     def learn(self, kv: KV, side: int, known: pa.Schema, seen: pa.Schema) -> pa.Schema:
-        schema = learn(known, seen, event_time=self.intakes[side].event_time)
-        if not schema.equals(known, check_metadata=True):
-            batch = Batch()
-            batch.put(self.aux_cf, SCHEMAS[side], schema.serialize().to_pybytes())
-            kv.write(batch)
+        schema = learn(known, seen, event_time=self.readings[side].event_time)
+        self.stored_schemas.save(kv, SLOTS[side], known, schema)
         return schema
 
 
-def _declared(intake: SideIntake) -> pa.Schema:
-    return pa.schema([(name, pa.null()) for name in dict.fromkeys((*intake.by, intake.event_time))])
+def _declared(reading: InputReading) -> pa.Schema:
+    return pa.schema([(name, pa.null()) for name in dict.fromkeys((*reading.by, reading.event_time))])

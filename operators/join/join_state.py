@@ -14,7 +14,7 @@ from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
-from windrow.operators.join.columns import NAMES, SCHEMAS, InputColumns
+from windrow.operators.join.columns import NAMES, InputColumns
 from windrow.operators.join.count_retention import Sizes
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.message_replay import refile
@@ -63,7 +63,7 @@ class StoredSides(Logic):
         self.pending_cf = f"{definition.name}.pending"
         self.open_cfs = tuple(f"{definition.name}.{side}.open" for side in SIDES)
         self.inputs = InputColumns(definition, self.aux_cf)
-        self.intakes = self.inputs.intakes
+        self.readings = self.inputs.readings
         self.followed = FOLLOWED[definition.how]
         self.sizes = Sizes(definition, self.reach, self.aux_cf)
         #: The store in which all lies that messages of a step may meet; None where that is the one that is written.
@@ -203,7 +203,7 @@ class StoredSides(Logic):
     def prepare(self, kv: KV, scratch: KV) -> None:
         """Let columns keep the names that they have."""
         known = Batch()
-        for key in (*SCHEMAS, NAMES):
+        for key in (*self.inputs.stored_schemas.keys, NAMES):
             value = kv.get(self.aux_cf, key)
             if value is not None:
                 known.put(self.aux_cf, key, value)

@@ -7,7 +7,7 @@ matched) messages matter also keep `<time><position>` -> (flag, message key), in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import encode_i64
 from windrow.core.emit import EveryBatch
-from windrow.core.errors import CorruptState, InputError
+from windrow.core.errors import CorruptState
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.join.asof import answers
@@ -26,8 +26,9 @@ from windrow.operators.join.join_state import MATCHED, OPEN
 from windrow.operators.join.output import Columns, Leaving, alone
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised, came_late, holds, intervals, ranks, sound, stack
+from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, TIMING
-from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
@@ -38,6 +39,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import (
     StepResult,
 )
+from windrow.operators.steps.work import end_step
 from windrow.stores.incremental_work import in_batches
 from windrow.stores.kv import KV, Batch
 from windrow.stores.spill import Away
@@ -77,7 +79,7 @@ class JoinOperator(TakingSides):
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, and tell their matches."""
         definition = self.definition
-        self._check_inputs(tables)
+        check_inputs(tables, definition.name, [given.name for given in definition.inputs])
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
@@ -90,14 +92,6 @@ class JoinOperator(TakingSides):
         if len(new[LEFT]) or len(new[RIGHT]):
             self._join(kv, progress, result, new, sides, columns, dead)
         return self._filed(kv, progress, result, columns, now_us, dead)
-
-    def _check_inputs(self, names: Collection[str]) -> None:
-        definition = self.definition
-        unknown = set(names) - {i.name for i in definition.inputs}
-        if unknown:
-            raise InputError(
-                f"{sorted(unknown)[0]!r} is no input of {definition.name!r}, which has {[i.name for i in definition.inputs]}"
-            )
 
     def _filed(
         self,
@@ -120,12 +114,7 @@ class JoinOperator(TakingSides):
         return progress
 
     def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
-        batch = Batch()
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
-        result.dead = letters_by_input(dead.table())
-        result.counts = {f"dead.{reason}": n for reason, n in dead.counts.items()}
-        return result
+        return end_step(kv, self.aux_cf, progress, result, dead)
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 

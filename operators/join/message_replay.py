@@ -38,8 +38,8 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
             # A message on which the filter raises did not count, nor did one without a time.
             filtered = partial(_divided, given.where)
             table, others = sifted(filtered, Overlay(kv), {given.name: table}, OF_STEPS)
-            take_in(operator.intakes[side], others, int(nows_us.max()), dead)
-        rows = take_in(operator.intakes[side], table, int(nows_us.max()), dead)
+            take_in(operator.readings[side], others, int(nows_us.max()), dead)
+        rows = take_in(operator.readings[side], table, int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
         if given.max_ahead_us is not None:

@@ -122,9 +122,9 @@ class NumberedSides(JoinOperator):
         table = unpack_rows(kv, self.aux_cf, values, None, schema)
         if not len(table):
             return Slice(table, np.zeros(0, dtype=np.int64))
-        intake = self.intakes[side]
+        reading = self.readings[side]
         times = event_times(
-            table.column(intake.event_time), intake.event_time, intake.time_zone, intake.event_time_unit
+            table.column(reading.event_time), reading.event_time, reading.time_zone, reading.event_time_unit
         )
         return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
 

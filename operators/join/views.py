@@ -56,7 +56,7 @@ class JoinView(View):
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         side = self._side(self.definition.left.name if input is None else input)
         known = message_columns(self._schemas(side))
-        return {b: known.field(b).type for b in self.logic.intakes[side].by}
+        return {b: known.field(b).type for b in self.logic.readings[side].by}
 
     def _side(self, input: str | None) -> int:
         return LEFT if self.input(input).name == self.definition.left.name else RIGHT
@@ -131,10 +131,10 @@ class JoinView(View):
     ) -> list[Slice]:
         side = self._side(input)
         low, high = bounds_between(start, end)
-        wanted = key_of(self.logic.intakes[side].by, key)
+        wanted = key_of(self.logic.readings[side].by, key)
         found = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
         layout = self.logic.stores[side].layout
-        by = self.logic.intakes[side].by if layout.has_fields else ()
+        by = self.logic.readings[side].by if layout.has_fields else ()
         prefix = self._given(side).source_prefix
         return [rows_without_prefix(r, prefix) for r in merged(found, by, fields_first=layout.fields_first)]
 
@@ -169,7 +169,7 @@ class JoinView(View):
         wanted: Mapping[str, Any] | None,
     ) -> Slice:
         """Messages of a side in a shard; their sources have the input's prefix."""
-        by = self.logic.intakes[side].by
+        by = self.logic.readings[side].by
         whole = None
         if wanted and len(wanted) == len(by) == len(set(wanted) & set(by)):
             whole = encode_key([plain_number(wanted[b]) for b in by])

@@ -37,6 +37,7 @@ from windrow.operators.join.sessions.windows import ROW, Changed, JoinSessions, 
 from windrow.operators.join.tables import stack
 from windrow.operators.join.windowing import COUNT, KEY, TIME, windowing
 from windrow.operators.operator import Refiling, RunAgain
+from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -86,7 +87,7 @@ class SessionJoinOperator(JoinOperator):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, and tell whom they bring together."""
-        self._check_inputs(tables)
+        check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(self.definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
@@ -101,9 +102,9 @@ class SessionJoinOperator(JoinOperator):
             self._meet(kv, progress, result, changed, new, keys, sides, columns)
         return self._filed(kv, progress, result, columns, now_us, dead)
 
-    def _on_time(self, side: int, rows: Slice, watermark_us: int, dead: DeadLetters) -> Slice:
+    def _on_time(self, side: int, watermark_us: int, rows: Slice, dead: DeadLetters) -> Slice:
         """Where both inputs make sessions, these decide."""
-        return rows if self.common else super()._on_time(side, rows, watermark_us, dead)
+        return rows if self.common else super()._on_time(side, watermark_us, rows, dead)
 
     def _gaps(self, new: list[Slice], dead: DeadLetters) -> list[IntArray]:
         """The gaps of messages that make sessions, side by side, where they have their own; of `new` stay those that have."""

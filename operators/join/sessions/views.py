@@ -38,7 +38,7 @@ class SessionJoinView(JoinView):
         if side not in self.logic.making:
             return super().windows(start, end, key, input)
         low, high = times_between(start, end)
-        wanted = key_of(self.logic.intakes[side].by, key)
+        wanted = key_of(self.logic.readings[side].by, key)
         found: list[tuple[int, bytes, WindowInfo]] = []
         for kv in self.stores:
             sessions = self.logic.sessions.between(kv, low, min(high, END_OF_TIME_US - 1) + 1, None)
@@ -61,7 +61,7 @@ class SessionJoinView(JoinView):
         rows = rows_without_prefix(rows, self._given(side).source_prefix)
         order = np.lexsort((place, holder))
         order = order[holder[order] != NOBODY]
-        by = self.logic.intakes[side].by
+        by = self.logic.readings[side].by
         found = []
         for some in np.split(order, np.flatnonzero(np.diff(holder[order])) + 1):
             if not len(some):

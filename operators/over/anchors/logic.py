@@ -10,6 +10,7 @@ judged when the watermark passes it, and told when the watermark is past its win
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.between import Ticks
 from windrow.core.column_types import compared, noted
-from windrow.core.errors import InputError, TypeClash
+from windrow.core.errors import TypeClash
 from windrow.core.frames import RangeBetween
 from windrow.core.inputs import Input
 from windrow.core.policy import UNBOUNDED_US
@@ -39,22 +40,25 @@ from windrow.operators.over.required_columns import (
     conformed,
     kept_columns,
 )
+from windrow.operators.several_inputs import InputSchemas
+from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import END, ON_TIME, POSITION_COLUMNS, START
 from windrow.operators.steps.dead_letters import OBSOLETE_WINDOW
 from windrow.operators.steps.groups import combine, key_numbers
-from windrow.operators.steps.input_filter import divided, further
-from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.input_filter import further
+from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, with_positions
 from windrow.operators.steps.output_rows import labelled, told_schema
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, limit
+from windrow.operators.steps.work import save_progress
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME, Events
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 
-#: Under it stand the columns of the anchors; those of the other input are in `Progress`.
-_SCHEMA = b"s1"
+#: The slot of the columns of the anchors; those of the other input are in `Progress`.
+_MARKERS = "1"
 #: What is reached back for is so many stretches long, about; and how long one is at least, and at most.
 _STRETCHES, _SHORTEST_US = 8, 100_000
 
@@ -68,12 +72,13 @@ class AnchoredOvers(OneInputLogic):
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
         clock = isinstance(definition.anchors, Ticks)
-        #: How each input is read.
-        self.readings: list[OverDefinition] = [definition.source, *([] if clock else [definition.markers])]
+        #: Each input by itself.
+        self.alone: list[OverDefinition] = [definition.source, *([] if clock else [definition.markers])]
         self._needs: list[OverNeeds] = [
             OverNeeds(definition.source),
             *([] if clock else [MarkerNeeds(definition)]),
         ]
+        self.schemas = InputSchemas(self.aux_cf, (_MARKERS,))
         assert definition.span is not None
         self.span = definition.span
         width_us, longest_us, reach_us = MINUTE_US, MINUTE_US, definition.retention.time_us
@@ -96,9 +101,8 @@ class AnchoredOvers(OneInputLogic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         work, came = self._begin(kv, now_us), dict[int, Slice]()
-        names = [given.name for given in self.definition.inputs]
-        if self.definition.by_input and (unknown := sorted(set(tables) - set(names))):
-            raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
+        if self.definition.by_input:
+            check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
         for side, given in enumerate(self.definition.inputs):
             table = tables.get(given.name) if self.definition.by_input else next(iter(tables.values()))
             if table is not None:
@@ -118,26 +122,20 @@ class AnchoredOvers(OneInputLogic):
     ) -> tuple[Mapping[Partition, int], Slice]:
         """(how far an input has come, those of its messages that can be counted), which it files."""
         reading, known = self.readings[side], self._known(work.kv, work.progress, side)
-        if known is not None and reading.event_time in known.names:
-            time, zone = known.field(reading.event_time).type, reading.time_zone
-            table = in_known_times(table, reading.event_time, zone, time, reading.event_time_unit)
+        table = reading.in_known_times(table, known)
         if side:
             table = without_timeless(self.definition, table, known)
         schema = self._learned(work.kv, work.progress, side, table.schema)
         table = with_positions(table, work.progress.step, self.definition.prefix(given))
-        heard: Mapping[Partition, int] = {}
-        if reading.where is not None:
-            table, others = divided(reading.where, table)
-            heard = self._heard(work, others, reading)
-        rows = self._on_time(work, take_in(reading, table, work.now_us, work.dead))
+        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work))
         if len(rows):
             rows = Slice(conformed(rows.table, empty_rows(schema).schema), rows.times)
             rows = self._take_anchors(work, rows) if side else self.take(work, rows)
-        return further(event_time_marks(rows), heard), rows
+        return further(event_time_marks(rows), marks), rows
 
     def take(self, work: Work, rows: Slice) -> Slice:
         try_all(self.definition.agg, rows.table)
-        kept = rows.table.select([*kept_columns(self.readings[0], work.schema), *POSITION_COLUMNS])
+        kept = rows.table.select([*kept_columns(self.alone[0], work.schema), *POSITION_COLUMNS])
         self.events.add(work.kv, kept.append_column(TIME, pa.array(rows.times)), work.progress.step)
         self.pending.hear(work.kv, rows.times)
         return rows
@@ -147,7 +145,7 @@ class AnchoredOvers(OneInputLogic):
         spans, good = found_spans(self.definition, rows, work.dead)
         rows, spans = rows.take(good), spans.take(pa.array(good))
         if len(rows):
-            names = [*kept_columns(self.readings[1], rows.table.schema), *POSITION_COLUMNS]
+            names = [*kept_columns(self.alone[1], rows.table.schema), *POSITION_COLUMNS]
             table = rows.table.select(list(dict.fromkeys(n for n in names)))
             for name in spans.column_names:
                 table = table.append_column(name, spans.column(name))
@@ -220,7 +218,7 @@ class AnchoredOvers(OneInputLogic):
             return rows
         known = self._known(work.kv, work.progress, 1)
         assert known is not None
-        schema = pa.schema([known.field(n) for n in kept_columns(self.readings[1], known)])
+        schema = pa.schema([known.field(n) for n in kept_columns(self.alone[1], known)])
         own = [f for f in rows.schema if f.name.startswith("__")]
         return conformed(rows, pa.schema([*schema, *own]))
 
@@ -305,8 +303,7 @@ class AnchoredOvers(OneInputLogic):
     def _known(self, kv: KV, progress: Progress, side: int) -> pa.Schema | None:
         if side == 0:
             return progress.schema
-        packed = kv.get(self.aux_cf, _SCHEMA)
-        return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
+        return self.schemas.of(kv, _MARKERS)
 
     def _learned(self, kv: KV, progress: Progress, side: int, seen: pa.Schema) -> pa.Schema:
         """What is known of the columns of an input, with those of a slice."""
@@ -314,16 +311,14 @@ class AnchoredOvers(OneInputLogic):
         check_keys(self.definition.by, seen)
         self._needs[side].check_names(seen.names)
         schema = learn(known, seen, self._needs[side], self.readings[side].event_time)
-        other = self._known(kv, progress, 1 - side) if len(self.readings) > 1 else None
+        other = self._known(kv, progress, 1 - side) if len(self.alone) > 1 else None
         for name in self.definition.by:
             if other is not None and name in schema.names and name in other.names:
                 _comparable(schema.field(name), other.field(name))
         if side == 0:
             progress.schema = schema
-        elif known is None or not schema.equals(known, check_metadata=True):
-            batch = Batch()
-            batch.put(self.aux_cf, _SCHEMA, schema.serialize().to_pybytes())
-            kv.write(batch)
+        else:
+            self.schemas.save(kv, _MARKERS, known, schema)
         return schema
 
     def _source_schema(self, kv: KV, progress: Progress) -> pa.Schema:
@@ -383,17 +378,16 @@ class AnchoredOvers(OneInputLogic):
         return pa.schema(self.fields(self._source_schema(kv, progress), markers))
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        progress, batch = self.progress(kv), Batch()
+        progress = self.progress(kv)
         self._learned(kv, progress, self._side(input), schema)
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
+        save_progress(kv, self.aux_cf, progress)
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self._known(kv, self.progress(kv), self._side(name))
 
     def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
         side = self._side(name)
-        if len(self.readings) == 1:
+        if len(self.alone) == 1:
             return self._needs[0]
         other = self.definition.inputs[1 - side].name
         known = self.schema_of(kv, other)

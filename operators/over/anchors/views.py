@@ -138,7 +138,7 @@ class AnchoredView(OverView):
 
     def _filed(self, side: int, known: pa.Schema) -> pa.Schema:
         """The columns that are kept of the messages of an input."""
-        return pa.schema([known.field(n) for n in kept_columns(self.logic.readings[side], known)])
+        return pa.schema([known.field(n) for n in kept_columns(self.logic.alone[side], known)])
 
     def _rows(self, kv: KV, side: int) -> pa.Table | None:
         """What one shard keeps of an input."""

@@ -1,0 +1,175 @@
+"""Operators of several inputs: their intake, schemas and dead letters by input.
+
+An operator fills in `SeveralInputsLogic`. One that delegates to another operator, or judges late messages by itself, takes the
+parts: `InputSchemas` here, `InputReading` and `check_inputs` of `steps/arrivals.py`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.inputs import Input
+from windrow.core.positions import Partition
+from windrow.operators.one_input import conformed
+from windrow.operators.operator import Logic
+from windrow.operators.steps.arrivals import InputReading, check_inputs, without_late
+from windrow.operators.steps.dead_letters import DeadLetters
+from windrow.operators.steps.input_filter import further
+from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.message_rows import with_positions
+from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.schema_inference import Needs, check_keys, learn
+from windrow.operators.steps.step import StepResult, passed
+from windrow.operators.steps.work import Work, begin_step
+from windrow.stores.kv import KV, Batch
+
+
+class InputSchemas:
+    """The columns that are known of each input, under `s<slot>` of the auxiliary family."""
+
+    def __init__(self, aux_cf: str, slots: Sequence[str]) -> None:
+        self._aux_cf, self._keys = aux_cf, {slot: b"s" + slot.encode() for slot in slots}
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        return tuple(self._keys.values())
+
+    def known(self, kv: KV) -> dict[str, pa.Schema]:
+        """Return the columns of the inputs that have come."""
+        packed = zip(self._keys, kv.multi_get(self._aux_cf, self.keys), strict=True)
+        return {slot: pa.ipc.read_schema(pa.py_buffer(value)) for slot, value in packed if value is not None}
+
+    def of(self, kv: KV, slot: str) -> pa.Schema | None:
+        """Return the columns of an input; None before the first message."""
+        packed = kv.get(self._aux_cf, self._keys[slot])
+        return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
+
+    def save(self, kv: KV, slot: str, before: pa.Schema | None, schema: pa.Schema) -> None:
+        """Write the columns of an input where they have changed."""
+        if before is None or not schema.equals(before, check_metadata=True):
+            batch = Batch()
+            batch.put(self._aux_cf, self._keys[slot], schema.serialize().to_pybytes())
+            kv.write(batch)
+
+
+class SeveralInputsLogic(Logic):
+    """The frame of both steps. An operator fills in `needs`, `take`, `pass_time` and `fields`, and names its families."""
+
+    definition: Any
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.aux_cf = f"{definition.name}.aux"
+        self.readings = {given.name: InputReading.of(definition, given) for given in definition.inputs}
+        self.schemas = InputSchemas(self.aux_cf, list(self.readings))
+
+    def cfs(self) -> tuple[str, ...]:
+        return (self.aux_cf,)
+
+    @abstractmethod
+    def needs(self, given: Input) -> Needs:
+        """Return what is needed of the columns of an input."""
+
+    @abstractmethod
+    def take(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+        """Process the messages of a step by input, in position order, in the learnt types. Returns those that counted:
+        dead letters do not advance the watermark."""
+
+    @abstractmethod
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        """Let event time come to `watermark_us`, and time to `work.now_us`: emit and forget what is due."""
+
+    @abstractmethod
+    def fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        """Return the columns of its rows over such inputs."""
+
+    def closed_us(self, given: Input, watermark_us: int) -> int:
+        """Return the event time below which messages of an input that is not static are too late."""
+        return passed(watermark_us, self.definition.late_us)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        check_inputs(tables, self.definition.name, self.readings)
+        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+        rows, marks = dict[str, Slice](), dict[str, Mapping[Partition, int]]()
+        for name, reading in self.readings.items():
+            if name in tables:
+                rows[name], marks[name] = self._arrivals(work, reading, tables[name])
+        for name, counted in self.take(work, rows).items():
+            work.result.marks.update(further(event_time_marks(counted), marks[name]))
+        work.progress.begin(now_us)
+        return work.end(self.aux_cf)
+
+    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
+        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+        watermark_us = max(watermark_us, work.progress.watermark_us)
+        self.pass_time(work, watermark_us)
+        work.progress.watermark_us, work.progress.now_us = watermark_us, now_us
+        return work.end(self.aux_cf)
+
+    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
+        self._learn(kv, self.readings[input], schema)
+
+    def _arrivals(
+        self, work: Work, reading: InputReading, table: pa.Table
+    ) -> tuple[Slice, Mapping[Partition, int]]:
+        given, kv = reading.given, work.kv
+        work.dead.input = given.name
+        table = reading.in_known_times(table, self.schemas.of(kv, given.name))
+        schema = self._learn(kv, reading, table.schema)
+        table = with_positions(table, work.progress.step, given.source_prefix)
+        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, given))
+        return Slice(conformed(rows.table, schema), rows.times), marks
+
+    def _on_time(self, work: Work, given: Input, rows: Slice, dead: DeadLetters) -> Slice:
+        late = rows.times < self.closed_us(given, work.progress.watermark_us)
+        if given.static:
+            late = np.zeros(len(rows), dtype=bool)
+        return without_late(rows, late, dead, f"the watermark of {self.definition.name!r} has passed it")
+
+    def _learn(self, kv: KV, reading: InputReading, seen: pa.Schema) -> pa.Schema:
+        known = self.schemas.of(kv, reading.given.name)
+        check_keys(reading.by, seen)
+        schema = learn(known, seen, self.needs(reading.given), reading.event_time)
+        self.schemas.save(kv, reading.given.name, known, schema)
+        return schema
+
+    # -- the seam ---------------------------------------------------------------------------------------------------
+
+    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
+        return told_rows(panes, commit)
+
+    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        return told_schema(self.message_schema(inputs))
+
+    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
+        return without_labels(panes)
+
+    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+        self.check_schemas(inputs)
+        return pa.schema(self.fields(inputs))
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        for name, schema in inputs.items():
+            self.needs(self.readings[name].given).check(schema, schema.names)
+
+    def made(self, kv: KV) -> pa.Schema | None:
+        known = self.schemas.known(kv)
+        return pa.schema(self.fields(known)) if len(known) == len(self.readings) else None
+
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
+        return self.schemas.of(kv, name)
+
+    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+        return self.needs(self.readings[name].given)
+
+    def columns(self, kv: KV) -> list[str]:
+        made = self.made(kv)
+        return [] if made is None else list(made.names)

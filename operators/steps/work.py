@@ -1,0 +1,59 @@
+"""One step of an operator: what it reads and writes, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
+from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
+from windrow.stores.kv import KV, Batch
+
+
+@dataclass
+class Work:
+    """One step: its store, the progress of the operator, its result and its dead letters."""
+
+    kv: KV
+    progress: Progress
+    result: StepResult
+    dead: DeadLetters
+    now_us: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the input as known by now."""
+        assert self.progress.schema is not None
+        return self.progress.schema
+
+    def end(self, aux_cf: str, *, by_input: bool = True) -> StepResult:
+        """Complete the step (`end_step`)."""
+        return end_step(self.kv, aux_cf, self.progress, self.result, self.dead, by_input=by_input)
+
+
+def begin_step(kv: KV, aux_cf: str, dead_letter_limit: int, now_us: int) -> Work:
+    """Begin the next step of an operator."""
+    progress = Progress.load(kv, aux_cf)
+    progress.step += 1
+    return Work(kv, progress, StepResult(), DeadLetters(dead_letter_limit), now_us)
+
+
+def save_progress(kv: KV, aux_cf: str, progress: Progress) -> None:
+    """Write the progress of an operator."""
+    batch = Batch()
+    progress.save(lambda key, value: batch.put(aux_cf, key, value))
+    kv.write(batch)
+
+
+def end_step(
+    kv: KV, aux_cf: str, progress: Progress, result: StepResult, dead: DeadLetters, *, by_input: bool = True
+) -> StepResult:
+    """Save the progress, and complete the result by dead letters and counts. by_input: sources name their input."""
+    save_progress(kv, aux_cf, progress)
+    table = dead.table()
+    result.dead = letters_by_input(table) if by_input else table
+    for reason, n in dead.counts.items():
+        result.counts[f"dead.{reason}"] = n
+    return result
