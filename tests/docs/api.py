@@ -109,7 +109,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Token",
     ),
     "Reading": ("read_state", "read_panes", "progress_bar"),
-    "Kafka": ("Kafka", "KafkaSource", "kafka_log", "kafka_offsets"),
+    "Kafka clusters": ("Kafka", "KafkaSource", "kafka_log", "kafka_offsets"),
     "Errors": ("WindrowError", "ConfigurationError"),
 }
 MODULES = {

@@ -34,6 +34,7 @@ def test_every_line_of_the_features_links_to_one_test() -> None:
 @pytest.mark.parametrize("folder", [api.FOLDER, statements.FOLDER])
 def test_a_folder_of_written_pages_has_no_other(folder: str) -> None:
     written = {name for name in pages.PAGES if name.startswith(f"{folder}/")}
+    assert len({name.lower() for name in written}) == len(written), "one page on a file system without case"
     assert written == {page.relative_to(pages.DOCS).as_posix() for page in (pages.DOCS / folder).iterdir()}
 
 
