@@ -16,9 +16,10 @@ from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.one_input import Work
 from windrow.operators.process.definition import ProcessDefinition
-from windrow.operators.process.keyed import Of, State, Timers, state_prefix
+from windrow.operators.process.keyed import Kind, Of, State, Timers, state_prefix
 from windrow.operators.steps.columns import TIMING
 from windrow.stores.kv import Overlay
+from windrow.stores.timers import TimerIndex
 
 #: Under it stands the `ttl` by which keys are filed.
 TTL = b"\x00ttl"
@@ -43,12 +44,13 @@ class Families:
         return f"{self.name}.state"
 
     @property
-    def expiry(self) -> str:
-        return f"{self.name}.expiry"
+    def timers(self) -> str:
+        return f"{self.name}.timers"
 
     @property
-    def timers(self) -> dict[Of, str]:
-        return {"event": f"{self.name}.timers", "now": f"{self.name}.now_timers"}
+    def indices(self) -> dict[Of, TimerIndex]:
+        """The timers of event time, with the ends of keys, and those of `now`."""
+        return {"event": TimerIndex(self.timers, b"e"), "now": TimerIndex(self.timers, b"n")}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Calls:
         self, definition: ProcessDefinition, work: Work, made: pa.Schema, watermark_us: int, fires: bool
     ) -> None:
         self.definition, self.cfs = definition, Families(definition.name)
+        self.indices = self.cfs.indices
         self.work, self.made, self.watermark_us, self._fires = work, made, watermark_us, fires
         self.kv = Overlay(work.kv)
 
@@ -97,7 +100,7 @@ class Calls:
         own = Overlay(self.kv)
         state = State(own, self.cfs.state, key.encoded)
         late = {"time_us": time_us, "watermark_us": self.watermark_us, "now_us": self.work.now_us}
-        timers = Timers(own, self.cfs.timers, key.encoded, key.row, **late, fired=fired, fires=self._fires)
+        timers = Timers(own, self.indices, key.encoded, key.row, **late, fired=fired, fires=self._fires)
         try:
             rows = self._rows(method(key.given, what, state, timers), key, time_us)
             state.settle()
@@ -143,12 +146,12 @@ class Calls:
         if empty:
             if known is not None:
                 kv.delete(self.cfs.keys, key.encoded)
-                kv.delete(self.cfs.expiry, known[8:16] + key.encoded)
+                self.indices["event"].cancel(kv.batch, decode_i64(known, 8), key.encoded, Kind.END)
             return
         last_us = time_us if known is None else max(time_us, decode_i64(known))
         ends_us = min(last_us + ttl_us, END_OF_TIME_US) if known is None else decode_i64(known, 8)
         if known is None and ttl_us < UNBOUNDED_US:
-            kv.put(self.cfs.expiry, encode_i64(ends_us) + key.encoded, b"")
+            self.indices["event"].set(kv.batch, ends_us, key.encoded, Kind.END)
         value = encode_i64(last_us) + encode_i64(ends_us) + key.row
         if value != known:
             kv.put(self.cfs.keys, key.encoded, value)
@@ -164,8 +167,8 @@ class Calls:
         for encoded, known in list(self.kv.scan(self.cfs.keys)):
             ends_us = decode_i64(known) + ttl_us
             if ends_us < decode_i64(known, 8):
-                self.kv.delete(self.cfs.expiry, known[8:16] + encoded)
-                self.kv.put(self.cfs.expiry, encode_i64(ends_us) + encoded, b"")
+                self.indices["event"].cancel(self.kv.batch, decode_i64(known, 8), encoded, Kind.END)
+                self.indices["event"].set(self.kv.batch, ends_us, encoded, Kind.END)
                 self.kv.put(self.cfs.keys, encoded, known[:8] + encode_i64(ends_us) + known[16:])
 
     def ends_us(self, encoded: bytes) -> int | None:
@@ -178,10 +181,10 @@ class Calls:
         known = self.kv.get(self.cfs.keys, encoded)
         if known is None or decode_i64(known, 8) != at_us:
             return
-        self.kv.delete(self.cfs.expiry, encode_i64(at_us) + encoded)
+        self.indices["event"].cancel(self.kv.batch, at_us, encoded, Kind.END)
         later_us = decode_i64(known) + self.definition.late_us
         if later_us > at_us:
-            self.kv.put(self.cfs.expiry, encode_i64(later_us) + encoded, b"")
+            self.indices["event"].set(self.kv.batch, later_us, encoded, Kind.END)
             self.kv.put(self.cfs.keys, encoded, known[:8] + encode_i64(later_us) + known[16:])
             return
         prefix = state_prefix(encoded)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from datetime import datetime
+from enum import IntEnum
 from typing import Any, Literal
 
 import msgpack
@@ -15,8 +16,16 @@ from windrow.core.byte_order import encode_i64, encode_u32, prefix_end
 from windrow.core.faults import FIRST_US, LAST_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, to_datetime
 from windrow.stores.kv import Overlay
+from windrow.stores.timers import TimerIndex
 
 Of = Literal["event", "now"]
+
+
+class Kind(IntEnum):
+    """The kinds of timers. At one moment timers fire before keys end."""
+
+    TIMER = 0
+    END = 1
 
 
 def state_prefix(key: bytes) -> bytes:
@@ -115,7 +124,7 @@ class Timers:
     def __init__(
         self,
         kv: Overlay,
-        cfs: dict[Of, str],
+        indices: dict[Of, TimerIndex],
         key: bytes,
         row: bytes,
         *,
@@ -125,7 +134,7 @@ class Timers:
         fired: tuple[Of, int] | None = None,
         fires: bool = True,
     ) -> None:
-        self._kv, self._cfs, self._key, self._row = kv, cfs, key, row
+        self._kv, self._indices, self._key, self._row = kv, indices, key, row
         self._time_us, self._watermark_us, self._now_us = time_us, watermark_us, now_us
         self._fired, self._fires = fired, fires
         self.of: Of | None = None if fired is None else fired[0]
@@ -160,15 +169,17 @@ class Timers:
             )
         if of == "event" and self._watermark_us == END_OF_TIME_US:
             return  # event time has ended
-        self._kv.put(self._cfs[of], encode_i64(at_us) + self._key, encode_i64(self._time_us) + self._row)
+        value = encode_i64(self._time_us) + self._row
+        self._indices[of].set(self._kv.batch, at_us, self._key, Kind.TIMER, value)
         self.fresh.append((at_us, of))
 
     def cancel(self, at: Instant, of: Of = "event") -> None:
         """Take a timer back; one that is not set is none."""
-        self._kv.delete(self._cfs[of], encode_i64(self._checked(at, of)) + self._key)
+        at_us = self._checked(at, of)
+        self._indices[of].cancel(self._kv.batch, at_us, self._key, Kind.TIMER)
 
     def _checked(self, at: Instant, of: Of) -> int:
-        if of not in self._cfs:
+        if of not in self._indices:
             raise ValueError(f"of={of!r}: use 'event' or 'now'")
         at_us = instant_us(at, "timer")
         if not FIRST_US <= at_us <= LAST_US:

@@ -1,8 +1,8 @@
 """A function of the user's over keyed state: two pure steps on a store.
 
 Column families: `keys` `<key>` -> (last event time i64, when it ends as filed i64, key fields), `state` `<key><name>` -> a
-msgpack value, `timers` and `now_timers` `<time i64><key>` -> (event time of whoever set it i64, key fields), `expiry`
-`<time i64><key>`. A key that lives on is filed anew only when its former time comes.
+msgpack value, `timers`: those of event time (`e`) and of `now` (`n`) -> (event time of the message that set it i64, key
+fields), and the ends of keys. A key that lives on is filed anew only when its former time comes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.byte_order import decode_i64
 from windrow.core.errors import ConfigurationError
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.process.calls import Calls, Families, Key
 from windrow.operators.process.definition import ProcessDefinition
-from windrow.operators.process.keyed import Of
+from windrow.operators.process.keyed import Kind, Of
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.dead_letters import FUNCTION_FAILED
 from windrow.operators.steps.groups import combine
@@ -32,8 +32,6 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV, Overlay
 
 STAMP = pa.timestamp("us", "UTC")
-#: At one moment timers fire before keys end.
-TIMER, END = 0, 1
 
 
 class Processor(OneInputLogic):
@@ -50,7 +48,7 @@ class Processor(OneInputLogic):
 
     def cfs(self) -> tuple[str, ...]:
         cfs = self._families
-        return (self.aux_cf, cfs.keys, cfs.state, cfs.expiry, *cfs.timers.values())
+        return (self.aux_cf, cfs.keys, cfs.state, cfs.timers)
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         definition = self.definition
@@ -91,28 +89,26 @@ class Processor(OneInputLogic):
 
     def _fire(self, calls: Calls, of: Of, upto_us: int) -> None:
         """What is due up to `upto_us`, and what is set meanwhile and due as well."""
-        kv, cf = calls.kv, calls.cfs.timers[of]
-        after = encode_i64(upto_us) + b"\xff" if upto_us == END_OF_TIME_US else encode_i64(upto_us + 1)
-        due = [(decode_i64(key), TIMER, key[8:]) for key, _ in kv.scan(cf, b"", after)]
-        if of == "event":
-            ending = kv.scan(calls.cfs.expiry, b"", encode_i64(upto_us))
-            due += [(decode_i64(key), END, key[8:]) for key, _ in ending]
-        heapq.heapify(due)
-        while due:
-            at_us, what, encoded = heapq.heappop(due)
-            if what == END:
+        kv, index = calls.kv, calls.indices[of]
+        # A key ends when event time has passed its end, a timer fires as event time reaches it.
+        due = [timer[:3] for timer in index.due(kv, upto_us) if timer[2] == Kind.TIMER or timer[0] < upto_us]
+        heap = [(at_us, kind, encoded) for at_us, encoded, kind in due]
+        heapq.heapify(heap)
+        while heap:
+            at_us, kind, encoded = heapq.heappop(heap)
+            if kind == Kind.END:
                 calls.expire(at_us, encoded)
             else:
-                value = kv.get(cf, encode_i64(at_us) + encoded)
+                value = index.get(kv, at_us, encoded, Kind.TIMER)
                 if value is None:
                     continue  # it was taken back
-                kv.delete(cf, encode_i64(at_us) + encoded)
-                for time_us, kind in self._fire_one(calls, of, at_us, encoded, value):
-                    if kind == of and time_us <= upto_us:
-                        heapq.heappush(due, (time_us, TIMER, encoded))
+                index.cancel(kv.batch, at_us, encoded, Kind.TIMER)
+                for time_us, clock in self._fire_one(calls, of, at_us, encoded, value):
+                    if clock == of and time_us <= upto_us:
+                        heapq.heappush(heap, (time_us, Kind.TIMER, encoded))
             ends_us = calls.ends_us(encoded) if of == "event" else None
             if ends_us is not None and ends_us < upto_us and self.definition.retention.time_us is not None:
-                heapq.heappush(due, (ends_us, END, encoded))
+                heapq.heappush(heap, (ends_us, Kind.END, encoded))
 
     def _fire_one(
         self, calls: Calls, of: Of, at_us: int, encoded: bytes, value: bytes

@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from windrow.core.byte_order import decode_i64, decode_u32
+from windrow.core.byte_order import decode_u32
 from windrow.core.errors import ConfigurationError
 from windrow.core.show import json_text
 from windrow.core.types import concat
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.process.calls import Families
-from windrow.operators.process.keyed import unpacked
+from windrow.operators.process.keyed import Kind, unpacked
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import key_of, of_key, times_between
@@ -47,10 +47,9 @@ class ProcessView(OneInputView):
                     row = (kv.get(cfs.keys, encoded) or b"")[16:]
                     found.append((encoded, row, (at[4 + len(encoded) :].decode(), _shown(value)), kv))
                 continue
-            for of, cf in cfs.timers.items():
-                for at, value in kv.scan(cf):
-                    if low <= decode_i64(at) <= high:
-                        found.append((at[8:], value[8:], (decode_i64(at), of), kv))
+            for of, index in cfs.indices.items():
+                for at_us, key_bytes, _, value in index.between(kv, low, high).of(Kind.TIMER):
+                    found.append((key_bytes, value[8:], (at_us, of), kv))
         found.sort(key=lambda one: (one[0], one[2]))
         made = _rows(found, self._schema(), self._fields(table), cfs.aux)
         return made.filter(pa.array(of_key(made, key_of(by, key))))
