@@ -165,8 +165,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "triggers.yaml: any of two triggers tells, and a tick after a count tells what is new alone",
     ),
     "sessions of users are windows of sites; `wr.inherited()` outside a chain is refused": (
-        "embedded/test_inherited: sessions of users are windows of sites",
-        "embedded/test_inherited: what has no window to inherit is refused",
+        "embedded/test_propagated_windows: sessions of users are windows of sites",
+        "embedded/test_propagated_windows: what has no window to inherit is refused",
     ),
     "state in memory, killed: equal, and emitted once": (
         "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",

@@ -58,7 +58,7 @@ MALHAR: dict[str, tuple[str, ...]] = {
         "sessions.yaml: messages a microsecond more than a gap apart are two sessions",
     ),
     "a timestamp extractor gives the time of a tuple": (
-        "embedded/test_made_columns: keys and time are what expressions make of a message",
+        "embedded/test_derived_columns: keys and time are what expressions make of a message",
     ),
     "a watermark: windows wholly before it are late, the others early": (
         "beam.yaml: fixed windows, late data",
@@ -104,15 +104,15 @@ MALHAR: dict[str, tuple[str, ...]] = {
     ),
     "ACCUMULATING_AND_RETRACTING": ("seed_001.yaml: accumulating and retracting",),
     "window propagation: downstream inherits the windows of upstream": (
-        "embedded/test_inherited: sessions of users are windows of sites",
-        "embedded/test_inherited: windows of any kind stay what they are",
+        "embedded/test_propagated_windows: sessions of users are windows of sites",
+        "embedded/test_propagated_windows: windows of any kind stay what they are",
     ),
     "state in memory, copied at a checkpoint (here built anew from snapshot and log)": (
         "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",
     ),
     "large state on disk, with incremental checkpoints": (
         "proof/test_recovery: what is lost is built anew",
-        "stores/test_windows: a commit of few keys reads and writes few pages",
+        "stores/test_window_state: a commit of few keys reads and writes few pages",
     ),
     "MergeWindowedOperator: two streams (here any number)": (
         "embedded/test_cogroup: each input has aggregations keys and times of its own",
@@ -212,7 +212,7 @@ PSI: dict[str, tuple[str, ...]] = {
 
 SAMZA: dict[str, tuple[str, ...]] = {
     "output is timely, and the same whatever the latency of messages": (
-        "proof/test_cuts: where nothing is too late contents and ledger do not depend on the cut",
+        "proof/test_splitting: where nothing is too late contents and ledger do not depend on the cut",
     ),
     "output is the same after failures and redelivery": (
         "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
@@ -261,7 +261,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "oracle/test_oracle_join: a hopping window around a moment is the hull of those that cover it",
     ),
     "the message store is an exactly-once view of the stream": (
-        "stores/test_messages: a replay is stored once and known",
+        "stores/test_message_store: a replay is stored once and known",
     ),
     "metadata of a window: first and last offset, start and end": (
         "embedded/test_api: rows of one record are told apart by ordinals",
@@ -296,29 +296,29 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "embedded/test_recovery: snapshots are lost too and windows come from the changelog",
     ),
     "window keys are in the order of expiry": (
-        "stores/test_windows: dropping a range of windows leaves the others",
+        "stores/test_window_state: dropping a range of windows leaves the others",
     ),
     "messages are kept where an aggregation needs all of them": (
         "seed_003.yaml: the median needs the messages and is updated late",
         "embedded/test_api: messages of an operator that keeps none are refused",
     ),
     "R.1, R.2: messages of past windows by a range": (
-        "stores/test_messages: both bounds are inclusive",
-        "stores/test_messages: a scan takes the times that are asked for",
+        "stores/test_message_store: both bounds are inclusive",
+        "stores/test_message_store: a scan takes the times that are asked for",
     ),
     "R.3: expired messages are dropped fast": (
-        "stores/test_messages: where time leads expiry is one range and exact",
+        "stores/test_message_store: where time leads expiry is one range and exact",
     ),
     "R.4: replays and duplicates are not stored": (
-        "stores/test_messages: a replay is stored once and known",
+        "stores/test_message_store: a replay is stored once and known",
         "ids.yaml: the second of an id is a duplicate and does nothing",
     ),
-    "the matrix of message keys": ("stores/test_messages: the layout is the one of seed 003s matrix",),
+    "the matrix of message keys": ("stores/test_message_store: the layout is the one of seed 003s matrix",),
     "fields first: a range, or all, of the equal fields": (
-        "stores/test_messages: one keys scan reads only that keys range",
+        "stores/test_message_store: one keys scan reads only that keys range",
     ),
     "fields first: expired lazily, key by key": (
-        "stores/test_messages: where fields lead expiry frees keys that never return",
+        "stores/test_message_store: where fields lead expiry frees keys that never return",
     ),
     "session windows have a key, and open when it comes first": (
         "sessions.yaml: keys have sessions of their own, the null key too",
