@@ -9,7 +9,7 @@ import msgpack
 import xxhash
 
 from windrow.checkpoint.records import Commit
-from windrow.core.errors import NewerFormat
+from windrow.core.envelope import check_version
 from windrow.stores.kv import KV
 
 FORMAT = 1
@@ -36,10 +36,7 @@ class Marker(NamedTuple):
     @classmethod
     def unpack(cls, value: bytes) -> Marker:
         version, *fields = msgpack.unpackb(value)
-        if version != FORMAT:
-            raise NewerFormat(
-                f"the store's marker has version {version}, this release knows {FORMAT}: upgrade windrow"
-            )
+        check_version("the store's marker", version, FORMAT)
         return cls(*fields)
 
     def is_of(self, known: Mapping[int, Commit]) -> bool:

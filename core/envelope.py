@@ -4,8 +4,7 @@
 
 Integers are big-endian. The checksum (zlib's crc32) covers kind, version and payload. A reader learns from
 the first twelve bytes whether this is ours, what it is, whether it can be read, and where it ends; it never
-guesses. A version above what is known is refused, an older one is read. Records of a file stand one after the
-other.
+guesses. A version that is not known is refused. Records of a file stand one after the other.
 """
 
 from __future__ import annotations
@@ -34,6 +33,12 @@ class Kind(enum.IntEnum):
     CHUNK = 11
 
 
+def check_version(what: str, found: int, known: int) -> None:
+    """Refuse what a later windrow has written, and any version that there is not."""
+    if found != known:
+        raise NewerFormat(f"{what} of version {found}, this windrow reads version {known}: upgrade windrow")
+
+
 def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
     """The framed payload."""
     return header_of(kind, [payload], version) + payload
@@ -52,14 +57,14 @@ def length_of(head: bytes) -> int:
     return int(_HEADER.unpack(head)[-1]) if len(head) == HEADER_SIZE else 0
 
 
-def unseal(kind: Kind, data: bytes, max_version: int = 1) -> bytes:
+def unseal(kind: Kind, data: bytes, known: int = 1) -> bytes:
     """The payload of data that holds exactly one frame of `kind`."""
-    return bytes(unsealed(kind, data, max_version))
+    return bytes(unsealed(kind, data, known))
 
 
-def unsealed(kind: Kind, data: bytes, max_version: int = 1) -> memoryview:
+def unsealed(kind: Kind, data: bytes, known: int = 1) -> memoryview:
     """`unseal`, without a copy."""
-    payload, end = _unsealed_at(kind, data, 0, max_version)
+    payload, end = _unsealed_at(kind, data, 0, known)
     if end != len(data):
         raise CorruptState(
             f"a {kind.name} of {end} bytes is followed by {len(data) - end} bytes that are not its own"
@@ -67,13 +72,13 @@ def unsealed(kind: Kind, data: bytes, max_version: int = 1) -> memoryview:
     return payload
 
 
-def unseal_at(kind: Kind, data: bytes, start: int, max_version: int = 1) -> tuple[bytes, int]:
+def unseal_at(kind: Kind, data: bytes, start: int, known: int = 1) -> tuple[bytes, int]:
     """(payload, index after it) of the frame at `start`."""
-    payload, end = _unsealed_at(kind, data, start, max_version)
+    payload, end = _unsealed_at(kind, data, start, known)
     return bytes(payload), end
 
 
-def _unsealed_at(kind: Kind, data: bytes, start: int, max_version: int) -> tuple[memoryview, int]:
+def _unsealed_at(kind: Kind, data: bytes, start: int, known: int) -> tuple[memoryview, int]:
     if len(data) - start < HEADER_SIZE:
         raise CorruptState(
             f"a {kind.name} is cut short: {len(data) - start} bytes, its header has {HEADER_SIZE}"
@@ -90,11 +95,7 @@ def _unsealed_at(kind: Kind, data: bytes, start: int, max_version: int) -> tuple
         raise CorruptState(f"a {kind.name} is damaged: checksum {actual:08x}, recorded {checksum:08x}")
     if found != kind:
         raise CorruptState(f"expected a {kind.name} ({kind.value}), found kind {found}")
-    if version > max_version:
-        raise NewerFormat(
-            f"this {kind.name} has format version {version}, this windrow knows versions up to "
-            f"{max_version}: upgrade windrow"
-        )
+    check_version(f"a {kind.name}", version, known)
     return payload, end
 
 

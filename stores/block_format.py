@@ -1,4 +1,6 @@
-"""Blocks of rows as values: `<start i64><number u64>` -> header, Arrow record batch or narrow page (`stores/page_format.py`).
+"""Values of windows. All begin with the same eight bytes: magic, version, kind, codec, u32 rows.
+
+A block of rows: `<start i64><number u64>` -> header, Arrow record batch or narrow page (`stores/page_format.py`).
 
 Numbers, where a window is more than blocks in a row: `SINCE` and on is what has come since it was folded, below are its parts
 (`stores/partitioned_windows.py`) or pages (`stores/page_store.py`).
@@ -6,37 +8,72 @@ Numbers, where a window is more than blocks in a row: `SINCE` and on is what has
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 
-#: A block; one of a window of pages (`PAGE` is what comes between); one of a divided window.
-BLOCK_FORMAT, BESIDE, DIVIDED = 2, 5, 6
-#: A block of a window of which some block says what there is no more (`stores/tombstones.py`).
-CHANGED = 9
-#: Added to the version of a block whose rows are a narrow page (`stores/bit_packing.py`), which begins with this.
-NARROW_ROWS, NARROW = 0x40, 8
+MAGIC: Final = 0x57  # "W"
+FORMAT: Final = 1
+
+
+class Kind(enum.IntEnum):
+    """What a value of a window is. Numbers are persisted."""
+
+    BLOCK = 1
+    #: A block of a window of which some block says what there is no more (`stores/tombstones.py`).
+    CHANGED = 2
+    #: A block beside pages.
+    BESIDE = 3
+    #: A block of a divided window.
+    DIVIDED = 4
+    DIRECTORY = 5
+    #: A block of rows that wait beside pages (`stores/write_buffer.py`).
+    WAITING = 6
+    PAGE = 7
+
+
+class Codec(enum.IntEnum):
+    """How a value has its rows. Numbers are persisted."""
+
+    #: An Arrow record batch.
+    ARROW = 1
+    #: A page: records column by column (`stores/page_format.py`).
+    PACKED = 2
+    #: A page of records of as few bytes as their values need (`stores/bit_packing.py`).
+    NARROW = 3
+    #: An Arrow stream: rows whose schema is not kept. It is handed from one to another, and not stored.
+    STREAM = 4
+    MSGPACK = 5
+
+
+_BLOCKS = (Kind.BLOCK, Kind.CHANGED, Kind.BESIDE, Kind.DIVIDED)
 SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
 
-HEADER = struct.Struct(">B7x8sQQQ")
+#: How every value begins.
+HEAD = struct.Struct(">BBBBI")
+HEADER = struct.Struct(">BBBBI8sQQQ")
 
 
 class Block(NamedTuple):
     """What stands before the rows of a block.
 
     first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
-    a divided window, where the version is `DIVIDED`, there is only `since`, from where it was divided.
+    a divided window, where the kind is `DIVIDED`, there is only `since`, from where it was divided.
     """
 
-    version: int
+    kind: int
+    codec: int
+    rows: int
     schema: bytes
     first: int
     whole: int
@@ -44,8 +81,7 @@ class Block(NamedTuple):
 
     def before(self, data: bytes) -> bytes:
         """The value of a block of these rows."""
-        version = self.version | (NARROW_ROWS if data[0] == NARROW else 0)
-        return HEADER.pack(version, *self[1:]) + data
+        return HEADER.pack(MAGIC, FORMAT, *self) + data
 
 
 class Newest(NamedTuple):
@@ -66,24 +102,29 @@ def page_keys(prefixes: Iterable[bytes], pages: Sequence[int] | IntArray) -> lis
     return [prefix + data[at : at + 8] for prefix, at in zip(prefixes, range(0, len(data), 8), strict=False)]
 
 
-def first_block(schema: bytes, number: int, data: bytes) -> bytes:
-    """The first block of a window or a part."""
-    return Block(BLOCK_FORMAT, schema, number, len(data), 0).before(data)
-
-
 def record_batch(rows: pa.Table) -> bytes:
     [batch] = rows.combine_chunks().to_batches()
     data: bytes = batch.serialize().to_pybytes()
     return data
 
 
-def header_of(value: bytes) -> Block:
-    version = value[0] & ~NARROW_ROWS if value else 0
-    if value and version not in (BLOCK_FORMAT, BESIDE, DIVIDED, CHANGED):
-        raise NewerFormat(
-            f"window block of format {value[0]}, this windrow reads up to {NARROW_ROWS | CHANGED}: upgrade windrow"
+def check_head(value: bytes, kinds: Sequence[Kind], head: struct.Struct) -> None:
+    """Refuse a value of a later windrow, one of other kinds, and one that has no whole head."""
+    wrong = ""
+    if len(value) < head.size:
+        wrong = f"it has {len(value)} bytes, its head {head.size}"
+    elif value[0] != MAGIC:
+        wrong = f"it starts with {value[0]:02x}, ours start with {MAGIC:02x}"
+    else:
+        check_version("a window block", value[1], FORMAT)
+        if value[2] not in kinds:
+            wrong = f"it is of kind {value[2]}"
+    if wrong:
+        raise CorruptState(
+            f"window {' or '.join(kind.name.lower() for kind in kinds)} cannot be read: {wrong}"
         )
-    try:
-        return Block(*HEADER.unpack_from(value))._replace(version=version)
-    except struct.error as error:
-        raise CorruptState(f"window block of {len(value)} bytes cannot be read: {error}") from error
+
+
+def header_of(value: bytes) -> Block:
+    check_head(value, _BLOCKS, HEADER)
+    return Block(*HEADER.unpack_from(value)[2:])

@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import extremes, in_bits, is_one, letters_of, width_of
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 
 FORMAT = 1
@@ -162,8 +163,7 @@ class Value:
 
 
 def opened(value: bytes) -> Value:
-    if value[:1] != bytes((FORMAT,)):
-        raise NewerFormat(f"kept messages of format {value[0]}, this windrow reads {FORMAT}: upgrade windrow")
+    check_version("kept messages", value[0], FORMAT)
     try:
         _, rows, columns = _HEAD.unpack_from(value)
         found = _opened(pa.py_buffer(value)[_HEAD.size :], columns)

@@ -23,17 +23,14 @@ from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores import partitioned_windows
 from windrow.stores.block_format import (
-    BESIDE,
-    BLOCK_FORMAT,
-    CHANGED,
-    DIVIDED,
     END_OF_CF,
     HEADER,
     PAGES,
     SINCE,
     Block,
+    Codec,
+    Kind,
     Newest,
-    first_block,
     header_of,
     key_of,
     record_batch,
@@ -127,19 +124,20 @@ class BlockWindows:
         batch, due, keys, values = Batch(), list[int](), list[bytes](), list[bytes]()
         schema = put_schema(kv, self.aux, batch, rows.schema)
         for start, part in split_by_start(rows):
-            prefix, data = encode_i64(start), self._data(part, schema)
+            prefix, (codec, data) = encode_i64(start), self._data(part, schema)
             newest = self._known(kv, prefix, None if known is None else known.get(start))
             if newest is None:
-                number, block = 0, Block(BLOCK_FORMAT, schema, 0, len(data), 0)
+                number, block = 0, Block(Kind.BLOCK, codec, len(part), schema, 0, len(data), 0)
             else:
                 number, before = newest.number + 1, newest.block
-                size = len(part) if before.version == BESIDE else len(data)
-                block = before._replace(schema=schema, since=before.since + size)
-                if known is not None and before.version == BLOCK_FORMAT and takes_away(part):
-                    block = block._replace(version=CHANGED)
+                size = len(part) if before.kind == Kind.BESIDE else len(data)
+                since = before.since + size
+                block = before._replace(codec=codec, rows=len(part), schema=schema, since=since)
+                if known is not None and before.kind == Kind.BLOCK and takes_away(part):
+                    block = block._replace(kind=Kind.CHANGED)
                 gathered = number - before.first
                 if (
-                    before.version == DIVIDED
+                    before.kind == Kind.DIVIDED
                     or self._is_due(block, gathered)
                     or self._overflows(before, block)
                 ):
@@ -149,13 +147,15 @@ class BlockWindows:
         put_pairs(kv, batch, self.cf, keys, values, sys.maxsize if not aside else RUN_BYTES)
         return due
 
-    def _data(self, rows: pa.Table, schema: bytes) -> bytes:
-        """The rows of a block."""
-        return narrow_rows(rows, schema) if self._narrow and len(rows) >= NARROW_FROM else record_batch(rows)
+    def _data(self, rows: pa.Table, schema: bytes) -> tuple[Codec, bytes]:
+        """The rows of a block, and how it has them."""
+        if self._narrow and len(rows) >= NARROW_FROM:
+            return Codec.NARROW, narrow_rows(rows, schema)
+        return Codec.ARROW, record_batch(rows)
 
     def _is_due(self, block: Block, gathered: int) -> bool:
         """True if a window is to be folded that has so many blocks after its first, as the newest says."""
-        if block.version == BESIDE or not self._is_large(block):
+        if block.kind == Kind.BESIDE or not self._is_large(block):
             return gathered % FOLD_AT == 0 and block.whole <= block.since
         return gathered >= FOLD_LARGE_AT and (
             block.whole <= block.since or block.whole > partitioned_windows.PART_BYTES
@@ -166,7 +166,7 @@ class BlockWindows:
         held, holds = before.whole + before.since, block.whole + block.since
         return (
             bool(self.by)
-            and block.version in (BLOCK_FORMAT, CHANGED)
+            and block.kind in (Kind.BLOCK, Kind.CHANGED)
             and holds // FOLD_BYTES > held // FOLD_BYTES
         )
 
@@ -251,9 +251,9 @@ class BlockWindows:
         prefix = encode_i64(start)
         newest = self._newest(kv, prefix)
         assert newest is not None
-        if newest.block.version == DIVIDED:
+        if newest.block.kind == Kind.DIVIDED:
             self._divided.fold(kv, prefix, newest, merge)
-        elif newest.block.version == BESIDE:
+        elif newest.block.kind == Kind.BESIDE:
             near = self.near(kv, [start], pa.table({name: pa.nulls(0) for name in (START, *self.by)}))
             merged = None if near.rows is None else merge(near.rows)
             if merged is not None:
@@ -296,9 +296,10 @@ class BlockWindows:
         block, batch = newest.block, Batch()
         rows = merged.append_column(UPSERT, pa.array(np.ones(len(merged), dtype=bool)))
         schema = put_schema(kv, self.aux, batch, rows.schema)
-        data = self._data(rows, schema)
+        codec, data = self._data(rows, schema)
         batch.delete_range(self.cf, key_of(prefix, block.first), key_of(prefix, number + 1))
-        batch.put(self.cf, key_of(prefix, number), first_block(schema, number, data))
+        first = Block(Kind.BLOCK, codec, len(rows), schema, number, len(data), 0)
+        batch.put(self.cf, key_of(prefix, number), first.before(data))
         if number < newest.number:
             since = block.whole + block.since - size
             header = header_of(newer)._replace(first=number, whole=len(data), since=since)
@@ -339,10 +340,10 @@ class BlockWindows:
         if is_page(value):
             page = value if number == PAGES else kv.get(self.cf, key_of(prefix, PAGES))
             assert page is not None
-            return Newest(SINCE, Block(BESIDE, b"", SINCE, Head.of(page).stored, 0), 0)
+            return Newest(SINCE, Block(Kind.BESIDE, Codec.ARROW, 0, b"", SINCE, Head.of(page).stored, 0), 0)
         directory = Directory.of(value) if number == SINCE else None
         if directory is not None:
-            return Newest(directory.since - 1, Block(DIVIDED, b"", 0, 0, 0), 0)
+            return Newest(directory.since - 1, Block(Kind.DIVIDED, Codec.ARROW, 0, b"", 0, 0, 0), 0)
         return Newest(number, header_of(value), len(value) - HEADER.size)
 
     def _values(self, kv: KV, prefix: bytes) -> list[bytes]:

@@ -32,7 +32,8 @@ import xxhash
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import encode_i64, encode_u32, encode_u64
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.stores.event_log import TIME, Stretches, by_stretch
@@ -393,8 +394,7 @@ def _edges(own: Hashes, asked: Hashes) -> tuple[IntArray, IntArray]:
 
 
 def _opened(key: bytes, value: bytes) -> _Run:
-    if value[:1] != bytes((FORMAT,)):
-        raise NewerFormat(f"kept messages of format {value[0]}, this windrow reads {FORMAT}: upgrade windrow")
+    check_version("kept messages", value[0], FORMAT)
     try:
         _, rows, nbytes, first_us, last_us, blocks = _HEAD.unpack_from(value)
         end = _HEAD.size + 4 * blocks

@@ -25,14 +25,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.errors import CorruptState
 from windrow.stores.bit_packing import ITEM, LENGTH, TEXT, items_of, numbers, texts
-from windrow.stores.block_format import HEADER, NARROW, NARROW_ROWS, header_of
+from windrow.stores.block_format import FORMAT, HEADER, MAGIC, Codec, Kind, check_head, header_of
 from windrow.stores.key_hash import KeyColumns, hashes
 from windrow.stores.window_state import UPSERT, Schemas, unpack_table
 
-#: The format of a page; that of a narrow one is `NARROW`.
-PAGE = 4
 #: What is narrow is this part of what its rows take, about.
 _PART = 4
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
@@ -41,46 +39,40 @@ PAGE_ROWS = 16
 _TABLE_BYTES = 64 << 20
 #: Where rows are asked for by the number of their key, not by the key.
 HASH = "__hash"
-HEAD = struct.Struct(">B?2xI8sQQ")
+PAGE_HEAD = struct.Struct(">BBBBI8sI?3xQ")
 #: Of its head, up to the schema.
-_SAYS = np.dtype([("page", "u1"), ("", "V7"), ("schema", "u8")])
+_SAYS = np.dtype([("magic", "u1"), ("version", "u1"), ("", "V6"), ("schema", "u8")])
 _BEGIN = _SAYS.itemsize
 TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
 _WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 class Head(NamedTuple):
-    """What stands first in a page. The last two are of the window, and stand in its page 0: all its pages, rows in them.
+    """What stands first in a page. The last three are of the window, and stand in its page 0: all its pages, rows in them.
 
     waits: page 0 has it where some row of the window's pages may have something that no pane has told.
     """
 
-    version: int
-    waits: bool
+    codec: int
     rows: int
     schema: bytes
     pages: int
+    waits: bool
     stored: int
 
     @classmethod
     def of(cls, value: bytes) -> Head:
-        if value[:1] > bytes((NARROW,)):
-            raise NewerFormat(
-                f"window page of format {value[0]}, this windrow reads up to {NARROW}: upgrade windrow"
-            )
-        try:
-            return cls(*HEAD.unpack_from(value))
-        except struct.error as error:
-            raise CorruptState(f"window page of {len(value)} bytes cannot be read: {error}") from error
+        check_head(value, (Kind.PAGE,), PAGE_HEAD)
+        return cls(*PAGE_HEAD.unpack_from(value)[3:])
 
 
 def is_page(value: bytes) -> bool:
-    return value[0] in (PAGE, NARROW)
+    return value[2] == Kind.PAGE
 
 
 def size_of(value: bytes) -> int:
     """The bytes that a page, or a block, would take if it were not narrow, about."""
-    return len(value) * _PART if value[0] == NARROW or value[0] & NARROW_ROWS else len(value)
+    return len(value) * _PART if value[3] == Codec.NARROW else len(value)
 
 
 def rows_in(pages: Iterable[bytes]) -> IntArray:
@@ -179,10 +171,10 @@ def split_from(pages: int, more: int) -> set[int]:
 
 def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
     """The rows of a block."""
-    if value[:1] == b"\x01":
-        return unpack_table(value)
     header = header_of(value)
-    if value[0] & NARROW_ROWS:
+    if header.codec == Codec.STREAM:
+        return unpack_table(value[HEADER.size :])
+    if header.codec == Codec.NARROW:
         [rows] = unpack([value[HEADER.size :]], schemas)
         return rows
     schema = schemas.of(header.schema)
@@ -208,8 +200,8 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     if len(heads) < _BEGIN * len(values):
         Head.of(min(values, key=len))  # which is cut off
     said = np.frombuffer(heads, _SAYS)
-    if (newer := np.flatnonzero(said["page"] > NARROW)).size:
-        Head.of(values[newer[0]])
+    if (other := np.flatnonzero((said["magic"] != MAGIC) | (said["version"] != FORMAT))).size:
+        Head.of(values[other[0]])
     several = len(values) > 0 and bool((said["schema"] != said["schema"][0]).any())
     same: dict[bytes, list[bytes]] = {}
     for value in values if several else ():
@@ -251,12 +243,14 @@ class _Read(NamedTuple):
 def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
     columns = columns_of(schema)
     of = {
-        value[HEAD.size : HEAD.size + ITEM * len(columns.parts)] if value[0] == NARROW else b""
+        value[PAGE_HEAD.size : PAGE_HEAD.size + ITEM * len(columns.parts)]
+        if value[3] == Codec.NARROW
+        else b""
         for value in values
     }
     if len(of) > 1:
         return _of_shapes(values, schema, columns)
-    read = _read_narrow(values, columns, of.pop()) if values[0][0] == NARROW else _read(values, columns)
+    read = _read_narrow(values, columns, of.pop()) if values[0][3] == Codec.NARROW else _read(values, columns)
     arrays: list[pa.Array | None] = [None] * len(schema)
     some = np.bitwise_or.reduce(read.nulls, axis=0).tolist()
     valid = {
@@ -286,9 +280,9 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
 
 def _of_shapes(values: list[bytes], schema: pa.Schema, columns: Columns) -> pa.Table:
     """As `_table` of pages of several formats, or of several shapes: in their order, whatever these are."""
-    by_shape, end = dict[bytes, list[int]](), HEAD.size + ITEM * len(columns.parts)
+    by_shape, end = dict[bytes, list[int]](), PAGE_HEAD.size + ITEM * len(columns.parts)
     for i, value in enumerate(values):
-        by_shape.setdefault(value[HEAD.size : end] if value[0] == NARROW else b"", []).append(i)
+        by_shape.setdefault(value[PAGE_HEAD.size : end] if value[3] == Codec.NARROW else b"", []).append(i)
     tables = [_table([values[i] for i in some], schema) for some in by_shape.values()]
     places = np.concatenate([np.array(some, dtype=np.int64) for some in by_shape.values()])
     of_rows = np.repeat(places, rows_in([values[i] for i in places.tolist()]))
@@ -318,8 +312,8 @@ def _cuts(
 
 def _read(values: list[bytes], columns: Columns) -> _Read:
     varying = len(columns.varying)
-    begin = HEAD.size + 4 * (varying + 1)
-    _, parts = _cuts(values, begin, HEAD.size, columns.record.itemsize, varying + 1)
+    begin = PAGE_HEAD.size + 4 * (varying + 1)
+    _, parts = _cuts(values, begin, PAGE_HEAD.size, columns.record.itemsize, varying + 1)
     records = np.frombuffer(b"".join(parts[0]), columns.record)
     return _Read(
         records["null"],
@@ -338,7 +332,7 @@ def _read_narrow(values: list[bytes], columns: Columns, shape: bytes) -> _Read:
     kinds += [
         (f"{i}", columns.record[f"{i}"].str) for i in columns.fixed if columns.record[f"{i}"].kind == "V"
     ]
-    record, framed = np.dtype(kinds), HEAD.size + len(shape)
+    record, framed = np.dtype(kinds), PAGE_HEAD.size + len(shape)
     varying = [int(item.name) for item in items if item.what == LENGTH]
     begin = framed + frame + 4 * (len(varying) + 1)
     heads, parts = _cuts(values, begin, framed + frame, record.itemsize, len(varying) + 1)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.stores.bit_packing import LENGTH, Part, number, text
-from windrow.stores.block_format import NARROW
-from windrow.stores.page_format import HEAD, PAGE, TEXTS, Columns, columns_of
+from windrow.stores.block_format import FORMAT, MAGIC, Codec, Kind
+from windrow.stores.page_format import PAGE_HEAD, TEXTS, Columns, columns_of
 
 #: So many pages that are written at once are narrow: fewer cost more time than bytes, and would each have a shape of its own.
 NARROW_PAGES = 512
@@ -28,7 +28,7 @@ class Packed:
         """narrow: whether they are; None: if they are many"""
         self._schema, columns, self._rows = schema, columns_of(rows.schema), bounds.tolist()
         narrow = len(rows) > 0 and (len(bounds) > NARROW_PAGES if narrow is None else narrow)
-        self._page, self._shape, given = NARROW if narrow else PAGE, b"", list[Part]()
+        self._codec, self._shape, given = Codec.NARROW if narrow else Codec.PACKED, b"", list[Part]()
         arrays = [_one(rows.column(i)) for i in range(rows.num_columns)]
         nulls = np.zeros((columns.record["null"].shape[0], len(rows)), dtype=np.uint8)
         given.append(Part("null", b"", b"", columns.record["null"], nulls.T))
@@ -85,14 +85,16 @@ class Packed:
 
     def page(self, i: int, waits: bool = False, pages: int = 0, stored: int = 0) -> bytes:
         n = self._rows[i + 1] - self._rows[i]
-        head = HEAD.pack(self._page, waits, n, self._schema, pages, stored)
+        head = PAGE_HEAD.pack(MAGIC, FORMAT, Kind.PAGE, self._codec, n, self._schema, pages, waits, stored)
         return b"".join((head, self._lengths[i], *(part[i] for part in self._parts)))
 
     def pages(self) -> list[bytes]:
         """All of them, none of which says what there is of a window."""
-        head = [("page", "u1"), ("", "V3"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]
-        heads = np.zeros(len(self._rows) - 1, head)
-        heads["page"], heads["rows"], heads["schema"] = self._page, np.diff(self._rows), self._schema
+        begin = np.frombuffer(bytes((MAGIC, FORMAT, Kind.PAGE, self._codec)), "u4")[0]
+        heads = np.zeros(
+            len(self._rows) - 1, [("begin", "u4"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]
+        )
+        heads["begin"], heads["rows"], heads["schema"] = begin, np.diff(self._rows), self._schema
         data, size = heads.tobytes(), heads.itemsize
         firsts = [data[at : at + size] for at in range(0, len(data), size)]
         return list(map(b"".join, zip(firsts, self._lengths, *self._parts, strict=True)))

@@ -25,11 +25,17 @@ from windrow.core.byte_order import decode_i64, prefix_end
 from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores.block_format import (
-    DIVIDED,
+    FORMAT,
+    HEAD,
     HEADER,
+    MAGIC,
     NUMBER,
     SINCE,
+    Block,
+    Codec,
+    Kind,
     Newest,
+    check_head,
     key_of,
 )
 from windrow.stores.key_hash import NUMBERS, Hashes, KeyColumns, numbers_of
@@ -87,14 +93,15 @@ class Directory(NamedTuple):
     @classmethod
     def of(cls, value: bytes | None) -> Directory | None:
         """The directory that a value is; None where it is none."""
-        if value is None or value[0] != DIVIDED:
+        if value is None or value[2] != Kind.DIRECTORY:
             return None
-        *numbers, parts = msgpack.unpackb(value[1:])
+        check_head(value, (Kind.DIRECTORY,), HEAD)
+        *numbers, parts = msgpack.unpackb(value[HEAD.size :])
         return cls._make((*numbers, [Part(*part) for part in parts]))
 
     def pack(self) -> bytes:
         packed: bytes = msgpack.packb(self)
-        return bytes((DIVIDED,)) + packed
+        return HEAD.pack(MAGIC, FORMAT, Kind.DIRECTORY, Codec.MSGPACK, len(self.parts)) + packed
 
     def waiting(self, newest: int) -> Iterator[int]:
         """The numbers of blocks that wait, oldest first, but for the newest: it says what has come."""
@@ -133,7 +140,9 @@ class DividedWindows:
             if len({Head.of(value).schema if is_page(value) else b"" for value in values}) < 2:
                 yield from values
             else:  # pages of different schemas are read in no order, and before blocks
-                mixed.append(pack_table(concat(in_order(values, Schemas(kv, self.aux)))))
+                rows = concat(in_order(values, Schemas(kv, self.aux)))
+                block = Block(Kind.BLOCK, Codec.STREAM, len(rows), b"", 0, 0, 0)
+                mixed.append(block.before(pack_table(rows)))
         yield from mixed
         yield from self._get(kv, prefix, range(directory.old, directory.old_after))
         since = kv.scan(self.cf, key_of(prefix, directory.since), prefix_end(prefix))

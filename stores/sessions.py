@@ -35,7 +35,7 @@ from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.stores.block_format import CHANGED
+from windrow.stores.block_format import Kind
 from windrow.stores.delta_blocks import BlockWindows, OfBlocks
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch
@@ -235,7 +235,7 @@ class SessionStore:
             due = self._rows.change(kv, concat([changed, rows]), known)
         for home in due:
             blocks = self._rows.of_blocks(kv, home)
-            if blocks is None or blocks.newest.block.version != CHANGED:
+            if blocks is None or blocks.newest.block.kind != Kind.CHANGED:
                 self._rows.fold(kv, home, _folded)
             elif (found := self._rows.read(kv, [home])) is not None:
                 self._rows.replace(kv, [home], _folded(standing(found, self._rows.by)))

@@ -22,7 +22,8 @@ import xxhash
 
 from windrow.core.arrays import taken
 from windrow.core.byte_order import decode_i64, encode_i64
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
@@ -99,10 +100,7 @@ def pack_table(rows: pa.Table) -> bytes:
 
 def unpack_table(value: bytes) -> pa.Table:
     """The table of `pack_table`; refuses a newer format and damage."""
-    if not value or value[0] > FORMAT:
-        raise NewerFormat(
-            f"window block of format {value[0] if value else '-'}, this windrow reads up to {FORMAT}: upgrade windrow"
-        )
+    check_version("a table", value[0] if value else 0, FORMAT)
     try:
         return pa.ipc.open_stream(pa.py_buffer(value)[1:]).read_all()
     except pa.ArrowInvalid as error:
@@ -193,10 +191,7 @@ class PlainWindows:
     def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
         by_schema: dict[bytes, list[Sequence[Any]]] = {}
         for value in values:
-            if value[0] > FORMAT:
-                raise NewerFormat(
-                    f"window value of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-                )
+            check_version("a window value", value[0], FORMAT)
             schema, row = msgpack.unpackb(value[1:])
             by_schema.setdefault(schema, []).append(row)
         tables, schemas = [], Schemas(kv, self.aux)

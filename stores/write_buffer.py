@@ -1,6 +1,6 @@
 """Rows that wait beside the pages of a window to be laid into them, a block of them a step: they are written blindly.
 
-    <start i64><0xffff><number u48>   version (7), 3 zero bytes, u32 blocks, u64 rows that wait with this one, a page of rows
+    <start i64><0xffff><number u48>   head, u32 blocks, u32 rows that wait with this one, a page of rows
 
 A step that touches few rows of many pages would read and write each of these for one row. Who reads a page takes what waits for
 it, too, and who writes it takes that out from here: what is left is then one block. It is never so much that this would matter.
@@ -17,17 +17,15 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray
 from windrow.core.byte_order import encode_i64, prefix_end
-from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.types import concat
-from windrow.stores.block_format import NUMBER, SINCE, key_of
+from windrow.stores.block_format import FORMAT, MAGIC, NUMBER, SINCE, Codec, Kind, check_head, key_of
 from windrow.stores.key_hash import Hashes, KeyColumns
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.page_format import hashes_of, unpack
 from windrow.stores.page_writer import Packed
 from windrow.stores.window_state import UPSERT, Schemas, put_schema
 
-WAITING = 7
-_HEAD = struct.Struct(">B3xIQ")
+_HEAD = struct.Struct(">BBBBIII")
 #: When so many blocks wait, or rows, or rows of about so many pages, they are laid into the pages.
 MOST_BLOCKS, MOST_ROWS, MOST_PAGES = 32, 2_048, 512
 
@@ -86,7 +84,7 @@ class WaitingRows:
         rows = rows.combine_chunks()
         schema = put_schema(kv, self.aux, batch, rows.schema)
         [page] = Packed(rows, schema, np.array([0, len(rows)], dtype=np.int64)).pages()
-        head = _HEAD.pack(WAITING, blocks, waiting)
+        head = _HEAD.pack(MAGIC, FORMAT, Kind.WAITING, Codec.PACKED, len(rows), blocks, waiting)
         batch.put(self.cf, key_of(self._prefix, SINCE | number), head + page)
 
     def _newest(self, kv: KV) -> tuple[int, int, int]:
@@ -116,12 +114,6 @@ def unpack_in_order(pages: Sequence[bytes], schemas: Schemas) -> list[pa.Table]:
 
 def _head(value: bytes) -> tuple[int, int]:
     """(blocks, rows) that wait, as a block says."""
-    if value[0] > WAITING:
-        raise NewerFormat(
-            f"block of waiting rows of format {value[0]}, this windrow reads up to {WAITING}: upgrade windrow"
-        )
-    try:
-        _, blocks, rows = _HEAD.unpack_from(value)
-    except struct.error as error:
-        raise CorruptState(f"block of waiting rows of {len(value)} bytes cannot be read: {error}") from error
+    check_head(value, (Kind.WAITING,), _HEAD)
+    *_, blocks, rows = _HEAD.unpack_from(value)
     return blocks, rows

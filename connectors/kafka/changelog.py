@@ -20,7 +20,8 @@ import msgpack
 
 from windrow.connectors.kafka.cluster import Kafka
 from windrow.connectors.kafka.topics import Claim, FencedOff, PartitionReader
-from windrow.core.errors import CorruptState, JobMismatch, KafkaFailed, NewerFormat, StateLost
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState, JobMismatch, KafkaFailed, StateLost
 from windrow.stores.kv import Batch
 
 VERSION = 1
@@ -117,10 +118,7 @@ class ShardChangelog:
             raise CorruptState(
                 f"a marker of {self.topic}/{self.shard} cannot be read: {error}. Is it windrow's?"
             ) from error
-        if version > VERSION:
-            raise NewerFormat(
-                f"{self.topic} has format version {version}, this windrow knows versions up to {VERSION}: upgrade windrow"
-            )
+        check_version(f"markers of {self.topic}", version, VERSION)
         if (whose, shard) != (job, self.shard):
             raise JobMismatch(
                 f"{self.topic}/{self.shard} holds shard {shard} of {whose}, and the log holds {job}: the topics of a log "

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from windrow.core.errors import CorruptState, NewerFormat, SourceLost
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState, SourceLost
 
 VERSION = 1
 
@@ -80,11 +81,7 @@ def dump(offsets: Offsets) -> dict[str, Any]:
 def load(value: Any) -> dict[str, Topic]:
     """What `dump` gave."""
     try:
-        if value["version"] > VERSION:
-            raise NewerFormat(
-                f"offsets of version {value['version']} were written by a later windrow, this one reads up to {VERSION}: "
-                "install the later one"
-            )
+        check_version("offsets", value["version"], VERSION)
         return {
             name: Topic(t["id"], {int(p): int(o) for p, o in t["next"].items()}, t["lost"])
             for name, t in value["topics"].items()

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import IntArray
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat, widened
@@ -388,9 +389,7 @@ class History:
 
 def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
     """Unpack values together, as one array: their version bytes are numbers of msgpack."""
-    newest = max(value[0] for value in values)
-    if newest > FORMAT:
-        raise NewerFormat(f"message of format {newest}, this windrow reads up to {FORMAT}: upgrade windrow")
+    check_version("a message", max(value[0] for value in values), FORMAT)
     head = b"\xdd" + (2 * len(values)).to_bytes(4, "big")
     bodies: Sequence[Any] = msgpack.unpackb(head + b"".join(values), use_list=False)[1::2]
     return bodies

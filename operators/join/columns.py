@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgpack
 import pyarrow as pa
 
-from windrow.core.errors import NewerFormat
+from windrow.core.envelope import check_version
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.output import Columns, Names
 from windrow.operators.join.reach import LEFT, RIGHT
@@ -46,10 +46,7 @@ class InputColumns:
         packed = kv.get(self.aux_cf, NAMES)
         if packed is None:
             return None
-        if packed[0] > FORMAT:
-            raise NewerFormat(
-                f"names of columns of format {packed[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-            )
+        check_version("names of columns", packed[0], FORMAT)
         left, right = msgpack.unpackb(packed[1:])
         return left, right
 

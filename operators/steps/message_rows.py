@@ -12,7 +12,8 @@ import pyarrow as pa
 import xxhash
 
 from windrow.core.arrays import BoolArray
-from windrow.core.errors import CorruptState, NewerFormat
+from windrow.core.envelope import check_version
+from windrow.core.errors import CorruptState
 from windrow.core.message_keys import Position
 from windrow.core.types import as_type, concat
 from windrow.operators.steps.columns import ORDINAL, POSITION_COLUMNS
@@ -56,10 +57,7 @@ def unpack_rows(
     """Rows again, in order, with position columns; columns are those of `schema`, absent ones null."""
     bodies = []
     for value in values:
-        if value[0] > FORMAT:
-            raise NewerFormat(
-                f"message of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-            )
+        check_version("a message", value[0], FORMAT)
         bodies.append(msgpack.unpackb(value[1:]))
     groups: dict[bytes, list[int]] = {}
     for i, body in enumerate(bodies):

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from windrow.core.errors import NewerFormat
+from windrow.core.envelope import check_version
 from windrow.core.time import START_OF_TIME_US
 from windrow.stores.kv import KV, Batch, Overlay
 
@@ -57,10 +57,7 @@ class Progress:
         value = kv.get(cf, KEY)
         if value is None:
             return cls()
-        if value[0] > FORMAT:
-            raise NewerFormat(
-                f"operator progress of format {value[0]}, this windrow reads up to {FORMAT}: upgrade windrow"
-            )
+        check_version("operator progress", value[0], FORMAT)
         step, now_us, watermark_us, dirty, purged_us, schema = msgpack.unpackb(
             value[1:], strict_map_key=False
         )

@@ -274,7 +274,7 @@ def test_a_record_that_is_damaged_is_named(tmp_path: Path) -> None:
         with pytest.raises(CorruptState, match=r"record 2 of .* cannot be read"):
             commits.read()
     second.write_bytes(seal(Kind.SINK_MANIFEST, b"", 9))
-    with pytest.raises(NewerFormat, match="has format version 9, this windrow knows versions up to 1"):
+    with pytest.raises(NewerFormat, match="of version 9, this windrow reads version 1"):
         commits.read()
     second.rename(second.with_name(f"{3:020d}.wrl"))
     (second.with_name(f"{3:020d}.wrl")).write_bytes(kept)

@@ -144,7 +144,7 @@ def test_the_changelog_of_another_job_or_release_is_refused(kafka: wr.Kafka, top
     assert changelog._claim is not None
     written = changelog._claim.write(topic, 0, [(MARKER, b"\x94\x02\xa5job-1\x00\x02")])
     changelog._reader.wait_for(written[-1])  # readers see a transaction a moment after it is answered
-    with pytest.raises(e.NewerFormat, match="format version 2"):
+    with pytest.raises(e.NewerFormat, match="of version 2"):
         changelog.copied(JOB)
     written = changelog._claim.write(topic, 0, [(MARKER, b"\xc1")])
     changelog._reader.wait_for(written[-1])

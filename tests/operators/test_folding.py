@@ -12,7 +12,7 @@ from tests.deep import usually
 from windrow.core.byte_order import encode_i64
 from windrow.stores import delta_blocks as layout
 from windrow.stores import page_store, partitioned_windows
-from windrow.stores.block_format import BESIDE, BLOCK_FORMAT
+from windrow.stores.block_format import Kind
 from windrow.stores.kv import KV
 from windrow.stores.partitioned_windows import Merge
 from windrow.testing import ManualClock
@@ -100,11 +100,11 @@ def live(
 
 #: Under which blocks are gathered, and how they lie: where single keys are judged at each step, nothing is folded.
 GATHERED = [
-    (wr.Emit(), wr.tumbling("1 hour"), BLOCK_FORMAT),
-    (wr.Emit(on_time=False, late=wr.never, closing_pane=True), wr.tumbling("1 hour"), BLOCK_FORMAT),
-    (wr.Emit(early=wr.every("20 seconds"), mode="retracting"), wr.tumbling("1 hour"), BESIDE),
-    (wr.Emit(early=wr.every("20 seconds"), mode="discarding"), wr.tumbling("1 hour"), BESIDE),
-    (wr.Emit(), wr.hopping("30 seconds", "20 seconds"), BLOCK_FORMAT),
+    (wr.Emit(), wr.tumbling("1 hour"), Kind.BLOCK),
+    (wr.Emit(on_time=False, late=wr.never, closing_pane=True), wr.tumbling("1 hour"), Kind.BLOCK),
+    (wr.Emit(early=wr.every("20 seconds"), mode="retracting"), wr.tumbling("1 hour"), Kind.BESIDE),
+    (wr.Emit(early=wr.every("20 seconds"), mode="discarding"), wr.tumbling("1 hour"), Kind.BESIDE),
+    (wr.Emit(), wr.hopping("30 seconds", "20 seconds"), Kind.BLOCK),
 ]
 
 
@@ -116,7 +116,7 @@ def test_nobody_can_tell_whether_windows_were_folded(
 
     def noted(self: layout.BlockWindows, kv: KV, start: int, merge: Merge) -> None:
         newest = self._newest(kv, encode_i64(start))
-        folds.append(-1 if newest is None else newest.block.version)
+        folds.append(-1 if newest is None else newest.block.kind)
         fold(self, kv, start, merge)
 
     monkeypatch.setattr(layout.BlockWindows, "fold", noted)

@@ -14,10 +14,10 @@ import pytest
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores import page_format as pages
 from windrow.stores import page_writer, spill_partitions
-from windrow.stores.block_format import NARROW
+from windrow.stores.block_format import Codec
 from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import Batch, MemoryKV
-from windrow.stores.page_format import PAGE, PAGE_ROWS, in_order, size_of, unpack
+from windrow.stores.page_format import PAGE_ROWS, in_order, size_of, unpack
 from windrow.stores.page_writer import NARROW_PAGES, Packed
 from windrow.stores.window_state import UPSERT, Schemas, put_schema
 
@@ -173,7 +173,7 @@ def test_many_pages_are_narrow_and_few_that_change_then_are_not(kv: MemoryKV) ->
     n = 2 * NARROW_PAGES * PAGE_ROWS
     store = BlockWindows("windows", "aux", ["k"])
     store.replace(kv, [0], many(n))
-    assert {value[0] for value in values_of(kv)} == {NARROW}
+    assert {value[3] for value in values_of(kv)} == {Codec.NARROW}
     # A record has five letters of a key, a byte of a number and four of another, one of nulls: 10 bytes, not 40.
     assert sum(map(len, values_of(kv))) < 12 * n + 130 * 2 * NARROW_PAGES
     few = many(n, seed=1).slice(0, 40)
@@ -183,7 +183,7 @@ def test_many_pages_are_narrow_and_few_that_change_then_are_not(kv: MemoryKV) ->
         pa.array([k not in set(few["k"].to_pylist()) for k in near.rows["k"].to_pylist()])
     )
     store.put(kv, near, pa.concat_tables([few, others.drop_columns([UPSERT])]))
-    assert {value[0] for value in values_of(kv)} == {NARROW, PAGE}
+    assert {value[3] for value in values_of(kv)} == {Codec.NARROW, Codec.PACKED}
     found = store.read(kv, [0])
     wanted = pa.concat_tables([few, many(n).slice(40)])
     assert found is not None
@@ -200,8 +200,8 @@ def test_a_narrow_page_that_is_damaged_or_newer_is_told_as_such(kv: MemoryKV) ->
             unpack([page[:n]], schemas)
     with pytest.raises(CorruptState):
         unpack([page + b"\0"], schemas)
-    with pytest.raises(NewerFormat, match="format 9"):
-        unpack([b"\x09" + page[1:]], schemas)
+    with pytest.raises(NewerFormat, match="version 2, this windrow reads version 1: upgrade windrow"):
+        unpack([page[:1] + b"\x02" + page[2:]], schemas)
 
 
 def test_narrow_pages_count_as_much_as_their_rows_take_wherever_memory_is_counted(
@@ -212,7 +212,7 @@ def test_narrow_pages_count_as_much_as_their_rows_take_wherever_memory_is_counte
     narrow = pages_of(kv, rows, sizes)
     monkeypatch.setattr(page_writer, "NARROW_PAGES", NARROW_PAGES + 1)
     wide = pages_of(kv, rows, sizes)
-    assert (narrow[0][0], wide[0][0]) == (NARROW, PAGE)
+    assert (narrow[0][3], wide[0][3]) == (Codec.NARROW, Codec.PACKED)
     assert list(map(size_of, wide)) == list(map(len, wide))
     counted, taken = sum(map(size_of, narrow)), sum(map(len, wide))
     assert sum(map(len, narrow)) < taken / 2 < counted < 2 * taken

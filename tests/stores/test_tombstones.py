@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from windrow.stores import delta_blocks, sessions
-from windrow.stores.block_format import CHANGED, NARROW_ROWS
+from windrow.stores.block_format import Codec, Kind
 from windrow.stores.kv import MemoryKV
 from windrow.stores.sessions import HOME, HOT, PANE, SessionStore
 from windrow.stores.window_state import END, START, Near
@@ -87,8 +87,9 @@ class Job:
             found = Counter(plain(self.store.read(self.kv, homes)))
             assert found == Counter(row for row in self.there if row[0] in homes)
 
-    def versions(self) -> set[int]:
-        return {value[0] for _, value in self.kv.scan("windows")}
+    def kinds(self) -> set[tuple[int, int]]:
+        """The kind and codec of each value."""
+        return {(value[2], value[3]) for _, value in self.kv.scan("windows")}
 
 
 @pytest.mark.parametrize("narrow_from", [2, delta_blocks.NARROW_FROM])
@@ -99,15 +100,15 @@ def test_what_is_read_is_what_is_there_wherever_it_lies(
     monkeypatch.setattr(sessions, "PAGE_BYTES", page_bytes)
     monkeypatch.setattr(delta_blocks, "NARROW_FROM", narrow_from)
     monkeypatch.setattr(delta_blocks, "FOLD_AT", 5)
-    versions = set[int]()
+    kinds = set[tuple[int, int]]()
     for seed in range(12):
         job = Job(random.Random(seed))
         for _ in range(25):
             job.chance.choice([job.end, job.step, job.step])()
             job.look()
-            versions |= job.versions()
-    assert (CHANGED in {version & ~NARROW_ROWS for version in versions}) == (page_bytes > 0)
-    assert (CHANGED | NARROW_ROWS in versions) == (page_bytes > 0 and narrow_from == 2)
+            kinds |= job.kinds()
+    assert (Kind.CHANGED in {kind for kind, _ in kinds}) == (page_bytes > 0)
+    assert ((Kind.CHANGED, Codec.NARROW) in kinds) == (page_bytes > 0 and narrow_from == 2)
 
 
 def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +128,7 @@ def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.Monke
             (0, "b", 1, 4, False, 0),
         ]
         assert near.rows is not None
-        assert job.versions() == ({CHANGED, 2} if n < 2 else {4})
+        assert {kind for kind, _ in job.kinds()} == ({Kind.CHANGED, Kind.BLOCK} if n < 2 else {Kind.PAGE})
 
 
 def test_all_that_goes_of_a_bucket_is_gone_and_the_bucket_with_it() -> None:

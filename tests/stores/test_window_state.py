@@ -20,10 +20,10 @@ from windrow.core.keys import encode_key
 from windrow.stores import delta_blocks, page_writer, partitioned_windows
 from windrow.stores import page_store as paged
 from windrow.stores import write_buffer as waiting
-from windrow.stores.block_format import DIVIDED, NARROW_ROWS
+from windrow.stores.block_format import Codec, Kind
 from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
-from windrow.stores.page_format import PAGE, unpack
+from windrow.stores.page_format import unpack
 from windrow.stores.rocks import RocksKV
 from windrow.stores.window_state import PlainWindows, Schemas, pack_table, put_schema, unpack_table
 
@@ -181,7 +181,7 @@ def test_no_commit_reads_or_writes_much_of_a_window_of_many_keys(
     assert plain(summed(near.rows)) == sorted((0, key, value) for key, value in said.items())
     store.put(kv, near, summed(near.rows))
     assert plain(store.read(kv, [0])) == sorted((0, key, value) for key, value in said.items())
-    assert {value[0] for _, value in kv.scan("windows")} == {PAGE}
+    assert {value[2] for _, value in kv.scan("windows")} == {Kind.PAGE}
     assert all(key[8:10] == b"\xff\xfd" for key, _ in kv.scan("windows"))
     store.replace(kv, [0], rows((0, "a", 1)))
     assert (plain(store.read(kv, [0])), store.blocks(kv, 0)) == ([(0, "a", 1)], 1)
@@ -377,7 +377,7 @@ def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
     store.put(kv, store.near(kv, [10], None), rows((10, "a", 1)))
     [(paged, page)] = kv.scan("windows", encode_i64(10))
     for name, value, start in ((key, block, 0), (paged, page, 10)):
-        for damaged in (b"\x0a" + value[1:], value[:20], value[:60]):
+        for damaged in (value[:1] + b"\x02" + value[2:], b"\x00" + value[1:], value[:20], value[:60]):
             batch = Batch()
             batch.put("windows", name, damaged)
             kv.write(batch)
@@ -397,7 +397,7 @@ def test_many_rows_of_windows_that_lie_long_are_narrow_blocks_and_few_are_not() 
     for some in (many(n), many(n - 1), many(n + 1)):
         for to, layout in ((kv, store), (wide, BlockWindows("windows", "aux", ["k"]))):
             layout.append(to, some, upsert=True)
-    assert [value[0] for _, value in kv.scan("windows")] == [NARROW_ROWS | 2, 2, NARROW_ROWS | 2]
+    assert [value[3] for _, value in kv.scan("windows")] == [Codec.NARROW, Codec.ARROW, Codec.NARROW]
     size, of_wide = (sum(len(value) for _, value in to.scan("windows")) for to in (kv, wide))
     assert size < 0.6 * of_wide
     assert store.read(kv, [0]) == BlockWindows("windows", "aux", ["k"]).read(wide, [0])
@@ -428,16 +428,22 @@ def test_windows_of_narrow_blocks_are_folded_and_divided_as_others(
             folded.append(n)
             store.fold(kv, start, summed)
         assert plain(summed(store.read(kv, [0]))) == sorted((0, key, value) for key, value in said.items())
-    versions = {value[0] for _, value in kv.scan("windows")}
-    assert len(folded) > 5 and ({DIVIDED, NARROW_ROWS | DIVIDED} <= versions) == (keys > 100)
+    found = {tuple(value[2:4]) for _, value in kv.scan("windows")}
+    both = {(Kind.DIVIDED, codec) for codec in (Codec.ARROW, Codec.NARROW)}
+    assert len(folded) > 5 and (both <= found) == (keys > 100)
 
 
 def test_a_narrow_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
     kv, store = MemoryKV(CFS), BlockWindows("windows", "aux", ["k"], narrow=True)
     store.append(kv, many(delta_blocks.NARROW_FROM), upsert=True)
     [(key, value)] = kv.scan("windows")
-    newer = bytes((NARROW_ROWS | 10,)) + value[1:], b"\x82" + value[1:], value[:40] + b"\x09" + value[41:]
-    for damaged in (*newer, value[:20], value[:40], value[:60], value[:-1]):
+    newer = value[:1] + b"\x02" + value[2:], value[:41] + b"\x02" + value[42:]
+    other = (
+        b"\x00" + value[1:],
+        value[:2] + b"\x09" + value[3:],
+        value[:2] + bytes((Kind.WAITING,)) + value[3:],
+    )
+    for damaged in (*newer, *other, value[:20], value[:40], value[:60], value[:-1]):
         batch = Batch()
         batch.put("windows", key, damaged)
         kv.write(batch)
@@ -458,16 +464,13 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
 ) -> None:
     from windrow.operators.steps.progress import Progress
 
-    assert unpack_table(golden("window-block")).to_pylist() == [
-        {"__start": 0, "k": "a", "a.n.n": 2, "__upsert": False}
-    ]
     kv = MemoryKV(CFS)
     store = BlockWindows("windows", "aux")
     row = pa.table({"__start": pa.array([0]), "k": ["a"], "a.n.n": pa.array([2])})
     store.append(kv, row, upsert=False)
-    block = golden("window-block-2")
+    block = golden("window-block")
     [(key, value)] = kv.scan("windows")
-    assert value[:1] + value[16:24] + value[32:40] == block[:1] + block[16:24] + block[32:40]
+    assert value[:8] + value[16:24] + value[32:40] == block[:8] + block[16:24] + block[32:40]
     batch = Batch()
     batch.put("windows", key, value[:16] + block[16:])  # Arrow may write the schema in other bytes one day
     kv.write(batch)
