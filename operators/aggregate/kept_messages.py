@@ -39,7 +39,7 @@ from windrow.operators.steps.columns import (
     START,
 )
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import Slice, encoded_positions, event_times, user_columns
+from windrow.operators.steps.intake import Slice, encoded_positions, event_times
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.message_store import HOUR_US, Bound, Layout, MessageStore
 from windrow.stores.window_state import pack_column, unpack_column
@@ -403,10 +403,16 @@ def moments(rows: Slice) -> IntArray:
 
 
 def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:
-    """The columns of messages that are kept."""
-    names = calculation.input_columns()
-    names = user_columns(table) if names is None else names
-    return _typed(table.select([n for n in table.column_names if n in names]), calculation.schema)
+    """Select the columns of messages that are kept: those of the stream, by name, in its types where a message has no value.
+
+    So the stored bytes do not depend on how the input was cut.
+    """
+    names, size = calculation.input_columns(), len(table)
+    known = {f.name: f for f in calculation.schema if names is None or f.name in names}
+    filled = {f.name: f for f in table.schema if f.name in known and not pa.types.is_null(f.type)}
+    fields = [(known | filled)[name].remove_metadata() for name in sorted(known)]
+    columns = [table.column(f.name) if f.name in filled else pa.nulls(size, f.type) for f in fields]
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -419,12 +425,3 @@ def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
         widens = column.type == kind or widened(column.type, kind) == kind
         columns.append(as_type(column, kind) if widens else pa.nulls(len(column), kind))
     return pa.table(columns, names=table.column_names)
-
-
-def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A column without any value gets the type that the stream has for it: bytes do not depend on how input was cut."""
-    for i, field in enumerate(table.schema):
-        if pa.types.is_null(field.type) and field.name in schema.names:
-            kind = schema.field(field.name).type
-            table = table.set_column(i, pa.field(field.name, kind), pa.nulls(len(table), kind))
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from pathlib import Path
 
@@ -37,16 +38,28 @@ def test_tutorial_and_readme_go_from_a_broker_to_panes_on_a_topic(
     run(program, f"delays-{name}")
     assert capsys.readouterr().out.splitlines()[-1] == printed.strip()
 
+    folder = (
+        tmp_path / "readme"
+    )  # in that of the tutorial it would go on where the tutorial's job ended, with nothing to read
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     namespace = {}
     run(blocks("README.md", "## In a Python process")[0], "")
     lines = blocks("README.md", "## Kafka to Kafka, exactly once")[0]
     run(lines.replace(")  # until Ctrl-C", ", available_now=True)"), f"readme-{name}")
-    panes = Consumer(
-        kafka.settings(group_id=name, isolation_level="read_committed", auto_offset_reset="earliest")
-    )
-    panes.subscribe([f"readme-{name}"])
-    while (record := panes.poll(1)) is None or record.error():
-        pass  # a notice of the client is no record
-    panes.close()
-    said, expected = json.loads(record.value() or b""), json.loads(printed)
+    said, expected = json.loads(first_record(kafka, f"readme-{name}")), json.loads(printed)
     assert {**said, "commit": 0} == {**expected, "commit": 0}
+
+
+def first_record(kafka: wr.Kafka, topic: str) -> bytes:
+    """Read the first record of a topic, or fail after a minute."""
+    settings = kafka.settings(group_id=topic, isolation_level="read_committed", auto_offset_reset="earliest")
+    reader, notice, until = Consumer(settings), None, time.monotonic() + 60
+    reader.subscribe([topic])
+    try:
+        while time.monotonic() < until:
+            if (record := reader.poll(1)) is not None and not (notice := record.error()):
+                return record.value() or b""
+    finally:
+        reader.close()
+    pytest.fail(f"no record came to {topic} within a minute; the last notice of the client: {notice}")

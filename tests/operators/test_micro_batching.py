@@ -88,11 +88,10 @@ class Life:
         op, logic = self.op, self.op.engine.logic
         kv = op.engine.shard.kv
         found = [*self.told, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
-        # Rows of messages hold their columns in the order in which these became known, which single steps may make another.
-        found += [op.get_messages() if self.definition.full_state else None]
-        found += [
-            (cf, filed(kv, cf)) for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith(".ids")
+        plain = [
+            cf for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith((".messages", ".ids"))
         ]
+        found += [(cf, filed(kv, cf)) for cf in plain]
         for commit in op.engine.job.commits():
             found += [
                 commit.steps,
