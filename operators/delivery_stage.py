@@ -1,7 +1,7 @@
 """An operator of which some input has a delivery policy: what its policies let pass goes to it, and the rest was heard.
 
 What passes follows from the messages of the step, its recorded `now` and, of `wr.deliver.throttle`, from what is remembered in
-the operator's progress: `~k<input u8><key>` -> when a message of the key was taken last, i64; `~t<input u8><that i64><key>`.
+the operator's progress: `~k<input u8><key>` -> when a message of the key was taken last, i64; and a timer under `~t<input u8>`.
 Both go when the interval is over.
 """
 
@@ -37,6 +37,7 @@ from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Overlay
+from windrow.stores.timers import TimerIndex
 
 #: Where a row stands in the table of its step.
 _AT = "__at"
@@ -69,7 +70,7 @@ class Throttle:
 
     def __init__(self, cf: str, place: int, interval_us: int) -> None:
         self._cf, self._interval_us = cf, interval_us
-        self._key, self._time = b"~k" + bytes([place]), b"~t" + bytes([place])
+        self._key, self._timers = b"~k" + bytes([place]), TimerIndex(cf, b"~t" + bytes([place]))
 
     def last_us(self, kv: KV, keys: Sequence[bytes]) -> IntArray:
         found = kv.multi_get(self._cf, [self._key + key for key in keys])
@@ -83,19 +84,17 @@ class Throttle:
     def took(self, batch: Batch, keys: Sequence[bytes], now_us: int) -> None:
         at = encode_i64(now_us)
         batch.put_many(self._cf, [self._key + key for key in keys], [at] * len(keys))
-        batch.put_many(self._cf, [self._time + at + key for key in keys], [b""] * len(keys))
+        self._timers.set_many(batch, np.full(len(keys), now_us, dtype=np.int64), keys)
 
     def forget(self, kv: KV, now_us: int, *, everything: bool) -> None:
         """What decides nothing any more goes."""
-        end = self._time + (b"\xff" * 9 if everything else encode_i64(now_us - self._interval_us + 1))
-        filed = [key[len(self._time) :] for key, _ in kv.scan(self._cf, self._time, end)]
-        if not filed:
+        until_us = END_OF_TIME_US if everything else now_us - self._interval_us
+        due = self._timers.due(kv, until_us)
+        if not due:
             return
-        batch, keys = Batch(), [key[8:] for key in filed]
-        last = self.last_us(kv, keys)
-        over = [k for k, at, us in zip(keys, filed, last, strict=True) if decode_i64(at[:8]) == us]
-        batch.delete_many(self._cf, [self._key + key for key in over])
-        batch.delete_range(self._cf, self._time, end)
+        batch, over = Batch(), np.flatnonzero(self.last_us(kv, due.keys) == due.times)
+        batch.delete_many(self._cf, [self._key + due.keys[i] for i in over.tolist()])
+        self._timers.drop(batch, until_us)
         kv.write(batch)
 
 

@@ -34,6 +34,8 @@ from windrow.stores.kv import KV, Batch, Pair
 #: A column of keys: bytes, an Arrow binary array, a matrix of one row a key, or hashes.
 Keys: TypeAlias = Sequence[bytes] | pa.Array | Bytes2D | npt.NDArray[np.uint64]
 Kinds: TypeAlias = npt.NDArray[np.uint8]
+#: Up to so many timers are written one by one.
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class TimerIndex:
 
     def _names(self, times: IntArray, keys: Keys, kinds: int | Kinds) -> list[bytes]:
         n = len(times)
+        if n <= _FEW and isinstance(keys, list | tuple):
+            each = np.broadcast_to(np.asarray(kinds, dtype=np.uint8), (n,)).tolist()
+            return [self._name(*timer) for timer in zip(times.tolist(), keys, each, strict=True)]
         head = np.empty((n, len(self._prefix) + 8), dtype=np.uint8)
         head[:, : len(self._prefix)] = np.frombuffer(self._prefix, np.uint8)
         head[:, len(self._prefix) :] = i64_array_to_bytes(times)

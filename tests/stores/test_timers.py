@@ -22,8 +22,8 @@ VALUES = st.binary(max_size=2)
 VERB = st.one_of(
     st.tuples(st.just("set"), TIMER, VALUES),
     st.tuples(st.just("cancel"), TIMER),
-    st.tuples(st.just("set_many"), st.lists(TIMER, max_size=5), st.booleans()),
-    st.tuples(st.just("cancel_many"), st.lists(TIMER, max_size=5), st.booleans()),
+    st.tuples(st.just("set_many"), st.lists(TIMER, max_size=20), st.booleans()),
+    st.tuples(st.just("cancel_many"), st.lists(TIMER, max_size=20), st.booleans()),
     st.tuples(st.just("drop"), TIMES),
     st.tuples(st.just("commit")),
 )
