@@ -24,6 +24,7 @@ from windrow.core.types import as_type, concat
 from windrow.operators.operator import Logic
 from windrow.operators.rules.chains import Candidates, Chain, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
+from windrow.operators.rules.facts import FactJoin, FactRows, FactsOfRule, equal_pairs, named_for_facts
 from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
@@ -55,6 +56,8 @@ from windrow.stores.spill import Away
 RULE_FAILED = "rule_failed"
 #: So many patterns have their bit in one column of a kept message.
 _BITS = 62
+#: True for a tuple of which each new event is late.
+_LATE = "__late"
 _FITS, _KNOWN, _BEGAN = "__fits", "__patterns", "__began"
 
 
@@ -69,6 +72,8 @@ class Planned:
     #: Of each binding the input, and the prefix of its sources.
     inputs: Mapping[str, tuple[str, str]]
     wait_us: int
+    #: How long after its last event a tuple waits for facts.
+    fact_wait_us: int
 
     @property
     def decides(self) -> bool:
@@ -88,6 +93,12 @@ class RuleStep:
     numbers: Numbers
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     candidates: dict[str, Candidates] = field(default_factory=dict)
+    slices: int = 0
+
+    def slice(self) -> int:
+        """Number a slice of tuples that is filed."""
+        self.slices += 1
+        return (self.progress.step << 32) + self.slices
 
     @cached_property
     def away(self) -> Away:
@@ -103,6 +114,7 @@ class RulesOperator(Logic):
         self.pending_cf = f"{definition.name}.pending"
         self.columns_of_rules = RuleColumns(definition, self.aux_cf)
         self._inputs = {given.name: given for given in definition.inputs}
+        self.is_cloud = definition.mode == "cloud"
         timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
         self.planned = [self._plan(name, rule, timings[name]) for name, rule in definition.rules.items()]
         #: How long messages are kept, by input; of inputs that some rule needs them of.
@@ -110,7 +122,15 @@ class RulesOperator(Logic):
         for given in definition.inputs:
             us = kept_us(timings, definition.rules, given)
             if us is not None and given.facts is None:
-                self.kept_us[given.name] = us
+                self.kept_us[given.name] = INFINITE_US if self.is_cloud else us
+        self.facts = {
+            given.name: FactRows(
+                f"{definition.name}.{given.name}.rows", self.aux_cf, given, definition.keys(given)
+            )
+            for given in definition.inputs
+            if given.facts is not None
+        }
+        self.waiting_cf = f"{definition.name}.waiting"
         self.kept = {
             name: KeptMessages(
                 f"{definition.name}.{name}.events", self.aux_cf, us, definition.keys(self._inputs[name])
@@ -126,10 +146,12 @@ class RulesOperator(Logic):
         }
         waits = [us for span in timing.subpatterns for _, us in timing.deadline_of(span.binding)]
         wait_us = max([rule.delay_us or 0, *waits], default=0)
-        return Planned(name, rule, timing, chains_of(rule, timing), prefixes, wait_us)
+        fact_wait_us = max(map(self._fact_wait_us, rule.facts.values()), default=0)
+        return Planned(name, rule, timing, chains_of(rule, timing), prefixes, wait_us, fact_wait_us)
 
     def cfs(self) -> tuple[str, ...]:
-        return (self.aux_cf, self.pending_cf, *(kept.cf for kept in self.kept.values()))
+        of_inputs = [*(kept.cf for kept in self.kept.values()), *(facts.cf for facts in self.facts.values())]
+        return (self.aux_cf, self.pending_cf, self.waiting_cf, *of_inputs)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -143,7 +165,13 @@ class RulesOperator(Logic):
         self._gather(step, arrived, fits)
         for name, rows in arrived.items():
             self._file(step, name, rows, fits[name])
+        new = {
+            name: self.facts[name].file(kv, rows.rows.table)
+            for name, rows in arrived.items()
+            if name in self.facts
+        }
         for planned in self.planned:
+            self._join_late_facts(step, planned, new)
             self._join(step, planned)
         step.progress.begin(now_us)
         return self._end(step)
@@ -154,15 +182,23 @@ class RulesOperator(Logic):
         before_us, done_us = step.progress.purged_us, self._done_us(step.progress, watermark_us)
         if done_us > before_us:
             self._decide_due(step, before_us, done_us)
+            for planned in self.planned:
+                if planned.fact_wait_us:
+                    self._waiting(step, planned).forget(kv, done_us)
             for name, kept in self.kept.items():
                 end = done_us >= END_OF_TIME_US
                 kept.forget(kv, END_OF_TIME_US if end else limit(done_us, self.kept_us[name]))
+            for facts in self.facts.values() if done_us >= END_OF_TIME_US else ():
+                facts.clear(kv)
         progress = step.progress
         progress.watermark_us, progress.now_us, progress.purged_us = watermark_us, now_us, done_us
         return self._end(step)
 
     def _done_us(self, progress: Progress, watermark_us: int) -> int:
-        """The watermark less the allowed lateness: what is earlier is decided, and never again."""
+        """The watermark less the allowed lateness: what is earlier is decided, and never again. In cloud mode no time "
+        "passes."""
+        if self.is_cloud and watermark_us < END_OF_TIME_US:
+            return progress.purged_us
         return max(progress.purged_us, passed(watermark_us, self.definition.late_us))
 
     def _begin(self, kv: KV, now_us: int) -> RuleStep:
@@ -242,7 +278,7 @@ class RulesOperator(Logic):
             own = hashes(rows.rows.table, self.definition.keys(self._inputs[name]))
             for other, low, high in self._reaches(name, rows):
                 asked.setdefault(other, []).append((own, low, high))
-        for name in self._inputs:
+        for name in (name for name in self._inputs if name not in self.facts):
             wanted, kept = asked.get(name), self.kept.get(name)
             found = None
             if wanted and kept is not None:
@@ -408,12 +444,12 @@ class RulesOperator(Logic):
         takes = {binding: one.fits[planned.name, binding] for binding, one in candidates.items()}
         joined = Joined(candidates, takes)
         for chain in planned.chains:
-            for part, tuples in enumerate(joined.tuples(chain)):
-                self._complete(step, planned, joined, tuples, (list(events).index(chain.first) << 24) + part)
+            for tuples in joined.tuples(chain):
+                self._with_facts(step, planned, joined, tuples)
                 step.away.gathered()
 
-    def _complete(self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples, part: int) -> None:
-        """Emit complete tuples, decide them, or let them wait. part: the number of this slice in the step."""
+    def _with_facts(self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples) -> None:
+        """Join tuples of events with facts, and complete those for which all are there; others may wait for theirs."""
         bindings = list(planned.rule.events)
         table = flat(joined, tuples, self._named(step, planned))
         table = self._with_keys(step, planned, table, joined, tuples)
@@ -422,6 +458,61 @@ class RulesOperator(Logic):
             messages, rows = joined.inputs[binding], tuples[binding]
             is_new = rows < messages.new
             late[is_new] &= messages.late[rows[is_new]]
+        if not planned.rule.facts:
+            self._complete(step, planned, table, late)
+            return
+        table = table.append_column(_LATE, pa.array(late))
+        if planned.fact_wait_us:
+            ends = match_times(table, bindings)
+            until = ends + np.minimum(planned.fact_wait_us, END_OF_TIME_US - 1 - ends)
+            self._waiting(step, planned).add(step.kv, table, until, step.slice())
+        for bound in self._facts_of(step, planned).bound(step.kv, table):
+            self._complete(step, planned, bound.drop_columns([_LATE]), _flags(bound, _LATE))
+
+    def _join_late_facts(self, step: RuleStep, planned: Planned, new: Mapping[str, pa.Table]) -> None:
+        """Find the tuples that new facts complete which came after the events."""
+        if not planned.fact_wait_us or not any(p.input in new for p in planned.rule.facts.values()):
+            return
+        done_us = step.progress.purged_us
+        tuples = self._waiting(step, planned).due(step.kv, done_us, END_OF_TIME_US)
+        if tuples is None or not len(tuples):
+            return
+        tuples = tuples.drop_columns([TIME])
+        ends = match_times(tuples, list(planned.rule.events))
+        room = END_OF_TIME_US - 1 - ends
+        until = {b: ends + np.minimum(self._fact_wait_us(p), room) for b, p in planned.rule.facts.items()}
+        for bound in self._facts_of(step, planned).come_late(step.kv, tuples, new, until, done_us):
+            table = bound.drop_columns([_LATE])
+            self._complete(step, planned, table, np.zeros(len(table), dtype=bool))
+
+    def _fact_wait_us(self, pattern: Pattern) -> int:
+        return INFINITE_US if self.is_cloud else pattern.wait_us
+
+    def _waiting(self, step: RuleStep, planned: Planned) -> PendingTuples:
+        """The tuples of events that wait for facts."""
+        return PendingTuples(self.waiting_cf, step.numbers.rules[planned.name], planned.fact_wait_us)
+
+    def _facts_of(self, step: RuleStep, planned: Planned) -> FactsOfRule:
+        named, bound, joins = self._named(step, planned), list(planned.rule.events), []
+        for binding, pattern in planned.rule.facts.items():
+            store, given = self.facts[pattern.input], self._inputs[pattern.input]
+            on = equal_pairs(planned.rule, binding, bound)
+            joins.append(FactJoin(binding, pattern, given, store, on, tuple(named[binding])))
+            bound.append(binding)
+        schemas = {name: self._kept_schema(step, name) for name in self.facts}
+        return FactsOfRule(
+            planned.name, planned.rule, tuple(joins), self.definition.by, schemas, self._inputs_of(planned)
+        )
+
+    def _kept_schema(self, step: RuleStep, name: str) -> pa.Schema:
+        """The columns that are kept of an input, in the types that they have by now."""
+        schema = step.schemas[name]
+        kept = self.columns_of_rules.kept(self._inputs[name], schema)
+        return pa.schema([schema.field(n).remove_metadata() for n in kept])
+
+    def _complete(self, step: RuleStep, planned: Planned, table: pa.Table, late: BoolArray) -> None:
+        """Emit complete tuples, decide them, or let them wait."""
+        bindings = list(planned.inputs)
         order = in_order(table, bindings)
         table, late = table.take(pa.array(order)), late[order]
         kept = self._conditions(step, planned, table)
@@ -429,14 +520,16 @@ class RulesOperator(Logic):
             table, late = table.filter(pa.array(kept)), late[kept]
         if not len(table):
             return
-        at_us = match_times(table, bindings)
+        at_us = match_times(table, list(planned.rule.events))
         table = table.append_column(AT, pa.array(at_us))
         table = table.append_column(ID, match_ids(planned.name, table, bindings))
         timings = np.where(late, LATE, EARLY)
         if not planned.decides:
             self._emit(step, planned, table, timings)
             return
-        due = deadlines(planned.timing, OfTuples(table, self._inputs_of(planned)), at_us)
+        due = None
+        if not self.is_cloud:
+            due = deadlines(planned.timing, OfTuples(table, self._inputs_of(planned)), at_us)
         if due is None:
             self._emit(step, planned, *self._decided(step, planned, table, None, timings))
             return
@@ -447,8 +540,7 @@ class RulesOperator(Logic):
             self._emit(step, planned, *self._decided(step, planned, some, due[ready], on_time))
         if not ready.all():
             rest = table.filter(pa.array(~ready))
-            number = (step.progress.step << 32) + part
-            self._pending(step, planned).add(step.kv, rest, due[~ready], number)
+            self._pending(step, planned).add(step.kv, rest, due[~ready], step.slice())
 
     def _inputs_of(self, planned: Planned) -> dict[str, Input]:
         return {binding: self._inputs[name] for binding, (name, _) in planned.inputs.items()}
@@ -458,16 +550,18 @@ class RulesOperator(Logic):
 
     def _named(self, step: RuleStep, planned: Planned) -> dict[str, list[str]]:
         """The columns of each binding that are bound."""
-        found: dict[str, list[str]] = {binding: [] for binding in planned.rule.events}
+        found: dict[str, list[str]] = {binding: [] for binding in planned.inputs}
         for f in self.columns_of_rules.bound(planned.rule, step.schemas):
             binding, column = f.name.split(".", 1)
             if binding in found:
                 found[binding].append(column)
-        for binding, pattern in planned.rule.events.items():
+        for binding, column in named_for_facts(planned.rule):
+            found[binding] += [column]
+        for binding, (name, _) in planned.inputs.items():
+            pattern = planned.rule.when[binding]
             if pattern.where is not None and any(references(pattern.where)):
-                names = step.schemas[pattern.input].names
-                found[binding] += [n for n in names if pattern.where.mentions(n) and n not in found[binding]]
-        return found
+                found[binding] += [n for n in step.schemas[name].names if pattern.where.mentions(n)]
+        return {binding: list(dict.fromkeys(names)) for binding, names in found.items()}
 
     def _with_keys(
         self, step: RuleStep, planned: Planned, table: pa.Table, joined: Joined, tuples: Tuples
@@ -487,7 +581,8 @@ class RulesOperator(Logic):
     def _conditions(self, step: RuleStep, planned: Planned, table: pa.Table) -> BoolArray:
         """True for the tuples for which the conditions that name several patterns are true."""
         kept = np.ones(len(table), dtype=bool)
-        for binding, pattern in planned.rule.events.items():
+        for binding in planned.inputs:
+            pattern = planned.rule.when[binding]
             if pattern.where is None or not any(references(pattern.where)) or not kept.any():
                 continue
             columns = {
@@ -517,8 +612,7 @@ class RulesOperator(Logic):
             tuples = pending.due(step.kv, before_us, done_us)
             if tuples is not None and len(tuples):
                 due = tuples.column(TIME).to_numpy()
-                order = np.lexsort((in_order(tuples, list(planned.rule.events)), due))
-                order = _by_deadline(tuples, due, list(planned.rule.events))
+                order = _by_deadline(tuples, due, list(planned.inputs))
                 tuples, due = tuples.drop_columns([TIME]).take(pa.array(order)), due[order]
                 on_time = np.full(len(tuples), ON_TIME)
                 held, timings = self._decided(step, planned, tuples, due, on_time)
@@ -667,3 +761,8 @@ def _by_deadline(tuples: pa.Table, due: IntArray, bindings: Sequence[str]) -> In
     """Order tuples by deadline, then by the positions of their messages."""
     order = in_order(tuples, bindings)
     return order[np.argsort(due[order], kind="stable")]
+
+
+def _flags(table: pa.Table, name: str) -> BoolArray:
+    flags: BoolArray = combine(table.column(name)).to_numpy(zero_copy_only=False)
+    return flags
