@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing import TestDriver
 
@@ -184,7 +185,7 @@ def by_loops(
     return sorted(found)
 
 
-@pytest.mark.parametrize("seed", range(300 if DEEP else 8))
+@pytest.mark.parametrize("seed", range(usually(8, deep=300)))
 def test_facts_are_joined_as_nested_loops_join_them(seed: int) -> None:
     rules, steps, (_, _, wait) = drawn(seed)
     logic = rules.logic()
