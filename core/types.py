@@ -25,6 +25,8 @@ _DIGITS, _MOST_DIGITS = 38, 76
 _PLAIN = {kind.id for kind in (pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.binary())}
 #: Digits of a decimal that a float gives back.
 FLOAT_DIGITS = 15
+#: The largest power of ten that a float holds exactly.
+_EXACT_POWER = 22
 #: Bits of integers that floats hold.
 _MANTISSA = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 _FLOATS = (*_MANTISSA,)
@@ -315,8 +317,8 @@ def as_type(values: Any, kind: pa.DataType) -> Any:
         values = values.cast(plain_type(values.type))
     if pa.types.is_decimal(values.type) and kind == pa.float64():
         if isinstance(values, pa.ChunkedArray):
-            return pa.chunked_array([_floats_of(chunk) for chunk in values.chunks], kind)
-        return _floats_of(values)
+            return pa.chunked_array([nearest_floats(chunk) for chunk in values.chunks], kind)
+        return nearest_floats(values)
     if pa.types.is_nested(values.type) and _is_made_in_python(values.type, kind):
         filled = pa.array([_filled(v, kind) for v in values.to_pylist()], kind)
         return pa.chunked_array([filled]) if isinstance(values, pa.ChunkedArray) else filled
@@ -330,18 +332,23 @@ def _stored(values: Any) -> Any:
     return values.storage
 
 
-def _floats_of(values: pa.Array) -> pa.Array:
-    """Decimals as floats: of up to 15 digits as the floats that print as they do, which Arrow's cast misses by a bit."""
+def nearest_floats(values: pa.Array) -> pa.Array:
+    """Convert decimals to the nearest floats, which Arrow's cast misses by a bit.
+
+    They are the same for decimals of any scale: keys that widen are hashed as these.
+    """
     values = values.cast(plain_type(values.type))
     digits, scale = values.type.precision, values.type.scale
     kind = pa.decimal256(digits, 0) if pa.types.is_decimal256(values.type) else pa.decimal128(digits, 0)
-    try:
-        whole = pa.Array.from_buffers(kind, len(values), values.buffers(), offset=values.offset).cast(
-            pa.int64()
-        )
-    except pa.ArrowInvalid:  # more digits than floats hold
-        return values.cast(pa.float64())
-    return pc.divide(pc.cast(whole, pa.float64(), safe=False), 10.0**scale)
+    unscaled = pa.Array.from_buffers(kind, len(values), values.buffers(), offset=values.offset)
+    if scale <= _EXACT_POWER:
+        try:
+            # A division of two exact floats is the nearest one.
+            return pc.divide(unscaled.cast(pa.int64()).cast(pa.float64()), 10.0**scale)
+        except pa.ArrowInvalid:  # more digits than floats hold
+            pass
+    coded = values.dictionary_encode()
+    return pa.array(map(float, coded.dictionary.to_pylist()), pa.float64()).take(coded.indices)
 
 
 def _is_made_in_python(source: pa.DataType, target: pa.DataType) -> bool:

@@ -35,7 +35,7 @@ from windrow.stores.block_format import (
     key_of,
     record_batch,
 )
-from windrow.stores.key_hash import Hashes, KeyColumns
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.page_format import Head, among, hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
@@ -82,7 +82,7 @@ class BlockWindows:
     def __init__(
         self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None, narrow: bool = False
     ) -> None:
-        self.cf, self.aux, self.by, self._narrow = cf, aux, KeyColumns.of(by), narrow
+        self.cf, self.aux, self.by, self._narrow = cf, aux, tuple(by), narrow
         self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
         # What is put is pages from now on, whatever it was.

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import FloatArray, IntArray
 from windrow.core.keys import encode_equal
+from windrow.core.types import nearest_floats
 
 #: Numbers are below this.
 NUMBERS = 1 << 15
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
-#: So many digits of a number are the same, however it became a double.
-_DIGITS = 14
-#: Floats below this have a decimal near them.
-_MOST = 1e50
-
-
-class KeyColumns(tuple[str, ...]):
-    """Names of key columns. scales: of those that have widened since they were decimals with so many digits after the point, or
-    binaries of so many bytes each: their keys have the numbers that they had then. It is a matter of the state that is read or
-    written.
-    """
-
-    scales: Mapping[str, int] = MappingProxyType({})
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> KeyColumns:
-        """The very ones, where they are such."""
-        return names if isinstance(names, KeyColumns) else cls(names)
 
 
 def numbers_of(hashes: Hashes) -> IntArray:
@@ -44,33 +25,29 @@ def numbers_of(hashes: Hashes) -> IntArray:
     return (hashes >> np.uint64(49)).astype(np.int64)
 
 
-def hashes(
-    columns: Sequence[pa.Array | pa.ChunkedArray], scales: Sequence[int | None] | None = None
-) -> Hashes:
-    """For each row of key columns a number of 64 bits. Persisted: it must never change. scales: see `KeyColumns`."""
+def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
+    """For each row of key columns a number of 64 bits. Persisted: it must never change."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
-    for column, scale in zip(columns, scales or [None] * len(columns), strict=True):
+    for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        total = _mix(total * _FACTOR + _hashes(whole, scale))
+        total = _mix(total * _FACTOR + _hashes(whole))
     return total
 
 
-def _hashes(column: pa.Array, scale: int | None = None) -> Hashes:
-    kind, hashes = column.type, np.zeros(0, dtype=np.uint64)
+def _hashes(column: pa.Array) -> Hashes:
+    types = pa.types
     if column.null_count == len(column):
         return np.zeros(len(column), dtype=np.uint64)
-    if (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    if types.is_fixed_size_binary(column.type) and not types.is_decimal(column.type):
+        column = column.cast(pa.binary())
+    kind, hashes = column.type, np.zeros(0, dtype=np.uint64)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         # All as doubles: integers and decimals may become these.
-        numbers = _doubles(column) if scale is None else _former_doubles(column, scale)
+        numbers = _doubles(column)
         hashes = np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
-    elif scale is None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+    elif types.is_string(kind) or types.is_binary(kind):
         hashes = _of_bytes(column, np.int32)
-    elif scale is None and (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
+    elif types.is_large_string(kind) or types.is_large_binary(kind):
         hashes = _of_bytes(column, np.int64)
     else:
         coded = column.dictionary_encode()
@@ -85,28 +62,10 @@ def _hashes(column: pa.Array, scale: int | None = None) -> Hashes:
 
 
 def _doubles(column: pa.Array) -> FloatArray:
-    doubles: FloatArray = (
-        column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False) + 0.0
-    )
+    decimal = pa.types.is_decimal(column.type)
+    floats = nearest_floats(column) if decimal else column.cast(pa.float64(), safe=False)
+    doubles: FloatArray = floats.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
     return doubles
-
-
-def _former_doubles(column: pa.Array, scale: int) -> FloatArray:
-    """The doubles that numbers were when they were decimals of this scale: under another one Arrow makes others of them."""
-    numbers = _doubles(column)
-    if pa.types.is_decimal(column.type):
-        former = column.cast(pa.decimal256(76, scale), safe=False)
-        wide = pa.decimal256(76, max(scale, column.type.scale))
-        were = pc.equal(former.cast(wide), column.cast(wide)).fill_null(False)
-        same = were.to_numpy(zero_copy_only=False)
-    elif pa.types.is_floating(column.type):
-        near = np.where(np.isfinite(numbers) & (np.abs(numbers) < _MOST), numbers, 0.0)
-        former = pa.array(near).cast(pa.decimal256(76, scale), safe=False)
-        same = np.isclose(_doubles(former), numbers, rtol=4e-16, atol=0)
-    else:
-        return numbers
-    rough = np.array([float(f"{number:.{_DIGITS}g}") for number in numbers.tolist()])
-    return np.where(same, _doubles(former), rough)
 
 
 def _of_bytes(column: pa.Array, offset: Any) -> Hashes:

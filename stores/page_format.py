@@ -28,7 +28,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState
 from windrow.stores.bit_packing import ITEM, LENGTH, TEXT, items_of, numbers, texts
 from windrow.stores.block_format import FORMAT, HEADER, MAGIC, Codec, Kind, check_head, header_of
-from windrow.stores.key_hash import KeyColumns, hashes
+from windrow.stores.key_hash import hashes
 from windrow.stores.window_state import UPSERT, Schemas, unpack_table
 
 #: What is narrow is this part of what its rows take, about.
@@ -131,8 +131,7 @@ def hashes_of(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
         return np.asarray(rows.column(HASH).to_numpy(), dtype=np.uint64)
     if not by:
         return np.zeros(len(rows), dtype=np.uint64)
-    scales = KeyColumns.of(by).scales
-    return hashes([rows.column(b) for b in by], [scales.get(b) for b in by] if scales else None)
+    return hashes([rows.column(b) for b in by])
 
 
 def among(keys: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> BoolArray:

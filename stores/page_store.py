@@ -24,7 +24,6 @@ from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.block_format import END_OF_CF, PAGES, SINCE, key_of, page_keys
 from windrow.stores.decoded_page_cache import FEW_VALUES, Written
-from windrow.stores.key_hash import KeyColumns
 from windrow.stores.kv import KV, Batch
 from windrow.stores.mapped_run import Pairs
 from windrow.stores.page_format import (
@@ -106,7 +105,7 @@ class Pages:
         """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next.
         beside: the start of a window beside which rows wait (`stores/write_buffer.py`)
         """
-        self.cf, self.aux, self.by, self._page_rows = cf, aux, KeyColumns.of(by), page_rows
+        self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
         self._beside = beside
         self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
         self._written = Written()

@@ -38,7 +38,7 @@ from windrow.stores.block_format import (
     check_head,
     key_of,
 )
-from windrow.stores.key_hash import NUMBERS, Hashes, KeyColumns, numbers_of
+from windrow.stores.key_hash import NUMBERS, Hashes, numbers_of
 from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.page_format import Head, hashes_of, in_order, is_page, rows_of
 from windrow.stores.page_writer import Packed
@@ -112,7 +112,7 @@ class DividedWindows:
     """The divided windows of a column family."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str]) -> None:
-        self.cf, self.aux, self.by = cf, aux, KeyColumns.of(by)
+        self.cf, self.aux, self.by = cf, aux, tuple(by)
 
     def directory(self, kv: KV, prefix: bytes) -> Directory | None:
         """The directory of a window; None where it is not divided."""

@@ -19,7 +19,7 @@ from windrow.core.arrays import BoolArray
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.block_format import FORMAT, MAGIC, NUMBER, SINCE, Codec, Kind, check_head, key_of
-from windrow.stores.key_hash import Hashes, KeyColumns
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.page_format import hashes_of, unpack
 from windrow.stores.page_writer import Packed
@@ -56,7 +56,7 @@ class WaitingRows:
     """What waits beside one window of a column family."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], start: int) -> None:
-        self.cf, self.aux, self.by, self._prefix = cf, aux, KeyColumns.of(by), encode_i64(start)
+        self.cf, self.aux, self.by, self._prefix = cf, aux, tuple(by), encode_i64(start)
 
     def add(self, kv: KV, rows: pa.Table, pages: int) -> bool:
         """Add rows; returns True where so many wait by now that they are to be laid into pages, of which there are so many."""

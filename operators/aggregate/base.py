@@ -33,13 +33,9 @@ from windrow.operators.steps.schema_inference import (
     check_keys,
     in_learnt_types,
     learn,
-    scales_after,
-    scales_of,
-    with_scales,
 )
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
-from windrow.stores.key_hash import KeyColumns
 from windrow.stores.kv import KV, Batch
 
 
@@ -48,8 +44,7 @@ class Steps(Logic):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         #: They know how the keys of this state are numbered.
-        self.keys = KeyColumns(definition.by)
-        self.definition: AggregateDefinition = definition._changed(by=self.keys)
+        self.definition: AggregateDefinition = definition
         self.windows_cf = f"{definition.name}.windows"
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
@@ -145,11 +140,7 @@ class Steps(Logic):
     def _learn(self, progress: Progress, schema: pa.Schema) -> None:
         check_keys(raw(self.needs.keys, self.definition.makes), schema)
         time = None if self.definition.inputs[0].time_made else self.definition.event_time
-        learnt = learn(progress.schema, schema, self.needs, time)
-        if progress.schema is not None:
-            before, after = (self.seen_schema(schema) for schema in (progress.schema, learnt))
-            learnt = with_scales(learnt, scales_after(self.keys, progress.schema, before, after))
-        progress.schema = learnt
+        progress.schema = learn(progress.schema, schema, self.needs, time)
         self._bind(progress.schema)
         check_keys(dict(self.definition.makes).keys() & set(self.needs.keys), self.calculation.schema)
 
@@ -167,7 +158,6 @@ class Steps(Logic):
         return made(self.definition.makes, in_learnt_types(table, progress.schema, known_times))
 
     def _bind(self, schema: pa.Schema) -> None:
-        self.keys.scales = scales_of(schema)
         schema = self.seen_schema(schema)
         if self._calculation is None or not self._calculation.given.equals(schema):
             self._calculation = Calculation(self.definition, schema)

@@ -131,10 +131,7 @@ class KeyedHistory(History):
         """The messages of the keys of windows, of their times."""
         starts, ends = (combine(state.column(column)).to_numpy() for column in (START, END))
         events = self._events(kv)
-        if all(_has_lasting_hashes(calculation.schema.field(b).type) for b in self.definition.by):
-            kept = events.read_keys(kv, self._hashes(state, calculation), starts, ends - 1)
-        else:
-            kept = events.read(kv, int(starts.min()), int(ends.max()))
+        kept = events.read_keys(kv, self._hashes(state, calculation), starts, ends - 1)
         return self._rows(kept, calculation)
 
     def _rows(self, kept: pa.Table | None, calculation: Calculation) -> Slice | None:
@@ -142,15 +139,6 @@ class KeyedHistory(History):
             return None
         rows = in_present_types(kept.drop_columns([TIME, HASH]), calculation.schema)
         return Slice(rows, kept.column(TIME).to_numpy())
-
-
-def _has_lasting_hashes(kind: pa.DataType) -> bool:
-    """False where a key may have another hash since its column has widened: decimals are hashed as the doubles that Arrow
-    makes of them, which differ with the scale.
-    """
-    types = pa.types
-    binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-    return not (binary or types.is_decimal(kind) or types.is_floating(kind))
 
 
 def _all(rows: pa.Table) -> BoolArray:

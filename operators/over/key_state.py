@@ -2,8 +2,6 @@
 
 A key's rows lie under the stretch of event time in which its last message is, so that keys which were quiet for too long go by
 one range. A stretch is a fraction of the ttl; without one there is a single stretch. A key is never in two of them.
-
-    auxiliary  \\0scales<column family> -> msgpack {key column: `scale_of` it}, where it was one of decimals or of one size
 """
 
 from __future__ import annotations
@@ -11,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.steps.schema_inference import scale_of
 from windrow.operators.steps.step import limit
 from windrow.stores.delta_blocks import BlockWindows
-from windrow.stores.key_hash import KeyColumns
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 from windrow.stores.window_state import START, UPSERT, Near
 
 #: So many stretches make a ttl, about.
 _STRETCHES = 4
-_SCALES = b"\x00scales"
 
 
 class Found(NamedTuple):
@@ -41,7 +35,7 @@ class Keyed:
     """Rows of keys in one column family; `START` is the stretch of their key."""
 
     def __init__(self, cf: str, aux_cf: str, by: tuple[str, ...], ttl_us: int | None) -> None:
-        self.cf, self.by, self.ttl_us = cf, KeyColumns(by), ttl_us
+        self.cf, self.by, self.ttl_us = cf, by, ttl_us
         self._aux_cf, self._store = aux_cf, BlockWindows(cf, aux_cf, self.by)
         self._width_us = None if ttl_us is None else max(ttl_us // _STRETCHES, 1)
 
@@ -53,7 +47,6 @@ class Keyed:
 
     def near(self, kv: KV, keys: pa.Table, stretches: IntArray, wanted: BoolArray, settled_us: int) -> Found:
         """What there is of keys. stretches: in which their rows will lie where it is wanted, and that is not over."""
-        self.by.scales = self._scales(kv, keys)
         live = self._store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)
         asked = [self._asked(keys, np.full(len(stretches), start)) for start in live]
         fresh = np.flatnonzero(wanted & self.lasting(stretches, settled_us) & ~np.isin(stretches, live))
@@ -61,21 +54,6 @@ class Keyed:
         starts = np.union1d(np.array(live, dtype=np.int64), stretches[fresh]).tolist()
         near = self._store.near(kv, starts, concat(asked))
         return Found(near, None if near.rows is None else near.rows.drop_columns([UPSERT]))
-
-    def _scales(self, kv: KV, keys: pa.Table) -> dict[str, int]:
-        """`scale_of` keys when the first of them came; they are noted."""
-        kinds = {b: keys.schema.field(b).type for b in self.by}
-        if not any(map(_may_have_widened, kinds.values())):
-            return {}
-        at = _SCALES + self.cf.encode()
-        packed = kv.get(self._aux_cf, at)
-        known = {} if packed is None else msgpack.unpackb(packed)
-        found = {b: scale for b, kind in kinds.items() if (scale := scale_of(kind)) is not None} | known
-        if found != known:
-            batch = Batch()
-            batch.put(self._aux_cf, at, msgpack.packb(found))
-            kv.write(batch)
-        return found
 
     def _asked(self, keys: pa.Table, starts: IntArray) -> pa.Table:
         columns = {b: keys.column(b) for b in self.by}
@@ -122,9 +100,3 @@ class Keyed:
         if over_us <= START_OF_TIME_US:
             return START_OF_TIME_US
         return over_us // self._width_us * self._width_us
-
-
-def _may_have_widened(kind: pa.DataType) -> bool:
-    """True if keys may have been decimals of another scale before, or binaries of one size."""
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return binary or scale_of(kind) is not None or pa.types.is_floating(kind)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import msgpack
 import pyarrow as pa
 
 from windrow.core.column_types import joined
@@ -17,7 +16,6 @@ from windrow.core.suggestions import meant
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_type, widened
 
 #: What a schema says beside its columns.
-_SCALES = b"scales"
 
 
 def learn(
@@ -59,37 +57,6 @@ def _type_of_times(known: pa.DataType, seen: pa.DataType) -> pa.DataType:
     if pa.types.is_null(known) or pa.types.is_floating(known):
         return plain_type(seen)
     return known if pa.types.is_floating(seen) else widened(known, seen) or known
-
-
-def scales_of(schema: pa.Schema) -> dict[str, int]:
-    """Of key columns that have widened since their keys got numbers: `scale_of` what they were then."""
-    packed = (schema.metadata or {}).get(_SCALES)
-    return {} if packed is None else msgpack.unpackb(packed)
-
-
-def with_scales(schema: pa.Schema, scales: Mapping[str, int]) -> pa.Schema:
-    return schema.with_metadata({_SCALES: msgpack.packb(dict(scales))}) if scales else schema
-
-
-def scales_after(
-    keys: Iterable[str], known: pa.Schema, before: pa.Schema, after: pa.Schema
-) -> dict[str, int]:
-    """`scales_of` what was learnt after `known`. before, after: the types of all columns, with those that are made."""
-    found = scales_of(known)
-    for name in keys:
-        if name in found or name not in before.names or name not in after.names:
-            continue
-        was = scale_of(before.field(name).type)
-        if was is not None and was != scale_of(after.field(name).type):
-            found[name] = was
-    return found
-
-
-def scale_of(kind: pa.DataType) -> int | None:
-    """What the number of a key goes by beside its value: digits after the point of decimals, bytes of binaries of one size."""
-    if pa.types.is_decimal(kind):
-        return int(kind.scale)
-    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else None
 
 
 def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:

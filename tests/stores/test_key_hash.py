@@ -7,7 +7,11 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.deep import examples
+from windrow.core.types import as_type
 from windrow.stores.key_hash import NUMBERS, hashes, numbers_of
 
 TEXTS = pa.array(["", "a", None, "ab", "\0", "Zürich"])
@@ -41,3 +45,30 @@ def test_equal_keys_have_one_number(one: pa.Array, other: pa.Array) -> None:
 def test_keys_are_spread_evenly(column: pa.Array) -> None:
     counts = np.bincount(numbers_of(hashes([column])) * 64 // NUMBERS, minlength=64)
     assert len(counts) == 64 and counts.min() > 800 and counts.max() < 1_200
+
+
+@given(
+    whole=st.lists(st.none() | st.integers(-(10**15) + 1, 10**15 - 1), min_size=1, max_size=20),
+    scale=st.integers(0, 15),
+    more=st.integers(0, 40),
+)
+@examples(150, deep=5_000)
+def test_decimals_have_the_number_of_whatever_they_widen_to(
+    whole: list[int | None], scale: int, more: int
+) -> None:
+    """More digits behind the point, and floats: all are hashed as the nearest float."""
+    values = [None if n is None else Decimal(n).scaleb(-scale) for n in whole]
+    column = pa.array(values, pa.decimal128(15 + scale, scale))
+    found = hashes([column]).tolist()
+    assert hashes([column.cast(pa.decimal256(76, scale + more))]).tolist() == found
+    floats = as_type(column, pa.float64())
+    assert floats.to_pylist() == [None if v is None else float(v) for v in values]
+    assert hashes([floats]).tolist() == found
+    wide = column.cast(pa.decimal256(76, scale + more))
+    assert as_type(wide, pa.float64()).to_pylist() == floats.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_binaries_of_one_size_have_the_number_of_others(kind: pa.DataType) -> None:
+    column = pa.array([b"ab", None, b"\0\0", b"ab"], pa.binary(2))
+    assert hashes([column]).tolist() == hashes([column.cast(pa.binary()).cast(kind)]).tolist()

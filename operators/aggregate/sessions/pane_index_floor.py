@@ -17,7 +17,6 @@ from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.steps.columns import END, PANES, START
 from windrow.operators.steps.groups import combine
-from windrow.stores.key_hash import KeyColumns
 from windrow.stores.kv import KV, Batch
 from windrow.stores.marks import Marks
 from windrow.stores.page_format import hashes_of
@@ -29,7 +28,7 @@ class SessionNumbers:
     """Of one definition. width_us: of a bucket of ends."""
 
     def __init__(self, aux: str, by: Sequence[str], width_us: int) -> None:
-        self._aux, self._by = aux, KeyColumns.of(by)
+        self._aux, self._by = aux, tuple(by)
         self._until = Marks(aux, b"dm", width_us)
 
     def counted(self, kv: KV, sessions: pa.Table, kept_us: int) -> IntArray:

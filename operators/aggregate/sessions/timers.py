@@ -16,7 +16,7 @@ from windrow.operators.aggregate.sessions.rows import Stored
 from windrow.operators.aggregate.triggers import Moment, delays, since
 from windrow.operators.steps.columns import END, PENDING, START
 from windrow.operators.steps.groups import combine
-from windrow.stores.key_hash import Hashes, KeyColumns
+from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV
 from windrow.stores.marks import Marks
 from windrow.stores.page_format import among, hashes_of
@@ -34,7 +34,7 @@ class SessionMarks:
     """
 
     def __init__(self, aux: str, emit: Emit, by: Sequence[str], width_us: int) -> None:
-        self.emit, self.by, self.width_us = emit, KeyColumns.of(by), width_us
+        self.emit, self.by, self.width_us = emit, tuple(by), width_us
         self.due = Marks(aux, b"de", width_us)
         self.closing = Marks(aux, b"dc", width_us)
         self.waiting = Marks(aux, b"dw", HALF)
