@@ -118,7 +118,7 @@ def _steps_of(
     if last is None or then is None:
         raise StateLost(
             f"messages of shard {shard} cannot be replayed: commit {commit.commit} does not say how {name!r} counted its "
-            f"steps; it was made by a windrow that did not note it. {REMEDY[0].upper()}{REMEDY[1:]}"
+            f"steps: it kept no messages then. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
     now = definition.filing()
     changed = [

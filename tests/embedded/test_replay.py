@@ -295,16 +295,6 @@ def test_a_lateness_that_was_changed_meanwhile_is_refused(tmp_path: Path, begun:
     opened(changed, tmp_path / "job", clock).close()
 
 
-def test_commits_of_a_windrow_that_noted_no_steps_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr("windrow.runners.embedded.engine.STEP_OF", "rows.")
-        clock = lost(define(), tmp_path / "job")
-    with pytest.raises(e.StateLost, match="did not note it"):
-        opened(define(), tmp_path / "job", clock, source(range(60)))
-
-
 def test_rows_of_one_record_that_two_steps_took_are_told_apart(tmp_path: Path) -> None:
     def piece(i: int) -> wr.Message:
         return wr.Message({"k": "a", "t": i * SECOND, "x": i}, wr.Position("s", 0, i // 3, i % 3))
