@@ -306,8 +306,7 @@ def test_a_mark_that_the_operator_before_tells_is_refused_where_the_chain_is_bui
     first.then(totals(**marked, deliver=wr.deliver.latest().marked("left_out")))
 
 
-def test_logs_of_jobs_that_were_begun_before_note_what_a_delivery_with_a_mark_skips_as_now() -> None:
-    """Else messages that were kept behind it would not come back: the log says that others were skipped then."""
+def test_neither_mark_nor_record_of_a_delivery_decides_what_is_filed() -> None:
     policy = wr.deliver.latest().guarantee(wr.col("x") == 1)
     noted = {"deliver": {"delivery": "wr.deliver.latest(record='rows').guarantee((x == 1))"}}
     assert delivery(policy, by="k", mark="skipped").filing() == noted

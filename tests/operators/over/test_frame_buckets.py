@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import windrow as wr
 from windrow.operators.over import frame_buckets
 from windrow.operators.over.bucketed_frames import Sliced
 from windrow.operators.over.frame_buckets import Slices
-from windrow.operators.over.logic import Overs
 from windrow.stores.event_log import Events
 from windrow.testing.ledger import values_equal
 
@@ -192,41 +190,3 @@ def test_most_slices_are_read_as_long_ones(tmp_path: Path, monkeypatch: pytest.M
                 op.add_messages(table)
     # Fifty slices of four keys are there: six long ones, up to fourteen before and behind, eight for one that becomes whole.
     assert 0 < max(read[16:]) < 4 * 35
-
-
-def no_slices(before: pytest.MonkeyPatch) -> None:
-    before.setattr(frame_buckets, "_LONG", 1 << 40)  # no families of slices
-    before.setattr(Overs, "_begin_events", lambda *_: None)  # stretches as they were
-
-
-def no_long_ones(before: pytest.MonkeyPatch) -> None:
-    before.setattr(Overs, "cfs", lambda self: tuple(cf for cf in all_of(self) if not cf.endswith("_long")))
-    before.setattr(Slices, "_lengthen", lambda *_: None)
-    before.setattr(Slices, "forget", lambda self, kv, us: self._events.forget(kv, us))
-    before.setattr(Slices, "_read", lambda self, kv, low_us, high_us: self._events.read(kv, low_us, high_us))
-
-
-all_of = Overs.cfs
-
-
-@pytest.mark.parametrize("as_it_was", [no_slices, no_long_ones])
-def test_state_that_was_begun_before_there_were_slices_goes_on(
-    as_it_was: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = readings(4)
-    wanted = told(tmp_path / "whole", tables)
-    over = definition()
-    with monkeypatch.context() as before:
-        as_it_was(before)
-        with over.open(str(tmp_path / "job"), schema=tables[0].schema) as op:
-            for table in tables[:14]:
-                op.add_messages(table)
-    with over.open(str(tmp_path / "job"), schema=tables[0].schema) as op:
-        for table in tables[14:]:
-            op.add_messages(table)
-        op.drain()
-        rows = in_order(op.result_table())
-    times = {row["t"] for row in rows}
-    found = [row for row in wanted if row["t"] in times]
-    assert len(rows) > 7 * ROWS and len(rows) == len(found)
-    assert all(values_equal(a, b) for a, b in zip(rows, found, strict=True))
