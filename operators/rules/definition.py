@@ -131,6 +131,29 @@ class RulesDefinition(Definition):
             for _, binding, pattern in bindings([rule]):
                 yield name, binding, pattern
 
+    def plan(self) -> str:
+        """Write what the rules keep, which times they read, when they decide, and in which order they join, as text.
+
+        >>> import windrow as wr
+        >>> acks = wr.event("acks", time=wr.after("bo", 0, "10 seconds"))
+        >>> rules = wr.Rules(
+        ...     by="id",
+        ...     inputs=[wr.Input("orders", event_time="at"), wr.Input("acks", event_time="at")],
+        ...     rules={"correlate orders": wr.Rule(when={"bo": wr.event("orders"), "ae": acks})},
+        ... )
+        >>> print(rules.plan())
+        correlate orders  by id
+          bo  orders  kept 10 seconds
+          ae  acks    kept 0 seconds
+          times ae - bo in [0 seconds, 10 seconds]
+          joins new bo: ae in [bo, bo + 10 seconds]
+          joins new ae: bo in [ae - 10 seconds, ae]
+        expiry  orders 10 seconds, acks 0 seconds; allowed lateness 0 seconds is added to each
+        """
+        from windrow.operators.rules.plan import plan_of
+
+        return plan_of(self)
+
     def columns_of(self, given: Input) -> tuple[str, ...]:
         time = () if given.stamped else (given.event_time,)
         interval, facts = given.interval or Interval(), given.facts

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from windrow.core import check
 from windrow.core.emit import Emit, EveryBatch, Never
@@ -17,8 +21,11 @@ from windrow.core.errors import (
 )
 from windrow.core.inputs import Input
 from windrow.core.policy import RESERVED_COLUMNS, Retention, letters_us
-from windrow.core.time import duration_us
+from windrow.core.relations import INFINITE_US
+from windrow.core.temporal import END, Point, Span, Timing, holds, links_of
+from windrow.core.time import duration_us, show_duration
 from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.rules.timings import timing_of
 
 MODES = ("stream", "cloud")
 #: The columns that every row has, besides keys.
@@ -142,7 +149,95 @@ def _rules(rules: Any, inputs: Mapping[str, Input], mode: str, by: Sequence[str]
         if not isinstance(rule, Rule):
             raise BadRule(f"rule {name!r}: {rule!r} is no rule: use wr.Rule(when=..., then=...)")
         _check_rule(name, rule, inputs, mode, by)
+        _check_times_of(name, rule, inputs, mode)
     return dict(rules)
+
+
+def _check_times_of(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str) -> None:
+    """Refuse a rule that cannot be true, or keeps messages without end; warn of one that loses matches, or suppresses "
+    "itself."""
+    if rule.framed is not None:
+        return
+    timing = timing_of(rule, inputs)
+    cycle = timing.contradiction
+    if cycle is not None:
+        raise BadRule(
+            f"rule {name!r} cannot be true: {' and '.join(cycle)} contradict each other: widen or leave out one of them"
+        )
+    _warn_of_suppression(name, rule, inputs)
+    if mode == "cloud":
+        return
+    for span in (*timing.events, *timing.subpatterns):
+        _check_bound(name, span.binding, rule, inputs[rule.when[span.binding].input], timing)
+    for binding in rule.subpatterns if rule.delay_us is not None else ():
+        least_us = min((us for _, us in timing.deadline_of(binding)), default=0)
+        if rule.delay_us is not None and rule.delay_us < least_us:
+            raise BadRule(
+                f"rule {name!r}: delay={show_duration(rule.delay_us)!r} is over before {binding!r} is decided, "
+                f"{show_duration(least_us)} after its event: use {show_duration(least_us)!r} or more, or leave delay= out"
+            )
+
+
+def _check_bound(name: str, binding: str, rule: Rule, given: Input, timing: Timing) -> None:
+    """Refuse messages that are needed without end, unless their input says for how long; warn where it says less."""
+    expires, kept_us = given.expires, timing.kept_us(binding)
+    endless = kept_us >= INFINITE_US
+    if endless and (expires is None or (expires.us is not None and expires.kind == "at_least")):
+        unbounded = [
+            other.binding
+            for other in timing.events
+            if other.binding != binding and _most(timing, binding, other) >= INFINITE_US
+        ]
+        partner = f"a message of {unbounded[0]!r} may come" if unbounded else "a decision may be"
+        raise BadRule(
+            f"rule {name!r}: messages of input {given.name!r} are kept for good as {binding!r}: nothing says how long after "
+            f"one {partner}. Bound it with time=wr.before(..., 0, '1 hour') or wr.after, or say expires='1 hour' of the input"
+            + ("" if expires is None else f" (it says {expires!r}: use wr.otherwise)")
+            + ", or expires=wr.forever"
+        )
+    if expires is None or expires.kind != "exactly" or binding not in timing.expires_us:
+        return
+    needed_us = replace(timing, expires_us={}).kept_us(binding)
+    if needed_us < INFINITE_US and rule.when[binding].binds:
+        assert expires.us is not None
+        warnings.warn(
+            f"rule {name!r}: messages of input {given.name!r} expire {show_duration(expires.us)} after their end, and as "
+            f"{binding!r} they match for {show_duration(needed_us)}: later matches are lost; use wr.at_least, or leave "
+            "expires= out",
+            stacklevel=7,
+        )
+
+
+def _most(timing: Timing, binding: str, other: Span) -> int:
+    """Compute how long after the end of a message the other one may come at most."""
+    matrix = timing.matrices.get(binding, timing.bound)
+    return matrix.most(Point(binding, END), other.progress)
+
+
+def _warn_of_suppression(name: str, rule: Rule, inputs: Mapping[str, Input]) -> None:
+    """Warn of an absence of messages that the event itself is one of."""
+    for binding, pattern in rule.subpatterns.items():
+        for event, other in rule.events.items():
+            own = inputs[pattern.input].interval is None and pattern.where in (None, other.where)
+            compared = [r for r in pattern.time if r.binding == event and r.column is None and r.this is None]
+            if (
+                pattern.kind != "absent"
+                or pattern.input != other.input
+                or event in pattern.other_than
+                or not own
+                or len(compared) < len(pattern.time)
+            ):
+                continue
+            at_once = all(
+                holds(links_of(binding, r), lambda _: np.zeros(1, dtype=np.int64), 1, negated=r.negated).all()
+                for r in compared
+            )
+            if at_once:
+                warnings.warn(
+                    f"rule {name!r} suppresses itself: {binding!r} is an absence on {other.input!r}, and the message of "
+                    f"{event!r} is one of these: say other_than={event!r}",
+                    stacklevel=6,
+                )
 
 
 def _check_rule(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str, by: Sequence[str]) -> None:
@@ -184,6 +279,12 @@ def _check_pattern(
         kind, right = ("a wr.Table", "wr.fact") if given.facts else ("a wr.Input", "wr.event")
         raise BadRule(
             f"{where}: {pattern.input!r} is {kind}, and wr.{pattern.kind} does not take it: use {right}(...)"
+        )
+    if mode == "cloud" and rule.delay_us is not None:
+        raise BadRule(f"{where}: delay= in mode='cloud', where no time passes: use mode='stream'")
+    if mode == "cloud" and given.expires is not None:
+        raise BadRule(
+            f"{where}: expires={given.expires!r} of input {given.name!r} in mode='cloud', where nothing expires: leave it out"
         )
     if mode == "cloud" and pattern.frame is not None:
         raise BadRule(

@@ -32,9 +32,9 @@ RELATIONS = [
 RULES = wr.Rules(
     by=("k", "l"),
     inputs=[
-        wr.Input("a", event_time="t", duration="d", duration_unit="ms", longest="1 hour", expires="1h35m"),
-        wr.Input("b", event_time="t", start="s", longest="1 day", expires=wr.at_least("1 day"), by=("m", "l")),
-        wr.Input("c", event_time=None, expires=wr.otherwise("1 hour")),
+        wr.Input("a", event_time="t", duration="d", duration_unit="ms", longest="1 hour", expires=wr.forever),
+        wr.Input("b", event_time="t", start="s", longest="1 day", expires=wr.otherwise("1 day"), by=("m", "l")),
+        wr.Input("c", event_time=None, expires=wr.at_least("1 hour")),
         wr.Input("d", event_time="t", end="e", expires=wr.forever),
         wr.Table("e", key="id", deleted="gone", event_time="since", by=()),
     ],
@@ -42,7 +42,7 @@ RULES = wr.Rules(
         "all, that is": wr.Rule(
             when={
                 "a": wr.event("a"),
-                "b": wr.event("b", time=RELATIONS, on={"x": "a.y"}, other_than="a"),
+                "b": wr.event("b", time=[wr.after("a"), wr.before("e", 0, "1 day")], on={"x": "a.y"}, other_than="a"),
                 "e": wr.fact("e", on="a.id", wait="1 minute"),
                 "no": wr.absent("d", on="a.id", time=wr.after("b", 0, "1 hour")),
                 "n": wr.accumulate("d", agg={"n": wr.count()}, time=wr.before("a", 0, "1 hour"), empty={"n": 1}),
@@ -50,6 +50,10 @@ RULES = wr.Rules(
             then={"x": wr.col("a.x"), "two": wr.lit(2), "n": wr.col("n.n")},
             delay="1 day",
         ),
+        **{
+            f"relation {i}": wr.Rule(when={"a": wr.event("d"), "b": wr.event("b", time=relation)})
+            for i, relation in enumerate(RELATIONS)
+        },
         "frames": wr.Rule(when={"r": wr.accumulate("c", agg={"mean": wr.avg("x")}, frame=100)}),
     },
     mode="stream",
