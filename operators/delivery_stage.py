@@ -89,13 +89,11 @@ class Throttle:
     def forget(self, kv: KV, now_us: int, *, everything: bool) -> None:
         """What decides nothing any more goes."""
         until_us = END_OF_TIME_US if everything else now_us - self._interval_us
-        due = self._timers.due(kv, until_us)
-        if not due:
-            return
-        batch, over = Batch(), np.flatnonzero(self.last_us(kv, due.keys) == due.times)
-        batch.delete_many(self._cf, [self._key + due.keys[i] for i in over.tolist()])
-        self._timers.drop(batch, until_us)
-        kv.write(batch)
+        due = self._timers.pop(kv, batch := Batch(), until_us)
+        if due:
+            over = np.flatnonzero(self.last_us(kv, due.keys) == due.times)
+            batch.delete_many(self._cf, [self._key + due.keys[i] for i in over.tolist()])
+            kv.write(batch)
 
 
 class Delivering(Logic):

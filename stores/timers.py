@@ -69,9 +69,10 @@ class DueTimers:
 class TimerIndex:
     """The timers under one prefix of a column family. Holds no state of its own."""
 
-    def __init__(self, cf: str, prefix: bytes = b"") -> None:
-        self.cf, self._prefix = cf, prefix
-        self._end = prefix_end(prefix)
+    def __init__(self, cf: str, prefix: bytes = b"t") -> None:
+        end = prefix_end(prefix)
+        assert end is not None, "an index needs a prefix"
+        self.cf, self._prefix, self._end = cf, prefix, end
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -101,15 +102,20 @@ class TimerIndex:
 
     def drop(self, batch: Batch, until_us: int = END_OF_TIME_US) -> None:
         """Cancel all timers up to a time, by default all, at once."""
-        start, end = self._range(START_OF_TIME_US, until_us)
-        assert end is not None, "an index without a prefix is dropped up to a time"
-        batch.delete_range(self.cf, start, end)
+        batch.delete_range(self.cf, *self._range(START_OF_TIME_US, until_us))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def due(self, kv: KV, until_us: int) -> DueTimers:
         """Return the timers up to a time, which stay: one range read."""
         return self.between(kv, START_OF_TIME_US, until_us)
+
+    def pop(self, kv: KV, batch: Batch, until_us: int) -> DueTimers:
+        """Return the timers up to a time, which are cancelled: they fire."""
+        due = self.due(kv, until_us)
+        if due:
+            self.drop(batch, until_us)
+        return due
 
     def between(self, kv: KV, low_us: int, high_us: int) -> DueTimers:
         """Return the timers from one time to another, both included."""
@@ -146,7 +152,7 @@ class TimerIndex:
         )
         return joined.to_pylist()  # type: ignore[no-any-return]
 
-    def _range(self, low_us: int, high_us: int) -> tuple[bytes, bytes | None]:
+    def _range(self, low_us: int, high_us: int) -> tuple[bytes, bytes]:
         start = self._prefix + encode_i64(low_us)
         ends = high_us >= END_OF_TIME_US
         return start, self._end if ends else self._prefix + encode_i64(high_us + 1)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import bytes_to_i64_array, encode_i64, encode_u64
+from windrow.core.byte_order import bytes_to_i64_array, decode_i64, encode_i64, encode_u64
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
@@ -199,7 +199,8 @@ class RowsJoinOperator(NumberedSides):
         for key, value in zip(keys, kv.multi_get(self.open_cfs[side], keys), strict=True):
             if value is not None:
                 batch.put(self.open_cfs[side], key, MATCHED + value[1:])
-                self._waiting[side].remove(batch, [(key, value)])
+                if value[:1] == OPEN:
+                    self._unmatched[side].cancel(batch, decode_i64(value, 1), key)
         kv.write(batch)
 
     def _file_numbered(self, kv: KV, batch: Batch, side: int, entered: Entered, stays: BoolArray) -> None:
@@ -223,11 +224,11 @@ class RowsJoinOperator(NumberedSides):
             batch.put_many(store.index_cf, message_keys(None, *where), keys)
         batch.put_many(store.cf, stored, values)
         if side in self.followed:
-            times = [encode_i64(t) for t in rows.times.tolist()]
-            matched = entered.matched[kept].tolist()
-            flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched, times, strict=True)]
+            times, matched = [encode_i64(t) for t in rows.times.tolist()], entered.matched[kept]
+            flags = [(MATCHED if m else OPEN) + t for m, t in zip(matched.tolist(), times, strict=True)]
             batch.put_many(self.open_cfs[side], stored, flags)
-            self._waiting[side].add(batch, zip(stored, flags, strict=True))
+            opened = np.flatnonzero(~matched)
+            self._unmatched[side].set_many(batch, rows.times[opened], [stored[i] for i in opened.tolist()])
 
     def _displace(
         self, kv: KV, batch: Batch, side: int, entered: Entered, sides: list[pa.Schema], columns: Columns
@@ -242,9 +243,10 @@ class RowsJoinOperator(NumberedSides):
         lonely, rows = list[bytes](), entered.rows.take(np.flatnonzero(~stays & ~entered.matched))
         if side in self.followed:
             flags = zip(pushed, kv.multi_get(self.open_cfs[side], pushed), strict=True)
-            waited = [(key, flag) for key, flag in flags if flag is not None and flag[:1] == OPEN]
-            lonely = [key for key, _ in waited]
-            self._waiting[side].remove(batch, waited)
+            unmatched = [(key, flag) for key, flag in flags if flag is not None and flag[:1] == OPEN]
+            lonely = [key for key, _ in unmatched]
+            times = np.array([decode_i64(flag, 1) for _, flag in unmatched], dtype=np.int64)
+            self._unmatched[side].cancel_many(batch, times, lonely)
         else:
             rows = rows.take(np.zeros(0, dtype=np.int64))
         told = self._lonely(kv, side, lonely, sides, columns, rows)
@@ -295,9 +297,9 @@ class RowsJoinOperator(NumberedSides):
         done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)
         cf, batch = self.open_cfs[side], Batch()
-        left = self._waiting[side].leave(kv, batch, before)
-        batch.put_many(cf, [key for key, _ in left], [MATCHED + encode_i64(us) for _, us in left])
-        told = self._lonely(kv, side, [key for key, _ in left], of.sides, of.columns)
+        due = self._unmatched[side].pop(kv, batch, before - 1)
+        batch.put_many(cf, due.keys, [MATCHED + encode_i64(us) for us in due.times.tolist()])
+        told = self._lonely(kv, side, due.keys, of.sides, of.columns)
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)

@@ -20,7 +20,6 @@ from windrow.core.windows import Rows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.unmatched_by_time import Waiting
 from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.intake import Slice, event_times
@@ -28,9 +27,11 @@ from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.progress import Progress
 from windrow.stores.kv import KV, Batch
 from windrow.stores.message_store import Bound, Layout, MessageStore
+from windrow.stores.timers import TimerIndex
 
 #: Auxiliary keys: the last number of a key, or of the input.
 COUNT = (b"c0", b"c1")
+UNMATCHED = (b"w0", b"w1")
 #: What follows the fields in a key of the store, with the number 0 in it.
 PLACE = position_prefix(("", 0, 0, 0))
 
@@ -40,8 +41,11 @@ class NumberedSides(JoinOperator):
 
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
-        self._waiting = {
-            side: Waiting(side, self.aux_cf) for side in self.followed if self._rows(side) is not None
+        #: Of a followed side the messages that have matched nobody, by event time; a key as in its store.
+        self._unmatched = {
+            side: TimerIndex(self.aux_cf, UNMATCHED[side])
+            for side in self.followed
+            if self._rows(side) is not None
         }
 
     def _rows(self, side: int) -> Rows | None:

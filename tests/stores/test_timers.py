@@ -24,7 +24,7 @@ VERB = st.one_of(
     st.tuples(st.just("cancel"), TIMER),
     st.tuples(st.just("set_many"), st.lists(TIMER, max_size=20), st.booleans()),
     st.tuples(st.just("cancel_many"), st.lists(TIMER, max_size=20), st.booleans()),
-    st.tuples(st.just("drop"), TIMES),
+    st.tuples(st.sampled_from(["drop", "pop"]), TIMES),
     st.tuples(st.just("commit")),
 )
 
@@ -33,6 +33,12 @@ def columns(timers: Sequence[tuple[int, bytes, int]], arrow: bool) -> tuple[obje
     times, keys, kinds = zip(*timers, strict=True) if timers else ((), (), ())
     of_keys = pa.array(keys, pa.binary()) if arrow else list(keys)
     return np.array(times, dtype=np.int64), of_keys, np.array(kinds, dtype=np.uint8)
+
+
+def expected(
+    model: dict[tuple[int, bytes, int], bytes], first: int, last: int
+) -> list[tuple[int, bytes, int, bytes]]:
+    return [(*timer, model[timer]) for timer in sorted(model) if first <= timer[0] <= last]
 
 
 @settings(max_examples=150, deadline=None)
@@ -56,8 +62,11 @@ def test_an_index_is_a_dict_in_the_order_of_time_key_and_kind(
         elif verb == "cancel":
             index.cancel(batch, *args[0])
             model.pop(args[0], None)
-        elif verb == "drop":
-            index.drop(batch, args[0])
+        elif verb in ("drop", "pop"):
+            if verb == "drop":
+                index.drop(batch, args[0])
+            else:
+                assert list(index.pop(kv, batch, args[0])) == expected(model, START_OF_TIME_US, args[0])
             model = {timer: value for timer, value in model.items() if timer[0] > args[0]}
         else:
             getattr(index, verb)(batch, *columns(*args))
@@ -68,13 +77,10 @@ def test_an_index_is_a_dict_in_the_order_of_time_key_and_kind(
             )
         kv.write(batch)
 
-    def expected(first: int, last: int) -> list[tuple[int, bytes, int, bytes]]:
-        return [(*timer, model[timer]) for timer in sorted(model) if first <= timer[0] <= last]
-
     due = index.due(kv, high)
-    assert list(due) == expected(START_OF_TIME_US, high)
-    assert list(due.of(1)) == [row for row in expected(START_OF_TIME_US, high) if row[2] == 1]
-    assert list(index.between(kv, low, high)) == expected(low, high)
+    assert list(due) == expected(model, START_OF_TIME_US, high)
+    assert list(due.of(1)) == [row for row in expected(model, START_OF_TIME_US, high) if row[2] == 1]
+    assert list(index.between(kv, low, high)) == expected(model, low, high)
     assert index.next(kv) == min((timer[0] for timer in model), default=None)
     assert all(index.get(kv, *timer) == value for timer, value in model.items())
 
