@@ -278,7 +278,10 @@ class RulesDefinition(Definition):
         return delivering(RulesOperator(self))
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        raise NotImplementedError(self.name)
+        from windrow.operators.oracle.delivery_stage import delivering
+        from windrow.operators.rules.oracle import RulesOracle
+
+        return delivering(self, RulesOracle(self, schemas), schemas)
 
     def _changed(self, **changes: Any) -> Self:
         changed = copy.copy(self)

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import InputError
+from windrow.core.expressions import said
 from windrow.core.inputs import Input
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import START, Timing
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.operator import Logic
-from windrow.operators.rules.chains import Candidates, Chain, Joined, Tuples, chains_of, flat
+from windrow.operators.rules.chains import PAIRS, Candidates, Chain, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.facts import FactJoin, FactRows, FactsOfRule, equal_pairs, named_for_facts
 from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
@@ -45,6 +46,7 @@ from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import event_times
 from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.poison_rows import is_of_data
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult, limit, passed
@@ -442,28 +444,44 @@ class RulesOperator(Logic):
             return
         candidates = {binding: step.candidates[name] for binding, name in events.items()}
         takes = {binding: one.fits[planned.name, binding] for binding, one in candidates.items()}
-        joined = Joined(candidates, takes)
+        joined, gathered = Joined(candidates, takes), list[tuple[pa.Table, BoolArray]]()
         for chain in planned.chains:
             for tuples in joined.tuples(chain):
-                self._with_facts(step, planned, joined, tuples)
-                step.away.gathered()
+                gathered.append(self._flat(step, planned, joined, tuples))
+                if sum(len(late) for _, late in gathered) > PAIRS:
+                    self._with_facts(step, planned, gathered)
+                    step.away.gathered()
+        self._with_facts(step, planned, gathered)
 
-    def _with_facts(self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples) -> None:
-        """Join tuples of events with facts, and complete those for which all are there; others may wait for theirs."""
-        bindings = list(planned.rule.events)
+    def _flat(
+        self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples
+    ) -> tuple[pa.Table, BoolArray]:
+        """Give tuples as a table, and which of them only late messages have completed."""
         table = flat(joined, tuples, self._named(step, planned))
         table = self._with_keys(step, planned, table, joined, tuples)
         late = np.ones(len(table), dtype=bool)
-        for binding in bindings:
-            messages, rows = joined.inputs[binding], tuples[binding]
+        for binding, rows in tuples.items():
+            messages = joined.inputs[binding]
             is_new = rows < messages.new
             late[is_new] &= messages.late[rows[is_new]]
+        return table, late
+
+    def _with_facts(
+        self, step: RuleStep, planned: Planned, gathered: list[tuple[pa.Table, BoolArray]]
+    ) -> None:
+        """Join tuples of events with facts, and complete those for which all are there; others may wait for theirs."""
+        if not gathered:
+            return
+        names = gathered[0][0].schema.names
+        table = pa.concat_tables([table.select(names) for table, _ in gathered]).combine_chunks()
+        late = np.concatenate([late for _, late in gathered])
+        gathered.clear()
         if not planned.rule.facts:
             self._complete(step, planned, table, late)
             return
         table = table.append_column(_LATE, pa.array(late))
         if planned.fact_wait_us:
-            ends = match_times(table, bindings)
+            ends = match_times(table, list(planned.rule.events))
             until = ends + np.minimum(planned.fact_wait_us, END_OF_TIME_US - 1 - ends)
             self._waiting(step, planned).add(step.kv, table, until, step.slice())
         for bound in self._facts_of(step, planned).bound(step.kv, table):
@@ -604,7 +622,7 @@ class RulesOperator(Logic):
 
     def _decide_due(self, step: RuleStep, before_us: int, done_us: int) -> None:
         """Decide the tuples whose deadline is over, and emit them in its order."""
-        made: list[tuple[IntArray, pa.Table]] = []
+        made: list[pa.Table] = []
         for planned in self.planned:
             if not planned.decides:
                 continue
@@ -613,16 +631,17 @@ class RulesOperator(Logic):
             if tuples is not None and len(tuples):
                 due = tuples.column(TIME).to_numpy()
                 order = _by_deadline(tuples, due, list(planned.inputs))
-                tuples, due = tuples.drop_columns([TIME]).take(pa.array(order)), due[order]
+                tuples, due = tuples.take(pa.array(order)), due[order]
                 on_time = np.full(len(tuples), ON_TIME)
                 held, timings = self._decided(step, planned, tuples, due, on_time)
                 if len(held):
-                    made.append((held.column(AT).to_numpy(), self._rows(step, planned, held, timings)))
+                    made.append(self._rows(step, planned, held, timings))
             pending.forget(step.kv, done_us)
         if made:
-            rows = concat([table for _, table in made])
-            order = np.argsort(np.concatenate([at for at, _ in made]), kind="stable")
-            step.result.panes.append(rows.take(pa.array(order)))
+            rows = concat(made)
+            order = np.argsort(rows.column(TIME).to_numpy(), kind="stable")
+            if len(rows):
+                step.result.panes.append(rows.drop_columns([TIME]).take(pa.array(order)))
 
     def _decided(
         self,
@@ -677,13 +696,32 @@ class RulesOperator(Logic):
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def _emit(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> None:
-        if len(tuples):
-            step.result.panes.append(self._rows(step, planned, tuples, timings))
+        if len(tuples) and len(rows := self._rows(step, planned, tuples, timings)):
+            step.result.panes.append(rows)
 
     def _rows(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> pa.Table:
+        """Make the rows of tuples, with their deadlines where they waited; one whose columns raise is a dead letter."""
         fields = self.columns_of_rules.output(step.schemas)
-        rows = rows_of(planned.name, planned.rule, tuples, fields, planned.inputs)
-        return rows.append_column(TIMING, pa.array(timings.tolist(), pa.string()))
+        try:
+            rows = rows_of(planned.name, planned.rule, tuples, fields, planned.inputs)
+            rows = rows.append_column(TIMING, pa.array(timings.tolist(), pa.string()))
+            return rows.append_column(TIME, tuples.column(TIME)) if TIME in tuples.column_names else rows
+        except Exception as error:
+            if not is_of_data(error):
+                raise
+            if len(tuples) == 1:
+                self._bury_row(step, planned, tuples, said(error))
+                return self._rows(step, planned, tuples.slice(0, 0), timings[:0])
+        half = len(tuples) // 2
+        parts = ((tuples.slice(0, half), timings[:half]), (tuples.slice(half), timings[half:]))
+        return pa.concat_tables([self._rows(step, planned, *part) for part in parts])
+
+    def _bury_row(self, step: RuleStep, planned: Planned, tuples: pa.Table, why: str) -> None:
+        binding = next(iter(planned.rule.events))
+        step.dead.input = planned.rule.events[binding].input
+        own = [f"{binding}.{name}" for name in POSITION_COLUMNS]
+        table = tuples.select(own).rename_columns(list(POSITION_COLUMNS))
+        self._failures(step).report(planned.name, f"then: {why}", table, 0)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 

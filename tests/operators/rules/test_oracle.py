@@ -1,0 +1,91 @@
+"""Random rules on random messages: the operator emits what the oracle says, step by step, in any cut."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.deep import usually
+from tests.operators.rules.cases import SCHEMAS, S, drawn, picking, sound
+from windrow.core.messages import JoinedRow, Message, Position
+from windrow.core.time import END_OF_TIME_US
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
+from windrow.stores.in_memory import MemoryKV
+from windrow.testing.ledger import told_equal
+
+
+def messages(draw: random.Random, n: int) -> list[tuple[str, Message]]:
+    """Messages near each other in time, some of which are malformed."""
+    made = []
+    for i in range(n):
+        row = {
+            "input": draw.choice("ab"),
+            "t": draw.choice(
+                [None, draw.randint(1, 30), *(draw.randint(i // 3, i // 3 + 8) for _ in range(20))]
+            ),
+            "k": draw.choice(["p", "p", "p", "q", None]),
+            "v": draw.choice([0, 1, 1, 2, 3, None]),
+            "more": draw.choice([0, 0, 1, 2, 4, 6, -1, None]),
+            "partition": draw.randint(0, 1),
+        }
+        one = drawn(row)
+        assert one.input is not None
+        made.append((one.input, Message(one.payload, Position(f"{one.input}:s", one.partition, i))))
+    return made
+
+
+def table_of(name: str, some: list[Message]) -> pa.Table:
+    """The messages of one input in a step, as the operator gets them."""
+    table = pa.Table.from_pylist([dict(m.payload) for m in some], SCHEMAS[name])
+    places = zip(*(m.position for m in some if m.position is not None), strict=True)
+    kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
+    for column, values, kind in zip((SOURCE, PARTITION, OFFSET, ORDINAL), places, kinds, strict=True):
+        table = table.append_column(column, pa.array(values, kind))
+    return table
+
+
+def run(definition: Any, sent: list[tuple[str, Message]], sizes: list[int], draw: random.Random) -> None:
+    """Feed both, step by step."""
+    logic, oracle, kv = definition.logic(), definition.oracle(SCHEMAS), MemoryKV(definition.logic().cfs())
+    for name, schema in SCHEMAS.items():
+        logic.learn(kv, name, schema)
+    watermark_us, at, step = -S, 0, 0
+    while at < len(sent) or watermark_us < END_OF_TIME_US:
+        part = sent[at : at + sizes[step % len(sizes)]]
+        at, step = at + len(part), step + 1
+        by_input = {name: [m for n, m in part if n == name] for name in SCHEMAS}
+        by_input = {name: some for name, some in by_input.items() if some}
+        if by_input:
+            made = logic.ingest(kv, {name: table_of(name, some) for name, some in by_input.items()}, 0)
+            wanted = oracle.ingest(by_input, 0, watermark_us)
+            compare(definition, logic, made, wanted)
+            assert sum(n for reason, n in made.counts.items() if reason.startswith("dead.")) == len(
+                wanted.dead
+            )
+        watermark_us += draw.choice([0, 1, 1, 2]) * S // 2
+        watermark_us = watermark_us if at < len(sent) else END_OF_TIME_US
+        compare(definition, logic, logic.advance(kv, watermark_us, 0), oracle.advance(watermark_us, 0))
+    left = [
+        (cf, k) for cf in logic.cfs() for k, v in kv.scan(cf) if cf != logic.aux_cf or not logic.stays(k, v)
+    ]
+    assert not left, (definition, left)
+
+
+def compare(definition: Any, logic: Any, made: Any, wanted: Any) -> None:
+    rows: list[JoinedRow] = list(definition.values(logic.rows(made.panes, 0), "")) if made.panes else []
+    pairs = itertools.zip_longest(rows, wanted.rows)
+    apart = [pair for pair in pairs if None in pair or not told_equal(*pair)]
+    assert not apart, f"{definition}\n" + "\n".join(f"{one}\n  {other}" for one, other in apart[:3])
+
+
+@pytest.mark.parametrize("seed", range(usually(4, deep=40)))
+def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(usually(10, deep=75)):
+        definition = sound(picking(draw.randrange(1 << 32)))
+        sizes = draw.choice([[1], [3, 1, 7], [40]])
+        run(definition, messages(draw, 24), sizes, draw)
