@@ -8,8 +8,7 @@ drops messages that no rule needs any more. No partial match is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,22 +18,22 @@ from windrow.core.errors import InputError
 from windrow.core.expressions import said
 from windrow.core.inputs import Input
 from windrow.core.relations import INFINITE_US
-from windrow.core.temporal import START, Timing
+from windrow.core.temporal import Timing
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.operator import Logic
-from windrow.operators.rules.chains import PAIRS, Candidates, Chain, Joined, Tuples, chains_of, flat
+from windrow.operators.rules.chains import PAIRS, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.facts import FactJoin, FactRows, FactsOfRule, equal_pairs, named_for_facts
 from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
-from windrow.operators.rules.rule_intake import Arrived, Intake, hashes, in_times, stamped
-from windrow.operators.rules.rule_state import KeptMessages, Numbers, PendingTuples, numbers_of
+from windrow.operators.rules.rule_intake import hashes
+from windrow.operators.rules.rule_state import KeptMessages, PendingTuples, numbers_of
+from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessages
 from windrow.operators.rules.subpatterns import (
     PARTITION_HASH,
     Decision,
-    Failures,
     OfTuples,
     accumulated,
     deadlines,
@@ -43,8 +42,7 @@ from windrow.operators.rules.subpatterns import (
 from windrow.operators.rules.timings import kept_us, timing_of
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, POSITION_COLUMNS, TIMING
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
-from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import event_times
+from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
 from windrow.operators.steps.poison_rows import is_of_data
 from windrow.operators.steps.progress import Progress
@@ -53,58 +51,9 @@ from windrow.operators.steps.step import StepResult, limit, passed
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
-from windrow.stores.spill import Away
 
-RULE_FAILED = "rule_failed"
-#: So many patterns have their bit in one column of a kept message.
-_BITS = 62
 #: True for a tuple of which each new event is late.
 _LATE = "__late"
-_FITS, _KNOWN, _BEGAN = "__fits", "__patterns", "__began"
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A rule with its times and joins."""
-
-    name: str
-    rule: Rule
-    timing: Timing
-    chains: tuple[Chain, ...]
-    #: Of each binding the input, and the prefix of its sources.
-    inputs: Mapping[str, tuple[str, str]]
-    wait_us: int
-    #: How long after its last event a tuple waits for facts.
-    fact_wait_us: int
-
-    @property
-    def decides(self) -> bool:
-        """True if its tuples have something to wait for, or to look at."""
-        return bool(self.rule.subpatterns) or self.rule.delay_us is not None
-
-
-@dataclass
-class RuleStep:
-    """One step: its store, progress and result, and the columns of inputs."""
-
-    kv: KV
-    progress: Progress
-    result: StepResult
-    dead: DeadLetters
-    now_us: int
-    numbers: Numbers
-    schemas: dict[str, pa.Schema] = field(default_factory=dict)
-    candidates: dict[str, Candidates] = field(default_factory=dict)
-    slices: int = 0
-
-    def slice(self) -> int:
-        """Number a slice of tuples that is filed."""
-        self.slices += 1
-        return (self.progress.step << 32) + self.slices
-
-    @cached_property
-    def away(self) -> Away:
-        return Away(self.result.panes)
 
 
 class RulesOperator(Logic):
@@ -139,6 +88,7 @@ class RulesOperator(Logic):
             )
             for name, us in self.kept_us.items()
         }
+        self.intake = StepMessages(definition, self.columns_of_rules, self.kept, self.planned)
 
     def _plan(self, name: str, rule: Rule, timing: Timing) -> Planned:
         prefixes = {
@@ -162,11 +112,13 @@ class RulesOperator(Logic):
             names = list(self._inputs)
             raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
         step = self._begin(kv, now_us)
-        arrived = {name: self._arrived(step, self._inputs[name], table) for name, table in tables.items()}
-        fits = {name: self._fits(step, name, rows) for name, rows in arrived.items()}
-        self._gather(step, arrived, fits)
+        arrived = {
+            name: self.intake.arrived(step, self._inputs[name], table) for name, table in tables.items()
+        }
+        fits = {name: self.intake.fits(step, name, rows) for name, rows in arrived.items()}
+        self.intake.gather(step, arrived, fits)
         for name, rows in arrived.items():
-            self._file(step, name, rows, fits[name])
+            self.intake.file(step, name, rows, fits[name])
         new = {
             name: self.facts[name].file(kv, rows.rows.table)
             for name, rows in arrived.items()
@@ -222,218 +174,6 @@ class RulesOperator(Logic):
         for reason, n in step.dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
-
-    # -- messages that come -----------------------------------------------------------------------------------------
-
-    def _arrived(self, step: RuleStep, given: Input, table: pa.Table) -> Arrived:
-        """Take the messages of an input that count."""
-        table = stamped(table, given, step.now_us)
-        table = in_times(table, given, self.columns_of_rules.known(step.kv, given.name))
-        check_keys(self.definition.keys(given), table.schema)
-        schema = self.columns_of_rules.learn(step.kv, given, table.schema)
-        step.schemas[given.name] = schema
-        intake = Intake(
-            self.definition, given, step.progress.step, step.now_us, step.progress.purged_us, step.dead
-        )
-        arrived, marks = intake.take(table, schema, self.columns_of_rules.kept(given, schema))
-        step.result.marks.update(marks)
-        return arrived
-
-    def _fits(self, step: RuleStep, name: str, arrived: Arrived) -> dict[tuple[str, str], BoolArray]:
-        """Judge which patterns take the messages of an input."""
-        return {
-            (rule, binding): self._takes(step, rule, binding, pattern, arrived.rows.table)
-            for rule, binding, pattern in self.definition.patterns
-            if pattern.input == name
-        }
-
-    def _takes(
-        self, step: RuleStep, rule: str, binding: str, pattern: Pattern, table: pa.Table, *, bury: bool = True
-    ) -> BoolArray:
-        """True for the messages for which a condition of own columns is true."""
-        if pattern.where is None or any(references(pattern.where)) or not len(table):
-            return np.ones(len(table), dtype=bool)
-        step.dead.input = pattern.input
-        failures = self._failures(step) if bury else Failures(lambda *_: None)
-        return failures.true(rule, binding, pattern.where, table)
-
-    def _failures(self, step: RuleStep) -> Failures:
-        def bury(rule: str, detail: str, table: pa.Table, row: int) -> None:
-            places = [n for n in POSITION_COLUMNS if n in table.column_names]
-            payload = table.slice(row, 1).drop_columns(places).to_pylist()[0]
-            position = tuple(table.column(n)[row].as_py() for n in places) if len(places) == 4 else None
-            step.dead.add(RULE_FAILED, f"rule {rule!r}, {detail}", payload, position=position)
-
-        return Failures(bury)
-
-    def _gather(
-        self,
-        step: RuleStep,
-        arrived: Mapping[str, Arrived],
-        fits: Mapping[str, Mapping[tuple[str, str], BoolArray]],
-    ) -> None:
-        """Bring together the new messages and the kept ones that these may meet, by input."""
-        asked: dict[str, list[tuple[np.ndarray, IntArray, IntArray]]] = {}
-        for name, rows in arrived.items():
-            if not len(rows):
-                continue
-            own = hashes(rows.rows.table, self.definition.keys(self._inputs[name]))
-            for other, low, high in self._reaches(name, rows):
-                asked.setdefault(other, []).append((own, low, high))
-        for name in (name for name in self._inputs if name not in self.facts):
-            wanted, kept = asked.get(name), self.kept.get(name)
-            found = None
-            if wanted and kept is not None:
-                found = kept.near(step.kv, *(np.concatenate(part) for part in zip(*wanted, strict=True)))
-            if name in arrived or found is not None:
-                new = arrived.get(name)
-                step.candidates[name] = self._candidates(step, name, new, fits.get(name, {}), found)
-        self._number(step)
-
-    def _reaches(self, name: str, rows: Arrived) -> list[tuple[str, IntArray, IntArray]]:
-        """Give for each other input where kept messages may end that the new ones of an input may meet."""
-        found: dict[str, tuple[IntArray, IntArray]] = {}
-        seen = set()
-        for planned in self.planned:
-            spans = {span.binding: span for span in planned.timing.events}
-            for first in spans:
-                if planned.rule.when[first].input != name:
-                    continue
-                for other, span in spans.items():
-                    if other == first:
-                        continue
-                    bound = planned.timing.bound
-                    ranges = [
-                        (x.place, down, up)
-                        for x, down, up in bound.range((spans[first].start, spans[first].end), span.end)
-                    ]
-                    target = planned.rule.when[other].input
-                    key = (target, tuple(ranges))
-                    if key in seen:
-                        continue
-                    seen.add(key)
-                    low, high = _hull(ranges, rows)
-                    if target in found:
-                        low, high = np.minimum(low, found[target][0]), np.maximum(high, found[target][1])
-                    found[target] = low, high
-        return [(target, low, high) for target, (low, high) in found.items()]
-
-    def _candidates(
-        self,
-        step: RuleStep,
-        name: str,
-        new: Arrived | None,
-        fits: Mapping[tuple[str, str], BoolArray],
-        found: pa.Table | None,
-    ) -> Candidates:
-        """Stack new messages and kept ones."""
-        given, schema = self._inputs[name], step.schemas[name]
-        fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
-        parts: list[Candidates] = []
-        times_of = partial(_times_of, given)
-        if new is not None:
-            late = new.rows.times < step.progress.watermark_us
-            parts.append(Candidates(new.rows.table, new.starts, new.ends, len(new), None, fits, late))
-        if found is not None:
-            parts.append(self._kept(step, name, found))
-        names = [*(f.name for f in fields), *POSITION_COLUMNS]
-        table = pa.concat_tables([p.table.select(names) for p in parts]).combine_chunks()
-        starts, ends = (np.concatenate([getattr(p, n) for p in parts]) for n in ("starts", "ends"))
-        both = {key: np.concatenate([p.fits[key] for p in parts]) for key in parts[0].fits}
-        size = 0 if new is None else len(new)
-        made = Candidates(table, starts, ends, size, None, both, parts[0].late[:size])
-        made.times_of = partial(times_of, table)
-        return made
-
-    def _kept(self, step: RuleStep, name: str, found: pa.Table) -> Candidates:
-        """Read kept messages in the types that their columns have by now, with the patterns that take them."""
-        given, schema = self._inputs[name], step.schemas[name]
-        fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
-        places = [found.schema.field(n) for n in POSITION_COLUMNS]
-        there, n = set(found.column_names), len(found)
-        columns = [
-            as_type(combine(found.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)
-            for f in (*fields, *places)
-        ]
-        table = pa.table(columns, schema=pa.schema([*fields, *places]))
-        ends = found.column(TIME).to_numpy()
-        starts = found.column(_BEGAN).to_numpy() if _BEGAN in there else ends
-        known = found.column(_KNOWN).to_numpy()
-        fits: dict[tuple[str, str], BoolArray] = {}
-        words: dict[int, IntArray] = {}
-        for rule, binding, pattern in self.definition.patterns:
-            if pattern.input != name:
-                continue
-            bit = step.numbers.patterns[rule, binding]
-            word, place = divmod(bit, _BITS)
-            if word not in words:
-                column = f"{_FITS}{word}"
-                zero = np.zeros(n, dtype=np.int64)
-                words[word] = (
-                    combine(found.column(column)).fill_null(0).to_numpy() if column in there else zero
-                )
-            takes = (words[word] >> place) & 1 == 1
-            older = np.flatnonzero(known <= bit)
-            if len(older):  # the pattern came to the state after them
-                takes[older] = self._takes(
-                    step, rule, binding, pattern, table.take(pa.array(older)), bury=False
-                )
-            fits[rule, binding] = takes
-        made = Candidates(table, starts, ends, 0, None, fits)
-        made.times_of = partial(_times_of, given, table)
-        return made
-
-    def _number(self, step: RuleStep) -> None:
-        """Number the partitions of all candidates, alike in all inputs."""
-        parts = list(step.candidates.items())
-        sizes = [len(part.ends) for _, part in parts]
-        fields, total = self.columns_of_rules.key_fields(step.schemas), sum(sizes)
-        columns = (
-            [
-                pa.concat_arrays(
-                    [
-                        as_type(
-                            combine(part.table.column(self.definition.keys(self._inputs[name])[i])), f.type
-                        )
-                        for name, part in parts
-                    ]
-                )
-                for i, f in enumerate(fields)
-            ]
-            if parts
-            else []
-        )
-        codes = Groups(columns, total).codes if columns else np.zeros(total, dtype=np.int64)
-        for (_, part), own in zip(
-            parts, np.split(codes, np.cumsum(sizes)[:-1]) if parts else [], strict=True
-        ):
-            part.codes = own
-
-    def _file(
-        self, step: RuleStep, name: str, arrived: Arrived, fits: Mapping[tuple[str, str], BoolArray]
-    ) -> None:
-        """Keep the new messages that some rule may need later."""
-        kept = self.kept.get(name)
-        if kept is None or not len(arrived):
-            return
-        words: dict[int, IntArray] = {}
-        for pair, takes in fits.items():
-            word, place = divmod(step.numbers.patterns[pair], _BITS)
-            known = words.setdefault(word, np.zeros(len(arrived), dtype=np.int64))
-            known |= takes.astype(np.int64) << place
-        needed = np.flatnonzero(np.logical_or.reduce([*fits.values()]))
-        table = arrived.rows.table
-        for word, bits in words.items():
-            table = table.append_column(f"{_FITS}{word}", pa.array(bits))
-        known_patterns = np.full(len(arrived), len(step.numbers.patterns), dtype=np.int64)
-        table = table.append_column(_KNOWN, pa.array(known_patterns))
-        if self._inputs[name].interval is not None:
-            table = table.append_column(_BEGAN, pa.array(arrived.starts))
-        table = table.append_column(TIME, pa.array(arrived.ends))
-        own = hashes(table, self.definition.keys(self._inputs[name]))
-        if len(needed) < len(arrived):
-            table, own = table.take(pa.array(needed)), own[needed]
-        kept.add(step.kv, table, own, step.progress.step)
 
     # -- tuples -----------------------------------------------------------------------------------------------------
 
@@ -517,16 +257,10 @@ class RulesOperator(Logic):
             on = equal_pairs(planned.rule, binding, bound)
             joins.append(FactJoin(binding, pattern, given, store, on, tuple(named[binding])))
             bound.append(binding)
-        schemas = {name: self._kept_schema(step, name) for name in self.facts}
+        schemas = {name: self.intake.kept_schema(step, name) for name in self.facts}
         return FactsOfRule(
             planned.name, planned.rule, tuple(joins), self.definition.by, schemas, self._inputs_of(planned)
         )
-
-    def _kept_schema(self, step: RuleStep, name: str) -> pa.Schema:
-        """The columns that are kept of an input, in the types that they have by now."""
-        schema = step.schemas[name]
-        kept = self.columns_of_rules.kept(self._inputs[name], schema)
-        return pa.schema([schema.field(n).remove_metadata() for n in kept])
 
     def _complete(self, step: RuleStep, planned: Planned, table: pa.Table, late: BoolArray) -> None:
         """Emit complete tuples, decide them, or let them wait."""
@@ -615,7 +349,7 @@ class RulesOperator(Logic):
             asked = np.flatnonzero(kept)
             some = pa.table(columns).take(pa.array(asked))
             step.dead.input = pattern.input
-            kept[asked] = self._failures(step).true(planned.name, binding, pattern.where, some)
+            kept[asked] = step.failures().true(planned.name, binding, pattern.where, some)
         return kept
 
     # -- decisions --------------------------------------------------------------------------------------------------
@@ -663,11 +397,11 @@ class RulesOperator(Logic):
                 tuple(
                     zip(self.definition.by, self.definition.keys(self._inputs[pattern.input]), strict=True)
                 ),
-                partial(self._read, step, pattern.input),
+                partial(self.intake.read, step, pattern.input),
             )
             moments = OfTuples(tuples, self._inputs_of(planned))
             step.dead.input = pattern.input
-            failures = self._failures(step)
+            failures = step.failures()
             found = decision.pairs(tuples, moments, due, failures)
             if pattern.kind == "absent":
                 kept = without_any(found, len(tuples))
@@ -681,17 +415,6 @@ class RulesOperator(Logic):
             later = np.maximum(tuples.column(AT).to_numpy(), due)
             tuples = tuples.set_column(tuples.column_names.index(AT), AT, pa.array(later))
         return tuples, timings
-
-    def _read(self, step: RuleStep, name: str, own: np.ndarray, low: IntArray, high: IntArray) -> Candidates:
-        """Read the kept messages that tuples look for."""
-        found = self.kept[name].near(step.kv, own, low, high) if name in self.kept else None
-        if found is None:
-            given, schema = self._inputs[name], step.schemas[name]
-            fields = [schema.field(n) for n in self.columns_of_rules.kept(given, schema)]
-            none = np.zeros(0, dtype=np.int64)
-            takes = {(r, b): none.astype(bool) for r, b, p in self.definition.patterns if p.input == name}
-            return Candidates(pa.schema(fields).empty_table(), none, none, 0, None, takes)
-        return self._kept(step, name, found)
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -721,7 +444,7 @@ class RulesOperator(Logic):
         step.dead.input = planned.rule.events[binding].input
         own = [f"{binding}.{name}" for name in POSITION_COLUMNS]
         table = tuples.select(own).rename_columns(list(POSITION_COLUMNS))
-        self._failures(step).report(planned.name, f"then: {why}", table, 0)
+        step.failures().report(planned.name, f"then: {why}", table, 0)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
@@ -776,23 +499,6 @@ class RulesOperator(Logic):
         from windrow.operators.rules.views import RulesView
 
         return RulesView(self, stores, watermark_us, prefix)
-
-
-def _hull(ranges: Sequence[tuple[str, int, int]], rows: Arrived) -> tuple[IntArray, IntArray]:
-    """Compute where the messages may end that lie so far from the start and the end of each."""
-    low = np.full(len(rows), -INFINITE_US, dtype=np.int64)
-    high = np.full(len(rows), INFINITE_US, dtype=np.int64)
-    for place, down, up in ranges:
-        own = rows.starts if place == START else rows.ends
-        if down > -INFINITE_US:
-            low = np.maximum(low, own + down)
-        if up < INFINITE_US:
-            high = np.minimum(high, own + up)
-    return low, high
-
-
-def _times_of(given: Input, table: pa.Table, column: str) -> pa.Array:
-    return event_times(table.column(column), column, given.time_zone, given.event_time_unit)
 
 
 def _by_deadline(tuples: pa.Table, due: IntArray, bindings: Sequence[str]) -> IntArray:
