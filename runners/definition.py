@@ -26,6 +26,7 @@ from windrow.core.time import Duration, TimeUnit
 from windrow.core.windows import JoinWindowSpec, Session, WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys
 from windrow.operators.aggregate.validation import normalise
+from windrow.operators.alert.definition import AlertDefinition
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.deduplicate.definition import DeduplicateDefinition
 from windrow.operators.delivery.definition import DeliveryDefinition
@@ -307,6 +308,9 @@ class Process(ProcessDefinition, Verbs): ...
 
 
 class Over(OverDefinition, Verbs): ...
+
+
+class Alert(AlertDefinition, Verbs): ...
 
 
 class JoinWindow(JoinWindowDefinition, Verbs): ...

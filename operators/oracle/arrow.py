@@ -79,6 +79,17 @@ class Columns:
         except pa.ArrowException as error:
             raise Raised(str(error)) from error
 
+    def of_values(self, expression: Expr, values: Mapping[str, Any]) -> Any:
+        """What an expression is of values, whose types are learnt as they come. Raises `Raised`."""
+        mentioned = {name: value for name, value in values.items() if expression.mentions(name)}
+        for name, value in mentioned.items():
+            self.learn(name, [value])
+        cells = {name: (name, value) for name, value in mentioned.items()} or {"": ("", None)}
+        try:
+            return expression.evaluate(self.row(cells))[0].as_py()
+        except pa.ArrowException as error:
+            raise Raised(str(error)) from error
+
     def row(self, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
         """A table of one row: name -> (column, value)."""
         return pa.table(

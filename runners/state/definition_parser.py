@@ -27,9 +27,11 @@ from windrow.core import (
 )
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
+from windrow.operators.alert.actions import Action
 from windrow.operators.rules import patterns
 from windrow.runners.definition import (
     Aggregate,
+    Alert,
     CoGroup,
     Deduplicate,
     Delivery,
@@ -98,6 +100,8 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.variance": aggregations.variance,
     "wr.weighted_avg": aggregations.weighted_avg,
     "wr.Aggregate": Aggregate,
+    "wr.Action": Action,
+    "wr.Alert": Alert,
     "wr.CoGroup": CoGroup,
     "wr.Deduplicate": Deduplicate,
     "wr.Delivery": Delivery,

@@ -3,11 +3,13 @@
 A definition is a value: `definition.open(folder)` runs it in this process, `definition.writeStream(stream)` on Spark, and
 `definition.run(folder, source)` from topic to topic. `help(wr.Aggregate)`, and so on, tells the rest, with an example.
 
-Operators: Aggregate, CoGroup, Join, JoinWindow, Over, Deduplicate, Process, Delivery, Rules; Input and pairs for several inputs
+Operators: Aggregate, CoGroup, Join, JoinWindow, Over, Deduplicate, Process, Delivery, Rules, Alert; Input and pairs for several
+    inputs
 Several as one job: chain, which gives a Chain; open, foreach_batch, writeStream, together
 Rules: Rule of patterns event, fact, absent, accumulate; Table of facts; expiry by at_least, otherwise
 Temporal operators: after, before, coincides, during, includes, finishes, finished_by, meets, met_by, overlaps, overlapped_by,
     starts, started_by
+Alerts: Action
 Windows: tumbling, hopping, calendar, session, tuples, global_window, inherited; of a join's inputs sliding, rows, unbounded
 Frames around messages: rows_between, range_between, between
 Aggregations: count, sum, avg, min, max, variance, stddev, weighted_avg, median, percentile, approx_percentile, count_distinct,
@@ -126,6 +128,7 @@ from windrow.core.windows import sliding as sliding
 from windrow.core.windows import tumbling as tumbling
 from windrow.core.windows import tuples as tuples
 from windrow.core.windows import unbounded as unbounded
+from windrow.operators.alert.actions import Action as Action
 from windrow.operators.join.definition import pairs as pairs
 from windrow.operators.rules.patterns import Rule as Rule
 from windrow.operators.rules.patterns import absent as absent
@@ -133,6 +136,7 @@ from windrow.operators.rules.patterns import accumulate as accumulate
 from windrow.operators.rules.patterns import event as event
 from windrow.operators.rules.patterns import fact as fact
 from windrow.runners.definition import Aggregate as Aggregate
+from windrow.runners.definition import Alert as Alert
 from windrow.runners.definition import CoGroup as CoGroup
 from windrow.runners.definition import Deduplicate as Deduplicate
 from windrow.runners.definition import Delivery as Delivery

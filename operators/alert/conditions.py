@@ -1,0 +1,249 @@
+"""The conditions of an alert over its evaluations: variables, `when` and `until`, of whole columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.errors import ConfigurationError
+from windrow.core.expressions import Expr, said
+from windrow.operators.alert.definition import CARRIED, AlertDefinition
+from windrow.operators.alert.status import (
+    CANCEL,
+    NAMES,
+    OPEN,
+    REPEAT,
+    Statuses,
+    Transitions,
+    status_functions,
+    transitions,
+)
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.output_columns import STAMP
+from windrow.operators.steps.poison_rows import is_of_data
+
+#: Evaluations on which a condition raises, with what it raised.
+Raised = dict[int, str]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What each key brings to a step: its status, how often it has repeated, when it opened and when its status changed."""
+
+    status: Statuses
+    count: IntArray
+    open_us: IntArray
+    change_us: IntArray
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The window fields that follow from it."""
+        closed = self.status == CANCEL
+        return {
+            "before_status": pa.DictionaryArray.from_arrays(pa.array(self.status), list(NAMES)).cast(
+                pa.string()
+            ),
+            "count": pa.array(self.count),
+            "open_time": pa.array(self.open_us, mask=closed).cast(STAMP),
+            "change_time": pa.array(self.change_us, mask=closed).cast(STAMP),
+        }
+
+    def take(self, some: IntArray) -> Carried:
+        return Carried(self.status[some], self.count[some], self.open_us[some], self.change_us[some])
+
+    def put(self, some: IntArray, other: Carried) -> None:
+        """Set those of some keys."""
+        self.status[some], self.count[some] = other.status, other.count
+        self.open_us[some], self.change_us[some] = other.open_us, other.change_us
+
+    def after(self, made: Transitions, moments: IntArray) -> Carried:
+        """What evaluations of these transitions leave, one of each key, or each with what it brings."""
+        opens, changes = made.after == OPEN, made.after != made.before
+        return Carried(
+            made.after,
+            made.count,
+            np.where(opens, moments, self.open_us),
+            np.where(changes, moments, self.change_us),
+        )
+
+
+class Conditions:
+    """The expressions of a definition."""
+
+    def __init__(self, definition: AlertDefinition) -> None:
+        self.variables, self._when, self._until = definition.variables, definition.when, definition.until
+        of_all = definition.conditions
+        self._by_status = any(one.mentions("before_status") for one in of_all)
+        self.in_rounds = any(one.mentions(name) for one in of_all for name in CARRIED)
+
+    def check(self, table: pa.Table) -> None:
+        """Raise where a condition over columns of these types is no condition."""
+        table = self.with_variables(table)
+        for what, condition in (("when", self._when), ("until", self._until)):
+            if condition is not None:
+                kind = condition.evaluate(table).type
+                if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+                    raise ConfigurationError(
+                        f"{what}={condition} is of type {kind}: use a condition, such as a comparison"
+                    )
+
+    def with_variables(self, table: pa.Table) -> pa.Table:
+        for name, expression in self.variables.items():
+            table = table.append_column(name, combine(expression.evaluate(table, f"variables[{name!r}]")))
+        return table
+
+    def functions(self, table: pa.Table, carried: Carried) -> Statuses:
+        """Return the status function of each evaluation. carried: as if it were the only one of its key."""
+        n, answers = len(table), list[tuple[BoolArray, BoolArray]]()
+        for status in (CANCEL, OPEN, REPEAT) if self._by_status and not self.in_rounds else (None,):
+            if status is not None:
+                carried = Carried(
+                    np.full(n, status, np.uint8), carried.count, carried.open_us, carried.change_us
+                )
+            whole = table
+            for name, column in carried.columns().items():
+                whole = whole.append_column(name, column)
+            whole = self.with_variables(whole)
+            when = _true(self._when, whole, "when")
+            answers.append((when, when if self._until is None else ~_true(self._until, whole, "until")))
+        opens, stays = answers[0][0], [holds for _, holds in answers[-2:]]
+        return status_functions(opens, np.column_stack([stays[0], stays[-1]]))
+
+
+def judge(
+    conditions: Conditions,
+    table: pa.Table,
+    heads: BoolArray,
+    moments: IntArray,
+    brought: Carried,
+    expired: BoolArray,
+) -> tuple[BoolArray, Transitions, Carried, Raised]:
+    """Judge evaluations: which of them can be, their transitions, and what the evaluations before each of them carry.
+
+    table: keys, aggregates and those window fields that do not follow from other evaluations. brought: by the keys of heads.
+    expired: true for evaluations that cancel, whatever conditions are
+    """
+    of_key = np.cumsum(heads) - 1
+    if conditions.in_rounds and not heads.all():
+        return _in_rounds(conditions, table, of_key, moments, brought, expired)
+    raised: Raised = {}
+    functions = _sound(conditions.functions, table, brought.take(of_key), np.arange(len(table)), raised)
+    raised = _judged(functions, raised, expired)
+    kept = np.ones(len(table), dtype=bool)
+    kept[list(raised)] = False
+    of_key = of_key[kept]
+    heads = np.r_[True, of_key[1:] != of_key[:-1]][: len(of_key)]
+    own = brought.take(of_key[heads])
+    made = transitions(functions[kept], heads, own.status, own.count)
+    return kept, made, _before(made, moments[kept], heads, own), raised
+
+
+def _before(made: Transitions, moments: IntArray, heads: BoolArray, brought: Carried) -> Carried:
+    """Return what each evaluation brings."""
+    of_key, places = np.cumsum(heads) - 1, np.arange(len(heads))
+    first = np.maximum.accumulate(np.where(heads, places, 0))
+
+    def former(marks: BoolArray, start: IntArray) -> IntArray:
+        last = np.r_[-1, np.maximum.accumulate(np.where(marks, places, -1))[:-1]] if len(places) else places
+        return np.where(last >= first, moments[last], start[of_key])
+
+    count = np.r_[0, made.count[:-1]] if len(places) else places
+    count[heads] = brought.count
+    opens = former(made.after == OPEN, brought.open_us)
+    return Carried(made.before, count, opens, former(made.after != made.before, brought.change_us))
+
+
+def _judged(functions: Statuses, raised: Raised, expired: BoolArray) -> Raised:
+    """Cancel what has expired. Returns the evaluations, none of these, on which a condition raises."""
+    functions[expired] = CANCEL
+    return {number: why for number, why in raised.items() if not expired[number]}
+
+
+def nothing_judged() -> tuple[Transitions, Carried]:
+    """The transitions of no evaluations."""
+    none, numbers = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+    return Transitions(none, none, numbers, numbers), Carried(none, numbers, numbers, numbers)
+
+
+def _in_rounds(
+    conditions: Conditions,
+    table: pa.Table,
+    of_key: IntArray,
+    moments: IntArray,
+    brought: Carried,
+    expired: BoolArray,
+) -> tuple[BoolArray, Transitions, Carried, Raised]:
+    """As `judge`, the n-th evaluation of all keys in the n-th round: each round sees what the former ones have left."""
+    n = len(table)
+    begins = np.searchsorted(of_key, of_key, side="left")
+    depths = np.arange(n) - begins
+    before, after = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
+    counts, opening = np.zeros(n, np.int64), np.full(n, -1)
+    carried, raised, kept = brought.take(of_key), Raised(), np.ones(n, dtype=bool)
+    opened = np.full(len(brought.status), -1)
+    for depth in range(int(depths.max()) + 1):
+        here = np.flatnonzero(depths == depth)
+        keys = of_key[here]
+        carried.put(here, brought.take(keys))
+        failed: Raised = {}
+        some, own = table.take(pa.array(here)), carried.take(here)
+        functions = _sound(conditions.functions, some, own, np.arange(len(here)), failed)
+        failed = _judged(functions, failed, expired[here])
+        raised |= {int(here[i]): why for i, why in failed.items()}
+        good = np.ones(len(here), dtype=bool)
+        good[list(failed)] = False
+        here, keys, own = here[good], keys[good], own.take(np.flatnonzero(good))
+        made = transitions(functions[good], np.ones(len(here), dtype=bool), own.status, own.count)
+        left = own.after(made, moments[here])
+        brought.put(keys, left)
+        before[here], after[here], counts[here] = made.before, made.after, made.count
+        opened[keys] = np.where(made.after == OPEN, here, opened[keys])
+        opening[here] = np.where((made.before != CANCEL) | (made.after == OPEN), opened[keys], -1)
+    kept[list(raised)] = False
+    numbers = np.cumsum(kept) - 1
+    opening = np.where(opening >= 0, numbers[opening], -1)[kept]
+    some = np.flatnonzero(kept)
+    return kept, Transitions(before[some], after[some], counts[some], opening), carried.take(some), raised
+
+
+def _true(condition: Expr, table: pa.Table, what: str) -> BoolArray:
+    """True where it is; null is not."""
+    answer = combine(condition.evaluate(table, what))
+    if pa.types.is_null(answer.type):
+        return np.zeros(len(table), dtype=bool)
+    mask: BoolArray = pc.fill_null(answer, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _sound(
+    functions: Callable[[pa.Table, Carried], Statuses],
+    table: pa.Table,
+    carried: Carried,
+    numbers: IntArray,
+    raised: Raised,
+) -> Statuses:
+    """Return the status functions of evaluations; of those on which a condition raises, any."""
+    try:
+        return functions(table, carried)
+    except Exception as error:
+        if not is_of_data(error) or len(table) == 0:
+            raise
+        if len(table) == 1:
+            raised[int(numbers[0])] = said(error)
+            return np.zeros((1, 3), dtype=np.uint8)
+    half, n = len(table) // 2, len(table)
+    parts = [
+        _sound(
+            functions,
+            table.slice(low, high - low),
+            carried.take(np.arange(low, high)),
+            numbers[low:high],
+            raised,
+        )
+        for low, high in ((0, half), (half, n))
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,624 @@
+"""An alert: two pure steps on a store.
+
+A step loads the statuses of the keys that it touches, and the samples in their windows, and lays these out in lines
+(`over/partitions.py`). An evaluation is a range of places in a line, at a moment. The windows of all evaluations are aggregated
+at
+once (`over/frame_values.py`), the conditions evaluated as columns, and the statuses composed (`status.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.keys import decode_key, encode_equal
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
+from windrow.operators.aggregations.base import SumOverflow
+from windrow.operators.aggregations.calculation import Calculation, try_all
+from windrow.operators.alert import evaluations as events
+from windrow.operators.alert.conditions import Carried, Conditions, judge, nothing_judged
+from windrow.operators.alert.definition import ROW, AlertDefinition
+from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
+from windrow.operators.alert.identity import alert_id
+from windrow.operators.alert.needs import AlertNeeds, field_types
+from windrow.operators.alert.rows import Emitted, Step, Values, emit, repeated, to_table
+from windrow.operators.alert.samples import (
+    KEY,
+    CountedSamples,
+    TimedSamples,
+    filed,
+    in_arrival_order,
+)
+from windrow.operators.alert.states import NEVER, States, StateStore
+from windrow.operators.alert.status import CANCEL, OPEN, Transitions
+from windrow.operators.one_input import OneInputLogic, Work
+from windrow.operators.over.emitted_marks import ID, STEP_BITS
+from windrow.operators.over.frame_values import Part, anchors_of, over_frame, parts_of, read_by
+from windrow.operators.over.partitions import Lines
+from windrow.operators.over.required_columns import conformed
+from windrow.operators.steps.columns import (
+    EARLY,
+    OFFSET,
+    ON_TIME,
+    POSITION_COLUMNS,
+)
+from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, FUNCTION_FAILED, INTEGER_OVERFLOW, TOO_LATE
+from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import POSITION_TYPES, pack_rows, unpack_rows, with_positions
+from windrow.operators.steps.output_columns import STAMP
+from windrow.stores.event_log import TIME
+from windrow.stores.kv import Batch
+
+#: Under it lies the version of the definition.
+_VERSION = b"\x00version"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The samples of some keys. lines: of `rows`; new: true for rows that the step brings, in lines; near: for `put`."""
+
+    rows: pa.Table
+    lines: Lines
+    new: BoolArray
+    near: object
+
+    def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
+        """Some columns of the samples at these places."""
+        return self.rows.select(list(names)).take(pa.array(self.lines.order[places]))
+
+
+@dataclass(frozen=True)
+class Given:
+    """Evaluations with what conditions see of them.
+
+    columns: aggregates, window fields, columns of messages. sizes: of the windows. newest: the position of the last sample of
+    each, null of an empty window. late: true for those of samples that came late. grid_us: the moment of a timer
+    """
+
+    of: Evaluations
+    columns: dict[str, pa.Array]
+    sizes: IntArray
+    newest: pa.Table
+    late: BoolArray
+    grid_us: int | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Evaluations that were judged. table: what conditions saw; carried: what the evaluations before each carry."""
+
+    given: Given
+    table: pa.Table | None
+    made: Transitions
+    carried: Carried
+
+
+class Alerting(OneInputLogic):
+    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+
+    definition: AlertDefinition
+    needs: AlertNeeds
+
+    def __init__(self, definition: AlertDefinition) -> None:
+        super().__init__(definition)
+        self.needs = AlertNeeds(definition)
+        self.states = StateStore(definition)
+        self.conditions = Conditions(definition)
+        self._parts = parts_of(definition) if definition.agg else []
+        self._samples: TimedSamples | CountedSamples | None = None
+        if definition.size_us is not None:
+            self._samples = TimedSamples(definition)
+        elif definition.frame is not None:
+            self._samples = CountedSamples(definition)
+        self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
+
+    def cfs(self) -> tuple[str, ...]:
+        return (self.aux_cf, *self.states.cfs, *(() if self._samples is None else self._samples.cfs))
+
+    # -- columns ----------------------------------------------------------------------------------------------------
+
+    def fields(self, schema: pa.Schema) -> list[pa.Field]:
+        types = field_types(self.definition, schema, self._outputs(schema))
+        keys = [pa.field(b, schema.field(b).type) for b in self.definition.by]
+        own = {"count": pa.int64(), "time": STAMP, "open_time": STAMP}
+        return [
+            *keys,
+            *(pa.field(name, own.get(name, pa.string())) for name in ROW),
+            *self._value_fields(types),
+        ]
+
+    def _value_fields(self, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
+        return [pa.field(name, types[name]) for name in (*self.definition.agg, *self.definition.variables)]
+
+    def _calculations(self, schema: pa.Schema) -> list[tuple[Part, Calculation]]:
+        if self._calculated is None or not self._calculated[0].equals(schema):
+            kept = pa.schema([schema.field(n) for n in self._kept(schema)])
+            self._calculated = (schema, [(part, Calculation(part, kept)) for part in self._parts])
+        return self._calculated[1]
+
+    def _outputs(self, schema: pa.Schema) -> list[pa.Field]:
+        return [f for _, calculation in self._calculations(schema) for f in calculation.output]
+
+    def _kept(self, schema: pa.Schema) -> list[str]:
+        """The columns of samples that aggregations take."""
+        if any(a.kind == "table_function" or a.expressions for a in self.definition.agg.values()):
+            return list(schema.names)
+        named = [c for a in self.definition.agg.values() for c in a.columns]
+        return [n for n in dict.fromkeys(named) if n in schema.names]
+
+    def _filed(self, schema: pa.Schema) -> pa.Schema:
+        positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
+        return filed(pa.schema([*(schema.field(n) for n in self._kept(schema)), *positions]))
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def take(self, work: Work, rows: Slice) -> Slice:
+        self._follow_version(work)
+        try_all(self.definition.agg, rows.table)
+        by = self.definition.by
+        encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
+        coded = pa.array(encoded, pa.binary()).dictionary_encode()
+        codes = coded.indices.to_numpy().astype(np.int64)
+        states = self.states.load(work.kv, coded.dictionary.to_pylist())
+        firsts = np.empty(len(states), dtype=np.int64)
+        firsts[codes[::-1]] = np.arange(len(rows))[::-1]
+        keys = rows.table.select(list(by)).take(pa.array(firsts))
+        moments = self._moments(work.progress.watermark_us, states)
+        clock = Clock(moments, states.seen, None, work.progress.watermark_us)
+        if self._samples is None:
+            self._judge_messages(work, rows, codes, keys, states, clock)
+            return rows
+        size_us = self.definition.size_us
+        if size_us is not None:
+            over = rows.times < events.back(moments, size_us)[codes]
+            if over.any():
+                detail = f"it is older than the window of its key in {self.definition.name!r}"
+                work.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(over), pa.array(rows.times))
+                some = np.flatnonzero(~over)
+                rows, codes = rows.take(some), codes[some]
+                if not len(rows):
+                    return rows
+        self._judge_samples(work, rows, codes, keys, states, clock)
+        return rows
+
+    def pass_time(self, work: Work, watermark_us: int) -> None:
+        if work.progress.schema is None or watermark_us >= END_OF_TIME_US:
+            return
+        self._follow_version(work)
+        self._pass_event_time(work, watermark_us)
+        period_us, before_us = self.definition.evaluate_us, work.progress.now_us
+        if (
+            period_us is not None
+            and before_us is not None
+            and work.now_us // period_us > before_us // period_us
+        ):
+            self._evaluate(work, watermark_us, work.now_us // period_us * period_us)
+        self._repeat(work, watermark_us)
+        if self._samples is not None:
+            self._samples.forget(work.kv, watermark_us)
+
+    def _follow_version(self, work: Work) -> None:
+        """Drop windows and statuses of another version."""
+        version = self.definition.version.encode()
+        stored = work.kv.get(self.aux_cf, _VERSION)
+        if stored == version:
+            return
+        batch = Batch()
+        batch.put(self.aux_cf, _VERSION, version)
+        work.kv.write(batch)
+        if stored is not None:
+            self.states.drop(work.kv)
+            for cf in () if self._samples is None else self._samples.cfs:
+                batch = Batch()
+                batch.delete_range(cf, b"", b"\xff" * 32)
+                work.kv.write(batch)
+
+    def _moments(self, watermark_us: int, states: States) -> IntArray:
+        """At which the windows of keys end."""
+        if self.definition.clocked:
+            return np.full(len(states), watermark_us)
+        return np.maximum(states.seen, watermark_us)
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    def _judge_messages(
+        self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
+    ) -> None:
+        """Judge messages by themselves."""
+        of = events.of_messages(self.definition, codes, rows.times, clock)
+        table = with_positions(rows.table, work.progress.step)
+        at = np.maximum(of.places, 0)  # of a key that expires nothing is judged
+        times, some = rows.times[at], pa.array(at)
+        columns = {n: combine(table.column(n).take(some)) for n in work.schema.names}
+        once = np.ones(len(of), dtype=np.int64)
+        columns |= window_fields(of, once, times, times, work.now_us)
+        newest = table.select(list(POSITION_COLUMNS)).take(some)
+        late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
+        given = Given(of, columns, once, newest, late, None)
+        self._settle(work, given, keys, states, self._upto(of, clock), EARLY, None)
+
+    def _upto(self, of: Evaluations, clock: Clock) -> IntArray:
+        """Up to when the keys of a step are judged as samples come."""
+        upto = clock.moments.copy()
+        np.maximum.at(upto, of.codes, of.moments)
+        return upto
+
+    def _judge_samples(
+        self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
+    ) -> None:
+        """File samples, and evaluate what they change."""
+        window = self._window(work, states, clock.moments, rows, codes)
+        lines, new = window.lines, window.new
+        limits = clock.moments
+        if self.definition.clocked:
+            limits = np.full(len(states), START_OF_TIME_US)
+            np.maximum.at(limits, lines.codes[~new], lines.times[~new])
+        newer = new & (lines.times >= limits[lines.codes])
+        old = new & ~newer
+        if self.definition.rows is not None:
+            old &= self._changing(lines, new)
+        late = np.zeros(len(states), dtype=bool)
+        late[lines.codes[old]] = True
+        clock = replace(clock, seen=np.where(late, clock.moments, clock.seen))
+        of = events.of_samples(self.definition, lines, newer, late, clock)
+        given = self._given(work, window, of, None)
+        self._settle(work, given, keys, states, self._upto(of, clock), EARLY, window)
+
+    def _changing(self, lines: Lines, new: BoolArray) -> BoolArray:
+        """True for samples that are not older than all of a full window of counted ones."""
+        stored = np.flatnonzero(~new)
+        many = np.bincount(lines.codes[stored], minlength=lines.size)
+        oldest = np.full(lines.size, START_OF_TIME_US)
+        first = stored[np.r_[True, np.diff(lines.codes[stored]) > 0][: len(stored)]]
+        oldest[lines.codes[first]] = lines.times[first]
+        changing: BoolArray = (many[lines.codes] < (self.definition.rows or 0)) | (
+            lines.times >= oldest[lines.codes]
+        )
+        return changing
+
+    # -- what time makes due ----------------------------------------------------------------------------------------
+
+    def _pass_event_time(self, work: Work, watermark_us: int) -> None:
+        timers = self.states.event_timers
+        due = timers.due(work.kv, watermark_us)
+        if not len(due):
+            return
+        batch = Batch()
+        timers.drop(batch, watermark_us)
+        work.kv.write(batch)
+        states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
+        states.records["wake"] = NEVER
+        before = self._moments(work.progress.watermark_us, states)
+        clock = Clock(before, states.seen, watermark_us, watermark_us)
+        window = self._window(work, states, before, None, None)
+        of = events.of_time(self.definition, window.lines, clock)
+        given, upto = self._given(work, window, of, None), np.full(len(states), watermark_us)
+        framed = None if self._samples is None else window
+        self._settle(work, given, self._named_keys(work, states), states, upto, ON_TIME, framed, watermark_us)
+
+    def _evaluate(self, work: Work, watermark_us: int, grid_us: int) -> None:
+        """Evaluate every key that has a window."""
+        keys = self.states.all_keys(work.kv)
+        if not self.definition.by and watermark_us > START_OF_TIME_US:
+            keys = keys or [b""]
+        if not keys:
+            return
+        states = self.states.load(work.kv, keys)
+        moments = self._moments(watermark_us, states)
+        window = self._window(work, states, moments, None, None)
+        of = events.of_keys(window.lines, moments)
+        given, keyed = self._given(work, window, of, grid_us), self._named_keys(work, states)
+        self._settle(work, given, keyed, states, moments, ON_TIME, window, watermark_us)
+
+    def _repeat(self, work: Work, watermark_us: int) -> None:
+        """Emit what is repeated by `now`."""
+        due = self.states.now_timers.due(work.kv, work.now_us)
+        if not len(due):
+            return
+        batch = Batch()
+        self.states.now_timers.drop(batch, work.now_us)
+        work.kv.write(batch)
+        states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
+        states.records["wake_now"] = NEVER
+        emitted = repeated(self.definition, states, self._moments(watermark_us, states), work.now_us)
+        none = np.zeros(0, dtype=np.int64)
+        self._tell(
+            work, emitted, self._named_keys(work, states), None, [], none, states, states.records, ON_TIME
+        )
+        self.states.save(work.kv, states, states.there, np.array(states.records["wake"], dtype=np.int64))
+
+    # -- what is judged ---------------------------------------------------------------------------------------------
+
+    def _window(
+        self, work: Work, states: States, moments: IntArray, rows: Slice | None, codes: IntArray | None
+    ) -> Window:
+        """The samples of keys whose windows end at these moments or later, with those that come."""
+        assert work.progress.schema is not None
+        schema, near = self._filed(work.schema), None
+        stored: pa.Table | None = None
+        if self._samples is not None:
+            stored, near = self._samples.near(work.kv, states.keys, moments, states.there)
+        table, numbers = in_arrival_order(stored, schema, states.keys, states.there)
+        many = len(table)
+        if rows is not None and codes is not None:
+            step = work.progress.step
+            new = with_positions(rows.table, step).select([*self._kept(work.schema), *POSITION_COLUMNS])
+            new = new.append_column(TIME, pa.array(rows.times))
+            new = new.append_column(ID, pa.array((step << STEP_BITS) + np.arange(len(rows))))
+            keys = pa.array(states.keys, pa.binary()).take(pa.array(codes))
+            table = pa.concat_tables([table, conformed(new.append_column(KEY, keys), schema)])
+            numbers = np.r_[numbers, codes]
+        lines = Lines(None, numbers, len(states), table.column(TIME).to_numpy(), None)
+        return Window(table, lines, lines.order >= many, near)
+
+    def _given(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Given:
+        """Aggregate the windows of evaluations; those of which an aggregate cannot be made are left out."""
+        definition, lines = self.definition, window.lines
+        columns: dict[str, pa.Array] = {}
+        if definition.frame is None:  # keys expire, and nothing is judged
+            columns = {f.name: pa.nulls(len(of), f.type) for f in work.schema}
+        whole = bounds_of(definition, definition.frame, lines, of)
+        broken = []
+        every = np.arange(len(lines))
+        for part, calculation in self._calculations(work.schema) if len(of) else ():
+            rows = Slice(window.at(every, read_by(calculation)), lines.times)
+            bounds = bounds_of(definition, part.frame, lines, of)
+            values = over_frame(calculation, rows, calculation.lift(rows), bounds, "emit")
+            columns.update(values.columns)
+            broken += values.broken
+        filled = whole.sizes > 0
+        first, last = (np.where(filled, place, -1) for place in (whole.low, whole.high - 1))
+        times = np.r_[lines.times, 0]
+        now_us = work.now_us if grid_us is None else grid_us
+        columns |= window_fields(of, whole.sizes, times[first], times[last], now_us)
+        places = np.where(filled, last, 0) if len(lines) else np.zeros(0, dtype=np.int64)
+        taken = pa.array(
+            lines.order[places] if len(lines) else np.zeros(len(of), dtype=np.int64), mask=~filled
+        )
+        newest = window.rows.select(list(POSITION_COLUMNS)).take(taken)
+        given = Given(of, columns, whole.sizes, newest, of.causes == events.LATE, grid_us)
+        if not broken:
+            return given
+        kept = np.ones(len(of), dtype=bool)
+        for number, one in anchors_of(broken, list(definition.agg)):
+            if of.causes[number] != events.EXPIRED:
+                kept[number] = False
+                overflow = isinstance(one.error, SumOverflow)
+                reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
+                remedy = ": use integer_overflow='decimal' for sums beyond int64" if overflow else ""
+                self._bury(work, reason, f"{one.alias}: {one.error}{remedy}", of, number)
+        return taken_of(given, kept)
+
+    def _bury(self, work: Work, reason: str, detail: str, of: Evaluations, number: int) -> None:
+        payload = {
+            "cause": events.CAUSES[int(of.causes[number])],
+            "time": to_datetime(int(of.moments[number])),
+        }
+        work.dead.add(reason, detail, payload)
+
+    def _settle(
+        self,
+        work: Work,
+        given: Given,
+        keys: pa.Table,
+        states: States,
+        upto: IntArray,
+        timing: str,
+        window: Window | None,
+        watermark_us: int | None = None,
+    ) -> None:
+        """Judge evaluations, emit their transitions, and write what they leave."""
+        seen, floors = _left(given.of, states, window)
+        former = states.records.copy()
+        judged = self._judged(work, given, keys, states)
+        of, made, carried = judged.given.of, judged.made, judged.carried
+        ids = self._identify(judged.given, made, states)
+        opened_us = np.where(made.after == OPEN, of.moments, carried.open_us)
+        lasts = np.flatnonzero(np.r_[of.codes[1:] != of.codes[:-1], True][: len(of)])
+        records, at = states.records, of.codes[lasts]
+        left = carried.after(made, of.moments).take(lasts)
+        records["status"][at], records["count"][at] = left.status, left.count
+        records["open"][at], records["change"][at] = left.open_us, left.change_us
+        records["id"][at], records["seen"] = ids[lasts], seen
+        step = Step(of, made, upto, opened_us, judged.given.late, work.now_us)
+        emitted = emit(self.definition, step, states)
+        values = None
+        if judged.table is not None and (emitted.any or self.states.keeps_rows):
+            table = judged.table
+            for name, column in carried.columns().items():
+                table = table.append_column(name, column)
+            table = self.conditions.with_variables(table)
+            values = table.select([*self.definition.agg, *self.definition.variables])
+        self._tell(work, emitted, keys, values, ids, opened_us, states, former, timing)
+        if values is not None and self.states.keeps_rows:
+            self._keep_rows(work, step, lasts, values, states)
+        self._write(
+            work, states, window, floors, work.progress.watermark_us if watermark_us is None else watermark_us
+        )
+
+    def _judged(self, work: Work, given: Given, keys: pa.Table, states: States) -> Judged:
+        """Judge evaluations; those on which a condition raises are left out."""
+        of = given.of
+        if not len(of):
+            return Judged(given, None, *nothing_judged())
+        codes = pa.array(of.codes)
+        columns = {b: combine(keys.column(b).take(codes)) for b in keys.column_names}
+        table = pa.table({**given.columns, **columns})
+        brought = states.carried(of.codes[of.heads])
+        expired = of.causes == events.EXPIRED
+        kept, made, carried, raised = judge(self.conditions, table, of.heads, of.moments, brought, expired)
+        for number, why in raised.items():
+            self._bury(work, FUNCTION_FAILED, why, of, number)
+        return Judged(taken_of(given, kept), table.filter(pa.array(kept)), made, carried)
+
+    def _identify(self, given: Given, made: Transitions, states: States) -> Any:
+        """The identity of the incident of each evaluation."""
+        of = given.of
+        ids = np.where(made.opening >= 0, np.zeros(len(of), "V16"), states.records["id"][of.codes])
+        opens = np.flatnonzero(made.after == OPEN)
+        if not len(opens):
+            return ids
+        positions = given.newest.take(pa.array(opens)).to_pylist()
+        for number, row in zip(opens.tolist(), positions, strict=True):
+            position = None if row[OFFSET] is None else tuple(row[n] for n in POSITION_COLUMNS)
+            cause, moment_us = events.CAUSES[int(of.causes[number])], int(of.moments[number])
+            opening = (moment_us, cause, int(given.sizes[number]), given.grid_us, position)
+            key = states.keys[int(of.codes[number])]
+            ids[number] = np.void(bytes.fromhex(alert_id(self.definition.name, key, opening)))
+        inside = made.opening >= 0
+        ids[inside] = ids[made.opening[inside]]
+        return ids
+
+    def _tell(
+        self,
+        work: Work,
+        emitted: Emitted,
+        keys: pa.Table,
+        values: pa.Table | None,
+        ids: Any,
+        opened_us: IntArray,
+        states: States,
+        records: Any,
+        timing: str,
+    ) -> None:
+        """Emit rows. records: of the keys before the step, of which stored rows are."""
+        if not emitted.any:
+            return
+        schema = pa.schema(self.fields(work.schema))
+        names = [*self.definition.agg, *self.definition.variables]
+        own = pa.schema([schema.field(n) for n in names])
+        sources = sorted({s for some in emitted.sources for s in some[some < 0].tolist()})
+        packed = [
+            (states.openings if s % 2 else states.lasts)[(-1 - s) // 2 if s % 2 else (-2 - s) // 2]
+            for s in sources
+        ]
+        stored = unpack_rows(work.kv, self.aux_cf, packed, [("", 0, 0, 0)] * len(packed), own).select(names)
+        whole = Values(
+            keys,
+            own.empty_table() if values is None else conformed(values, own),
+            stored,
+            {s: i for i, s in enumerate(sources)},
+        )
+        table = to_table(
+            self.definition, emitted, whole, ids, opened_us, states.keys, records, schema, timing
+        )
+        if table is not None:
+            work.result.panes.append(table)
+
+    def _keep_rows(self, work: Work, step: Step, lasts: IntArray, values: pa.Table, states: States) -> None:
+        """Keep the values of openings whose delays have not ended, and of the last evaluations of open keys."""
+        batch, of, made = Batch(), step.evaluations, step.made
+        open_ = states.records["status"][of.codes[lasts]] != CANCEL
+        if self.states.keeps_lasts:
+            some = lasts[open_]
+            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(some)))
+            states.lasts.update(zip(of.codes[some].tolist(), packed, strict=True))
+        if self.states.keeps_openings:
+            waits = states.due_us(states.pending) != NEVER
+            some = np.flatnonzero(made.after == OPEN)
+            current = np.full(len(states), -1)
+            current[of.codes[some]] = some
+            some = current[waits & (current >= 0)]
+            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(some)))
+            states.openings.update(zip(of.codes[some].tolist(), packed, strict=True))
+            for code in np.flatnonzero(~waits).tolist():
+                states.openings.pop(code, None)
+        work.kv.write(batch)
+
+    def _write(
+        self, work: Work, states: States, window: Window | None, floors: IntArray, watermark_us: int
+    ) -> None:
+        """Write the statuses and samples of keys, and when time next makes something of them due."""
+        definition, n = self.definition, len(states)
+        moments, open_ = self._moments(watermark_us, states), states.records["status"] != CANCEL
+        wake_us = states.due_us(states.pending)
+        if definition.ttl_us is not None:
+            ttl_us = np.where(states.seen > START_OF_TIME_US, states.seen + definition.ttl_us + 1, NEVER)
+            wake_us = np.minimum(wake_us, ttl_us)
+        if window is None:
+            self.states.save(work.kv, states, open_, wake_us)
+            return
+        lines = window.lines
+        inside = np.arange(len(lines)) >= floors[lines.codes]
+        if definition.size_us is not None:
+            leaves = lines.times + definition.size_us + 1
+            inside &= leaves > moments[lines.codes]
+            next_us = np.full(n, NEVER if definition.leaving else START_OF_TIME_US)
+            fold = np.minimum if definition.leaving else np.maximum
+            fold.at(next_us, lines.codes[inside], leaves[inside])
+            wake_us = np.minimum(wake_us, np.where(next_us > START_OF_TIME_US, next_us, NEVER))
+        else:
+            assert definition.rows is not None
+            inside &= lines.ends - np.arange(len(lines)) <= definition.rows
+        filled = np.bincount(lines.codes[inside], minlength=n) > 0
+        kept = filled | open_
+        if self._samples is not None:
+            in_order = np.empty((2, len(lines)), dtype=bool)
+            in_order[:, lines.order] = window.new & inside, inside & kept[lines.codes]
+            self._samples.put(work.kv, window.near, window.rows, in_order[0], in_order[1], work.progress.step)
+        self.states.save(work.kv, states, kept, wake_us)
+
+    def _named_keys(self, work: Work, states: States) -> pa.Table:
+        """The key columns of keys."""
+        by = self.definition.by
+        values = list(zip(*map(decode_key, states.keys), strict=True)) if by else []
+        fields = [work.schema.field(b) for b in by]
+        if not by:
+            return pa.table({})
+        return pa.table(
+            [pa.array(column, f.type) for column, f in zip(values, fields, strict=True)], names=list(by)
+        )
+
+
+def taken_of(given: Given, kept: BoolArray) -> Given:
+    """Those evaluations that are kept."""
+    if kept.all():
+        return given
+    mask = pa.array(kept)
+    columns = {name: column.filter(mask) for name, column in given.columns.items()}
+    return Given(
+        given.of.take(kept),
+        columns,
+        given.sizes[kept],
+        given.newest.filter(mask),
+        given.late[kept],
+        given.grid_us,
+    )
+
+
+def window_fields(
+    of: Evaluations, sizes: IntArray, first_us: IntArray, last_us: IntArray, now_us: int
+) -> dict[str, pa.Array]:
+    """The window fields that do not follow from other evaluations."""
+    empty = sizes == 0
+    return {
+        "samples": pa.array(sizes),
+        "first_time": pa.array(first_us, mask=empty).cast(STAMP),
+        "last_time": pa.array(last_us, mask=empty).cast(STAMP),
+        "now": pa.repeat(pa.scalar(now_us, pa.int64()).cast(STAMP), len(of)),
+        "leaving": pa.array(of.causes == events.LEAVING),
+    }
+
+
+def _left(of: Evaluations, states: States, window: Window | None) -> tuple[IntArray, IntArray]:
+    """The moment of the last sample of each key, and the place before which samples are of a window that has expired."""
+    seen, n = states.seen, len(states)
+    floors = np.zeros(n, dtype=np.int64)
+    marks = (of.causes == events.LATE) | (of.causes == events.SAMPLE) | (of.causes == events.EXPIRED)
+    some = np.flatnonzero(marks)
+    np.maximum.at(seen, of.codes[some], of.seen[some])
+    ends = np.flatnonzero(np.r_[of.codes[some][1:] != of.codes[some][:-1], True][: len(some)])
+    last = some[ends]
+    seen[of.codes[last[of.causes[last] == events.EXPIRED]]] = START_OF_TIME_US
+    if window is not None:
+        floors[of.codes] = of.floors
+        over = some[(of.causes[some] == events.EXPIRED)]
+        gone = over[seen[of.codes[over]] == START_OF_TIME_US]
+        floors[of.codes[gone]] = len(window.lines)
+    return seen, floors
