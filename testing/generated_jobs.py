@@ -45,6 +45,7 @@ def one_of_rows(draw: Draw) -> list[Definition]:
         "near": draw.over,
         "listed": draw.join_window,
         "fresh": draw.delivery,
+        "alerts": draw.alert,
     }
     name = draw.pick(*made)
     return [made[name](name)]
@@ -63,6 +64,9 @@ def a_chain(draw: Draw) -> list[Definition]:
 
 
 def _line(draw: Draw) -> list[Definition]:
+    if draw.pick(True, *[False] * 5):  # of rows that are emitted once
+        before = draw.pick(draw.deduplicate, draw.delivery)("first")
+        return [before, draw.alert("alerts", watermark="0 seconds", deliver=None)]
     first = draw.pick(_aggregate_first, _aggregate_first, _join_first, _join_first, _rows_first)(draw)
     before, time, value = first
     if isinstance(before, wr.Aggregate) and "k" in before.by and draw.pick(True, False, False):
@@ -92,7 +96,9 @@ def _join_first(draw: Draw) -> First:
 
 
 def _rows_first(draw: Draw) -> First:
-    match draw.pick("deduplicate", "process", "over", "join window", "delivery", "anchors"):
+    match draw.pick("deduplicate", "process", "over", "join window", "delivery", "anchors", "alert"):
+        case "alert":
+            return draw.alert("first"), "time", "count"
         case "deduplicate":
             return draw.deduplicate("first"), "t", "v"
         case "over":
@@ -152,6 +158,7 @@ def several(draw: Draw) -> list[Definition]:
             draw.over("near"),
             draw.join_window("listed"),
             draw.delivery("fresh"),
+            draw.alert("alerts"),
         ]
         return draw.chance.sample(made, draw.pick(2, 2, 3))
     said = {

@@ -348,6 +348,36 @@ class Draw:
         }
         return wr.Process(name=name, **options)
 
+    def alert(self, name: str, **given: Any) -> wr.Alert:
+        """Any alert."""
+        return self.valid(lambda: self._alert(name, given))
+
+    def _alert(self, name: str, given: Mapping[str, Any]) -> wr.Alert:
+        frame: Any = self.pick(None, self.units(4), self.units(9), 3)
+        value = wr.col("v" if frame is None else "newest")
+        repeat = self.pick(wr.never, wr.every(2), wr.every(self.units(5)))
+        options: dict[str, Any] = {
+            "by": self.pick("k", "k", ("k", "g"), ()),
+            "event_time": "t",
+            "frame": frame,
+            "agg": None if frame is None else {"n": wr.count(), "newest": wr.latest("v")},
+            "variables": {"twice": value * 2},
+            "when": self.pick(value > 3, wr.col("twice") > 9),
+            "until": self.pick(None, value < 2, wr.col("count") > 2),
+            "evaluate": None if frame is None else self.pick(None, wr.every(self.units(6))),
+            "leaving": self.pick(True, False),
+            "actions": {
+                "mail": wr.Action(delay=self.pick(None, self.units(3)), repeat=repeat),
+                "log": wr.Action(cancel=self.pick(True, False), where=wr.col("count") < 4),
+            },
+            "ttl": self.pick(self.units(10), self.units(20), wr.forever),
+            "watermark": self.watermark(),
+            "null_keys": self.pick("group", "dead_letter"),
+            "deliver": self.policy(),
+            **given,
+        }
+        return wr.Alert(name=name, **options)
+
     def over(self, name: str, **given: Any) -> wr.Over:
         """Any windows around messages."""
         return self.valid(lambda: self._over(name, given))

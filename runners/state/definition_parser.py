@@ -27,6 +27,7 @@ from windrow.core import (
 )
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
+from windrow.core.expression_text import expression_of
 from windrow.operators.alert.actions import Action
 from windrow.operators.rules import patterns
 from windrow.runners.definition import (
@@ -171,6 +172,28 @@ VALUES: dict[str, Any] = {
 }
 
 
+def _expression_end(text: str, begin: int) -> int | None:
+    """Where an expression ends that begins there: at the first comma, or closing bracket, outside of its own."""
+    depth, quoted, at = 0, False, begin
+    while at < len(text):
+        character = text[at]
+        if quoted:
+            at += character == "\\"
+            quoted = character != '"'
+        elif character == '"':
+            quoted = True
+        elif character in "({[":
+            depth += 1
+        elif character in ")}]":
+            if depth == 0:
+                return at
+            depth -= 1
+        elif character == "," and depth == 0:
+            return at
+        at += 1
+    return None
+
+
 def evaluate(text: str) -> Any:
     """The value of a definition's repr. ValueError where it holds anything that no definition holds."""
     if len(text) > MOST_CHARACTERS:
@@ -222,6 +245,9 @@ class _Reading:
     def value(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise ValueError(f"a definition's text is never {depth} levels deep")
+        expression = self._expression()
+        if expression is not None:
+            return expression
         if self._kind == "name":
             return self._named(depth)
         if self._kind == "number":
@@ -238,6 +264,19 @@ class _Reading:
         if self._skip("{"):
             return dict(self._items("}", lambda: self._entry(depth)))
         raise self._refusal()
+
+    def _expression(self) -> Any:
+        """An expression of columns, up to the comma or bracket behind it; None where there is none."""
+        bare = self._kind == "name" and self._token not in VALUES and not self._token.startswith("wr.")
+        if not bare and (self._kind, self._token) != ("mark", "("):
+            return None
+        begin = self._at - len(self._token)
+        found = _expression_end(self._text, begin)
+        expression = None if found is None else expression_of(self._text[begin:found])
+        if expression is not None and found is not None:
+            self._at = found
+            self._step()
+        return expression
 
     def _complement(self, depth: int) -> Any:
         value = self.value(depth + 1)
@@ -268,16 +307,16 @@ class _Reading:
         return self._narrowed(BUILDERS[name](*by_place, **by_name), depth)
 
     def _narrowed(self, built: Any, depth: int) -> Any:
-        """An aggregation with the frame, or the input, that stands behind it."""
-        if not isinstance(built, Aggregation) or not self._skip("."):
-            return built
-        if self._kind != "name" or self._token not in ("over", "of"):
-            raise self._refusal()
-        method = self._step()
-        if not self._skip("("):
-            raise self._refusal()
-        [what] = self._items(")", lambda: self.value(depth + 1))
-        return built.over(what) if method == "over" else built.of(what)
+        """An aggregation with the frame, the input, or the condition that follows it."""
+        while isinstance(built, Aggregation) and self._skip("."):
+            if self._kind != "name" or self._token not in ("over", "of", "where"):
+                raise self._refusal()
+            method = self._step()
+            if not self._skip("("):
+                raise self._refusal()
+            [what] = self._items(")", lambda: self.value(depth + 1))
+            built = getattr(built, method)(what)
+        return built
 
     def _argument(self, depth: int) -> tuple[str | None, Any]:
         if self._kind == "name" and re.match(r"\s*=", self._text[self._at :]):

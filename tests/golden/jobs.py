@@ -269,6 +269,36 @@ KINDS: dict[str, Kind] = {
     "chain, two joins": Kind(lambda: wr.chain(shipped(), refunded()), (*TWO, "refunds")),
     "graph": Kind(lambda: wr.chain(of_input("orders"), of_input("payments"), both()), TWO),
     "deduplicate": Kind(deduplicate),
+    "alert": Kind(
+        lambda: wr.Alert(
+            by="k",
+            event_time="t",
+            watermark="4 seconds",
+            frame="8 seconds",
+            agg={"n": wr.count(), "mean": wr.avg("f"), "two": wr.sum("x").over(2)},
+            variables={"some": wr.col("n") * 2},
+            when=wr.col("n") > 2,
+            until=wr.col("n") < 2,
+            actions={
+                "mail": wr.Action(delay="2 seconds", repeat=wr.every("5 seconds")),
+                "log": wr.Action(repeat=wr.every(2)),
+            },
+            evaluate=wr.every("7 seconds"),
+            ttl="30 seconds",
+        )
+    ),
+    "alert, counted": Kind(
+        lambda: wr.Alert(
+            by="k",
+            event_time="t",
+            watermark="4 seconds",
+            frame=3,
+            agg={"texts": wr.collect_list("s"), "total": wr.sum("x")},
+            when=wr.col("total") > 9,
+            actions={"log": wr.Action(repeat=wr.every(1))},
+            ttl="30 seconds",
+        )
+    ),
     "process": Kind(process),
     "sessions": Kind(
         lambda: aggregate(
