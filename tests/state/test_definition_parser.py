@@ -123,9 +123,11 @@ def rendered() -> dict[str, Any]:
             event_time="t", anchors=wr.sources.clock("1 second", start=7), frame=("-2 s", 0), agg={"n": wr.count()}
         ),
         "alert": wr.Alert(
-            by=("k", "s"), event_time="t", frame="5 minutes", agg={"mean": wr.avg("x"), "high": wr.count().where(wr.col("x") > 90).over(10)},
-            variables={"jump": wr.col("high") - wr.col("mean")}, when=(wr.col("mean") > 80) & (wr.col("jump") > 2),
-            until=wr.col("mean") < 70, evaluate=wr.every("1 minute"), leaving=False, ttl="1 day", history="past", version="2",
+            by=("k", "s"), event_time="t", frame="5 minutes", history="past",
+            agg={"mean": wr.avg("x"), "high": wr.count().where(wr.col("x") > 90).over(10)},
+            variables={"jump": wr.col("high") - wr.col("mean")},
+            when=(wr.col("mean") > 80) & (wr.col("jump") > 2),
+            until=wr.col("mean") < 70, evaluate=wr.every("1 minute"), leaving=False, ttl="1 day", version="2",
             actions={
                 "mail": wr.Action(delay="1 minute", repeat=wr.every("6 hours"), where=wr.col("count") > 1),
                 "log": wr.Action(open=False, repeat=wr.every(10), cancel=False),
