@@ -24,7 +24,7 @@ MAX_PAYLOAD: Final = 0xFFFF_FFFF
 
 
 class Kind(enum.IntEnum):
-    """What a payload is. Numbers are persisted: never reuse one; 2, 5 to 8 and 10 were taken, and no file has them."""
+    """What a payload is. Numbers are persisted: never reuse one."""
 
     SEGMENT = 1
     LOG_RECORD = 3

@@ -163,7 +163,7 @@ class Value:
 
 
 def opened(value: bytes) -> Value:
-    check_version("kept messages", value[0], FORMAT)
+    check_version("kept messages", value[0] if value else 0, FORMAT)
     try:
         _, rows, columns = _HEAD.unpack_from(value)
         found = _opened(pa.py_buffer(value)[_HEAD.size :], columns)

@@ -394,7 +394,7 @@ def _edges(own: Hashes, asked: Hashes) -> tuple[IntArray, IntArray]:
 
 
 def _opened(key: bytes, value: bytes) -> _Run:
-    check_version("kept messages", value[0], FORMAT)
+    check_version("kept messages", value[0] if value else 0, FORMAT)
     try:
         _, rows, nbytes, first_us, last_us, blocks = _HEAD.unpack_from(value)
         end = _HEAD.size + 4 * blocks

@@ -389,7 +389,8 @@ class History:
 
 def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
     """Unpack values together, as one array: their version bytes are numbers of msgpack."""
-    check_version("a message", max(value[0] for value in values), FORMAT)
+    for version in {value[0] for value in values}:
+        check_version("a message", version, FORMAT)
     head = b"\xdd" + (2 * len(values)).to_bytes(4, "big")
     bodies: Sequence[Any] = msgpack.unpackb(head + b"".join(values), use_list=False)[1::2]
     return bodies
