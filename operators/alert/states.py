@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.errors import NewerFormat
+from windrow.core.envelope import check_version
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.alert.conditions import Carried
 from windrow.operators.alert.definition import AlertDefinition
@@ -115,11 +115,8 @@ class StateStore:
         there = np.array([value is not None for value in values], dtype=bool)
         if there.any():
             stored = np.frombuffer(b"".join([value for value in values if value is not None]), dtype=_RECORD)
-            if (stored["format"] != FORMAT).any():
-                raise NewerFormat(
-                    f"a status of format {int(stored['format'].max())} in {self.cf!r}, this windrow reads {FORMAT}: upgrade "
-                    "windrow"
-                )
+            for version in np.unique(stored["format"]).tolist():
+                check_version(f"a status in {self.cf!r}", version, FORMAT)
             records[there] = stored
         none = {name: np.full(n, NEVER) for name in (*self._delayed, *self._periodic)}
         pending = {name: none[name].copy() for name in self._delayed}

@@ -42,6 +42,10 @@ def window(kind: WindowKind) -> Callable[[int], bytes]:
     return lambda version: bytes((0x57, version, kind, 1)) + bytes(60)
 
 
+def plain_window(value: bytes) -> Any:
+    return PlainWindows("windows", "aux", [], key_first=True).read_all(kv("windows", b"k", value))
+
+
 def names(value: bytes) -> Any:
     left, right = wr.Input("l", event_time="t"), wr.Input("r", event_time="t")
     join = wr.Join(left=left, right=right, on="k", within=("0 s", "1 s"))
@@ -66,7 +70,7 @@ READERS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     "directory": (window(WindowKind.DIRECTORY), Directory.of),
     "waiting rows": (window(WindowKind.WAITING), write_buffer._head),
     "table": (first, unpack_table),
-    "plain window": (first, lambda v: PlainWindows("windows", "aux", []).read_all(kv("windows", b"k", v))),
+    "plain window": (first, plain_window),
     "kept messages": (first, column_codec.opened),
     "run": (first, lambda value: keyed_event_store._opened(b"i" + bytes(16), value)),
     "kept message": (first, lambda value: _bodies([first(1), value])),
@@ -94,10 +98,6 @@ def test_a_value_without_bytes_is_refused(read: Callable[[bytes], Any]) -> None:
 
 def test_versions_are_checked_in_one_function() -> None:
     folders = ("core", "stores", "operators", "checkpoint", "connectors", "runners", "testing", "console")
-    raised = [
-        p
-        for folder in folders
-        for p in (ROOT / folder).rglob("*.py")
-        if re.search(r"raise NewerFormat\b", p.read_text())
-    ]
-    assert [p.relative_to(ROOT).as_posix() for p in raised] == ["core/envelope.py"]
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    raised = [path for path in files if re.search(r"raise NewerFormat\b", path.read_text())]
+    assert [path.relative_to(ROOT).as_posix() for path in raised] == ["core/envelope.py"]
