@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.border.cells import INPUT, WINDOW, try_cells
 from tests.border.kinds import KINDS, WITHOUT_PLACE, faulty, held
 from tests.border.test_widening import is_same, shown
 from tests.deep import usually
 from windrow.core.errors import TypeClash, WindrowError
 
-INPUT: dict[str, Any] = {"event_time": "ts", "max_ahead": wr.forever}
-WINDOW: dict[str, Any] = {"window": wr.tumbling("1 hour"), "retention": "1 day"}
 TIMED: dict[str, Any] = {**WINDOW, "event_time": "v", "time_zone": "UTC", "max_ahead": wr.forever}
 ROLES: dict[str, Callable[[], Any]] = {
     "key": lambda: wr.Aggregate(agg={"n": wr.count()}, by="v", **INPUT, **WINDOW),
@@ -34,7 +34,8 @@ ROLES: dict[str, Callable[[], Any]] = {
     "compared": lambda: wr.Aggregate(agg={"v": wr.max("v")}, by=(), **INPUT, **WINDOW),
     "kept": lambda: wr.Deduplicate(by="n", within="1 hour", **INPUT),
 }
-FRAMES = ("pandas", "polars")
+#: Routes that do not hold values of each type.
+FRAMES = ("pandas", "polars", "msgpack")
 Cell = tuple[pa.DataType, bool, str, str]
 
 
@@ -51,9 +52,16 @@ def decoded(table: pa.Table) -> list[pa.Table]:
     return [decoder.decode([str(i).encode() for i in range(len(rows))], "topic")]
 
 
+def unpacked(table: pa.Table) -> list[pa.Table]:
+    """Records of msgpack. Raises `TypeError` or `OverflowError` on values that it does not hold."""
+    records = [msgpack.packb(row, datetime=True) for row in table.to_pylist()]
+    return [wr.decoders.msgpack(table.schema).decode(records, "topic")]
+
+
 ROUTES: dict[str, Callable[[pa.Table], Any]] = {
     "messages": lambda table: table.to_pylist(),
     "decoder": decoded,
+    "msgpack": unpacked,
     "list": lambda table: [table.to_pylist()],
     "table": lambda table: [table],
     "batches": lambda table: [table.slice(i, 1).to_batches()[0] for i in range(len(table))],
@@ -113,7 +121,7 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
     except BaseException:  # of polars also a panic
         if route not in FRAMES:
             raise
-        return "no frame holds it"
+        return "no value there"
     came = outcome(role, route, steps, folder)
     if came.refused:
         assert "'v'" in came.refused or "WR111" in came.refused, came
@@ -141,17 +149,7 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
 def test_every_type_value_route_and_role(tmp_path: Path) -> None:
     every = list(cells())
     some = random.Random(2).sample(every, min(len(every), usually(60, deep=10_000)))
-    came: dict[str, int] = {}
-    wrong: list[str] = []
-    for i, cell in enumerate(some):
-        try:
-            what = check(*cell, tmp_path / str(i))
-        except Exception as error:
-            wrong.append(f"{' '.join(map(str, cell))}: {type(error).__name__}: {str(error)[:300]}")
-            continue
-        came[what] = came.get(what, 0) + 1
-    print(f"{len(some)} of {len(every)} cells: {came}")
-    assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong)
+    try_cells(some, len(every), check, tmp_path)
 
 
 @pytest.mark.parametrize("kind", WITHOUT_PLACE, ids=str)

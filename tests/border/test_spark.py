@@ -1,71 +1,128 @@
-"""The border on Spark: rows and groups count what is counted embedded, and the rest is the same dead letters."""
+"""The border on Spark: rows and groups count what tables count embedded, and the rest is the same dead letters.
+
+A batch holds many cells: a column for each type, and for each of its values a row in which the other columns are null.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.border.cells import INPUT, WINDOW
+from tests.border.kinds import FLAT, KINDS, faulty, held
+from tests.border.test_widening import shown
+from tests.deep import usually
 from windrow.core.errors import TypeClash
+from windrow.core.types import is_key
 from windrow.testing import ManualClock
 
 pytestmark = pytest.mark.spark
 
-#: Of columns a value that counts and one that does not, and what is said of it.
-FAULTY = {
-    "text": ("'a'", "cast(X'FFFE' as string)", "b'\\xff\\xfe' is no text: it is not UTF-8"),
-    "day": (
-        *("date'2020-01-01'", "date_from_unix_date(2932897)"),
-        "2932897 as date32[day] is outside the years 1 to 9999",
+#: Types of which a faulty value is tried in each run.
+ALWAYS = (pa.string(), pa.date32(), pa.timestamp("us", "UTC"))
+ROLES: dict[str, tuple[Callable[[pa.DataType], bool], Callable[[list[str]], dict[str, Any]]]] = {
+    "key": (is_key, lambda names: {"agg": {"n": wr.count()}, "by": tuple(names)}),
+    "compared": (
+        lambda kind: kind in FLAT and not pa.types.is_null(kind),
+        lambda names: {"agg": {n: wr.max(n) for n in names}, "by": "row"},
     ),
-    "moment": (
-        *("timestamp'2020-01-01'", "timestamp_micros(253402300800000000)"),
-        "253402300800000000 as timestamp[us, tz=UTC] is outside the years 1 to 9999",
+    "aggregated": (
+        lambda kind: not pa.types.is_null(kind),
+        lambda names: {"agg": {n: wr.collect_list(n) for n in names}, "by": "row"},
     ),
 }
 
 
-def definition(agg: dict[str, Any], by: tuple[str, ...], *, rows: bool) -> wr.Aggregate:
-    agg = {"n": wr.count(), **agg, **({"median": wr.median("ts")} if rows else {})}
-    return wr.Aggregate(agg=agg, by=by, event_time="ts", window=wr.tumbling("1 hour"), retention="1 day")
+def kinds_of_spark() -> list[pa.DataType]:
+    """List the types that a frame of Spark holds as they are."""
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+    there = []
+    for kind in KINDS:
+        try:
+            frame = from_arrow_type(kind, prefer_timestamp_ntz=True)
+            there += [kind] if to_arrow_type(frame, timezone="UTC") == kind else []
+        except (PySparkTypeError, ValueError):
+            continue
+    return there
 
 
-def test_a_value_that_cannot_be_counted_is_one_dead_letter_of_rows_and_of_groups(
-    spark: Any, tmp_path: Path
-) -> None:
-    good = [values[0] for values in FAULTY.values()]
-    lines = [["bigint(0)", *good]]
-    for i, (_, bad, _) in enumerate(FAULTY.values()):
-        lines.append([f"bigint({i + 1})", *good[:i], bad, *good[i + 1 :]])
-    values = ", ".join(f"({', '.join(line)})" for line in lines)
-    frame = spark.sql(f"select * from values {values} as (ts, {', '.join(FAULTY)})")
-    for agg, by in (({}, tuple(FAULTY)), ({name: wr.min(name) for name in FAULTY}, ())):
-        for rows in (False, True):
-            made, sink = definition(agg, by, rows=rows), wr.sinks.memory()
-            folder = str(tmp_path / f"{len(by)}-{rows}")
-            batch = made.foreach_batch(folder, sink=sink, shards=1, clock=ManualClock(0))
-            batch(frame, 0)
-            batch.drain(spark)
-            assert {pane.values["n"] for pane in sink.panes} == {1} and str(sink.panes)
-            with wr.read_state(folder, definition=made) as state:
-                letters = sorted((x.reason, x.detail) for x in state.dead_letters())
-            assert letters == sorted(
-                ("malformed", f"column {name!r}: {why}") for name, (_, _, why) in FAULTY.items()
-            )
+def cells(kinds: list[pa.DataType]) -> tuple[pa.Table, int]:
+    """(a column for each type, a row for each of its values, those that cannot be counted among them; how many of these)."""
+    values, bad = [], 0
+    for kind in kinds:
+        wrong = faulty(kind)
+        values.append(pa.concat_arrays([held(kind, random.Random(1)), *([] if wrong is None else [wrong])]))
+        bad += 0 if wrong is None else len(wrong)
+    size, first, columns = sum(map(len, values)), 0, {}
+    for i, column in enumerate(values):
+        after = size - first - len(column)
+        columns[f"c{i}"] = pa.concat_arrays(
+            [pa.nulls(first, column.type), column, pa.nulls(after, column.type)]
+        )
+        first += len(column)
+    return pa.table({"ts": pa.array([0] * size, pa.int64()), "row": pa.array(range(size)), **columns}), bad
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rows_and_groups_count_what_a_table_does(spark: Any, tmp_path: Path, role: str) -> None:
+    takes, settings = ROLES[role]
+    every = [kind for kind in kinds_of_spark() if takes(kind)]
+    some = [k for k in every if k in ALWAYS]
+    rest = [k for k in every if k not in ALWAYS]
+    some += random.Random(4).sample(rest, usually(min(6, len(rest)), deep=len(rest)))
+    table, bad = cells(some)
+    frame = spark.createDataFrame(table)
+    print(f"{role}: {len(some)} of {len(every)} types, {len(table)} values, {bad} of them faulty")
+    settings_of = settings([f"c{i}" for i in range(len(some))])
+    for route in ("rows", "groups")[: 1 if role == "aggregated" else 2]:
+        agg = {**settings_of["agg"], **({"middle": wr.median("ts")} if route == "rows" else {})}
+        made = wr.Aggregate(agg=agg, by=settings_of["by"], **INPUT, **WINDOW)
+        with made.open(str(tmp_path / f"{route}-embedded"), store="memory", clock=ManualClock(0)) as operator:
+            operator.add_messages(frame.toArrow())
+            operator.drain()
+            expected = summary(operator.get_result()), letters(operator)
+        assert len(expected[1]) == bad
+        sink, folder = wr.sinks.memory(), str(tmp_path / route)
+        batch = made.foreach_batch(folder, sink=sink, shards=1, clock=ManualClock(0))
+        batch(frame, 0)
+        batch.drain(spark)
+        with wr.read_state(folder, definition=made) as state:
+            came = summary(sink.panes), letters(state)
+        assert came == expected, (route, some)
+
+
+def summary(panes: Any) -> list[str]:
+    return sorted(
+        f"{[shown(v) for v in pane.key.values()]} {[shown(v) for v in pane.values.values()]}"
+        for pane in panes
+        if str(pane)
+    )
+
+
+def counted() -> wr.Aggregate:
+    return wr.Aggregate(agg={"n": wr.count()}, by=(), **INPUT, **WINDOW)
+
+
+def letters(of: Any) -> list[tuple[str, str]]:
+    return sorted((x.reason, x.detail) for x in of.dead_letters())
 
 
 def test_a_column_that_nobody_names_is_refused_by_name_or_harms_nobody(spark: Any, tmp_path: Path) -> None:
     for i, column in enumerate(("interval '1' month", "named_struct('a', interval '1' month)")):
         frame = spark.sql(f"select bigint(1) ts, 1 v, {column} as odd")
-        batch = definition({}, (), rows=False).foreach_batch(
-            str(tmp_path / str(i)), sink=wr.sinks.memory(), shards=1
-        )
+        batch = counted().foreach_batch(str(tmp_path / str(i)), sink=wr.sinks.memory(), shards=1)
         with pytest.raises(TypeClash, match=r"column 'odd' is of type .*interval month"):
             batch(frame, 0)
     frame, sink = spark.sql("select bigint(1) ts, 1 v, time'12:00:00' as odd"), wr.sinks.memory()
-    made = definition({}, (), rows=False)
+    made = counted()
     batch = made.foreach_batch(str(tmp_path / "time"), sink=sink, shards=1, clock=ManualClock(0))
     batch(frame, 0)
     batch.drain(spark)
