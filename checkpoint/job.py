@@ -94,7 +94,6 @@ class Job:
         self.sharding = dict(sharding or {})
         self.clock = clock
         self.folders = JobFolders(location)
-        self.folders.make()
         self.transport = transport
         self.log: Log = log or transport.log(self.folders)
         state = self.log.tail()
@@ -107,6 +106,7 @@ class Job:
         transport.prepare(self.folders, self.job, self.shards)
         if known is None and log is None and transport == FILES:
             refuse_lost_log(self.folders, self.log)
+        self.folders.make()  # what is refused leaves no folder
         self.epoch = self.log.open_epoch(
             opened_us=clock.now_us(),
             driver=driver or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
