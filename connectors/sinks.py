@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
+from windrow.connectors import notifications
 from windrow.connectors.manifests import Manifest, published_files, read_published
+from windrow.connectors.notifications import EmailSink, RouteSink, WebhookSink
 from windrow.connectors.pane_files import PaneFiles, Sink
+from windrow.core import check
 from windrow.core.errors import BadLocation, ConfigurationError
 from windrow.core.location import local_path
 from windrow.core.messages import Token
+from windrow.core.time import Duration
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
 
@@ -221,6 +225,96 @@ def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
     return kafka_sink(topic, kafka, **options)
 
 
+def route(column: str, sinks: Mapping[Any, Any], *, other: Any = None) -> RouteSink:
+    """Give the rows of a commit to several sinks, by the value of a column: `wr.sinks.route("action", {"mail": ...})`.
+
+    column: "action" of alerts, "rule" of rules, or another
+    sinks: value -> sink, or a function
+    other: a sink for rows of other values; without it they go nowhere, which is logged
+
+    Raises `ConfigurationError` (WR100) where an action of the alert has no sink.
+
+    >>> route("action", {"mail": memory()}).column
+    'action'
+    """
+    named = tuple((value, as_sink(sink)) for value, sink in sinks.items())
+    return RouteSink(check.of_type(column, str, "column", "name a column"), named, _sink_or_none(other))
+
+
+def webhook(
+    url: str | None = None,
+    *,
+    url_env: str | None = None,
+    secret_env: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: Duration = "10 seconds",
+    attempts: int = 5,
+    undelivered: Any = None,
+) -> WebhookSink:
+    """Delivery is at least once, and exactly once for a receiver that honours the key: each row is a POST of JSON.
+
+    url: of the receiver; or `url_env`, the environment variable that has it, where it holds a secret
+    secret_env: the environment variable of a key: then `X-Windrow-Signature: sha256=...` is the HMAC of the body
+    headers: more of them
+    timeout: how long an answer may take
+    attempts: how often a row is sent, with growing pauses, where the answer is 5xx, 408, 425, 429 or none
+    undelivered: a sink for rows that were refused; without it the job pauses, and the commit is sent again
+
+    `Idempotency-Key` is of job, operator, commit and row: the same whenever a row is sent again. Redirects are not followed.
+    Raises `ConfigurationError` (WR100), when it is used `SinkFailed` (WR403).
+
+    >>> webhook("https://user:pass@example.org/hook?key=1", secret_env="HOOK")
+    wr.sinks.webhook('https://example.org/hook', secret_env='HOOK')
+    """
+    if (url is None) == (url_env is None):
+        raise ConfigurationError(
+            "webhook: give url=, or url_env=, the name of an environment variable that has it"
+        )
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigurationError("webhook: url= begins with http:// or https://")
+    shared = notifications.common(timeout, attempts, _sink_or_none(undelivered))
+    return WebhookSink(*shared, url, url_env, secret_env, tuple((headers or {}).items()))
+
+
+def email(
+    to: str | Sequence[str],
+    *,
+    server: str,
+    port: int = 25,
+    sender: str = "windrow@localhost",
+    subject: str = "[{status}] {action} {alert_id}",
+    body: str | None = None,
+    user_env: str | None = None,
+    password_env: str | None = None,
+    starttls: bool = False,
+    timeout: Duration = "10 seconds",
+    attempts: int = 5,
+    undelivered: Any = None,
+) -> EmailSink:
+    """Delivery is at least once, and exactly once for a receiver that honours `Message-ID`: each row is a mail.
+
+    to: an address, or several, which get one mail together; one that the server refuses is logged, and the others get it
+    server, port, starttls: the SMTP server, and whether the connection is encrypted before anything is said
+    sender: the address that it is from
+    subject, body: templates over the columns of the row, `"{status}: {mean:.1f}"`; the body is all columns by default
+    user_env, password_env: the environment variables of a login
+    timeout, attempts, undelivered: as for `wr.sinks.webhook`
+
+    Raises `ConfigurationError` (WR100), when it is used `SinkFailed` (WR403).
+
+    >>> email("ops@example.org", server="localhost", password_env="SMTP_PASSWORD")
+    wr.sinks.email('ops@example.org', server='localhost', password_env='SMTP_PASSWORD')
+    """
+    check.number(port, "port", "use a port", least=1)
+    shared = notifications.common(timeout, attempts, _sink_or_none(undelivered))
+    login = (user_env, password_env, check.flag(starttls, "starttls"))
+    return EmailSink(*shared, notifications.addresses(to), server, port, sender, subject, body, *login)
+
+
+def _sink_or_none(sink: Any) -> Sink | None:
+    return None if sink is None else as_sink(sink)
+
+
 def check_sink(sink: Sink, definition: Definition) -> None:
     """Let a sink refuse, before anything runs, an operator whose panes it could not take."""
     check = getattr(sink, "check", None)
@@ -245,7 +339,7 @@ def as_sink(sink: Any) -> Sink:
     )
 
 
-_FACTORIES = (memory, console, parquet, callback, kafka)
+_FACTORIES = (memory, console, parquet, callback, kafka, route, webhook, email)
 
 
 __all__: Sequence[str] = [
@@ -259,9 +353,12 @@ __all__: Sequence[str] = [
     "callback",
     "check_sink",
     "console",
+    "email",
     "kafka",
     "memory",
     "pane_files",
     "parquet",
     "read_panes",
+    "route",
+    "webhook",
 ]

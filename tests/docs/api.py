@@ -119,7 +119,19 @@ MODULES = {
     "Delivery policies": (wr.deliver, ("latest", "newest", "within", "throttle", "synchronous")),
     "Sinks": (
         wr.sinks,
-        ("parquet", "kafka", "memory", "console", "callback", "Sink", "PaneFiles", "pane_files"),
+        (
+            "parquet",
+            "kafka",
+            "memory",
+            "console",
+            "callback",
+            "route",
+            "webhook",
+            "email",
+            "Sink",
+            "PaneFiles",
+            "pane_files",
+        ),
     ),
     "Decoders": (wr.decoders, ("json", "msgpack", "avro", "protobuf", "raw", "decoder", "Decoder")),
 }
