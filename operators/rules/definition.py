@@ -154,6 +154,10 @@ class RulesDefinition(Definition):
 
         return plan_of(self)
 
+    def of_rules(self, rules: Mapping[str, Rule]) -> Self:
+        """The same definition of other rules, which were checked."""
+        return self._changed(rules=rules)
+
     def columns_of(self, given: Input) -> tuple[str, ...]:
         time = () if given.stamped else (given.event_time,)
         interval, facts = given.interval or Interval(), given.facts

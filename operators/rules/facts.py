@@ -109,11 +109,13 @@ class FactRows:
         rows = unpack_rows(kv, self._aux_cf, [value[4:] for _, value in pairs], None, schema)
         return Partitioned(rows, [name[: decode_u32(value[:4])] for name, value in pairs])
 
-    def clear(self, kv: KV) -> None:
-        """Drop all rows."""
-        batch = Batch()
-        batch.delete_range(self.cf, b"", _AFTER_ALL)
-        kv.write(batch)
+
+def clear_all(kv: KV, cfs: Sequence[str]) -> None:
+    """Drop all rows of these."""
+    batch = Batch()
+    for cf in cfs:
+        batch.delete_range(cf, b"", _AFTER_ALL)
+    kv.write(batch)
 
 
 @dataclass(frozen=True)

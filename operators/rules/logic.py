@@ -8,6 +8,7 @@ drops messages that no rule needs any more. No partial match is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,9 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import InputError
 from windrow.core.expressions import said
+from windrow.core.frames import RowsBetween
 from windrow.core.inputs import Input
+from windrow.core.keys import encode_equal
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import Timing
 from windrow.core.time import END_OF_TIME_US
@@ -24,7 +27,26 @@ from windrow.core.types import as_type, concat
 from windrow.operators.operator import Logic
 from windrow.operators.rules.chains import PAIRS, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
-from windrow.operators.rules.facts import FactJoin, FactRows, FactsOfRule, equal_pairs, named_for_facts
+from windrow.operators.rules.facts import (
+    FactJoin,
+    FactRows,
+    FactsOfRule,
+    clear_all,
+    equal_pairs,
+    named_for_facts,
+)
+from windrow.operators.rules.framed import (
+    DUE,
+    LEAVES,
+    FrameOfRows,
+    Tails,
+    changed,
+    evaluated,
+    evaluation_of,
+    first_of_each,
+    leaving_ids,
+    shifted,
+)
 from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
@@ -34,13 +56,14 @@ from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessage
 from windrow.operators.rules.subpatterns import (
     PARTITION_HASH,
     Decision,
+    Failures,
     OfTuples,
     accumulated,
     deadlines,
     without_any,
 )
 from windrow.operators.rules.timings import kept_us, timing_of
-from windrow.operators.steps.columns import EARLY, LATE, ON_TIME, POSITION_COLUMNS, TIMING
+from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, POSITION_COLUMNS, TIMING
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
@@ -60,6 +83,7 @@ class RulesOperator(Logic):
     """One definition on one store. Holds no state of its own."""
 
     def __init__(self, definition: RulesDefinition) -> None:
+        definition = definition.of_rules({name: evaluated(rule) for name, rule in definition.rules.items()})
         self.definition: RulesDefinition = definition
         self.aux_cf = f"{definition.name}.aux"
         self.pending_cf = f"{definition.name}.pending"
@@ -74,6 +98,13 @@ class RulesOperator(Logic):
             us = kept_us(timings, definition.rules, given)
             if us is not None and given.facts is None:
                 self.kept_us[given.name] = INFINITE_US if self.is_cloud else us
+        for rule in definition.rules.values():
+            for pattern in rule.subpatterns.values() if evaluation_of(rule) else ():
+                for relation in pattern.time:  # a message is read until it has left the frame
+                    self.kept_us[pattern.input] = max(
+                        self.kept_us.get(pattern.input, 0), relation.distances[1] + 1
+                    )
+        self.tails_cf = f"{definition.name}.tails"
         self.facts = {
             given.name: FactRows(
                 f"{definition.name}.{given.name}.rows", self.aux_cf, given, definition.keys(given)
@@ -103,7 +134,7 @@ class RulesOperator(Logic):
 
     def cfs(self) -> tuple[str, ...]:
         of_inputs = [*(kept.cf for kept in self.kept.values()), *(facts.cf for facts in self.facts.values())]
-        return (self.aux_cf, self.pending_cf, self.waiting_cf, *of_inputs)
+        return (self.aux_cf, self.pending_cf, self.waiting_cf, self.tails_cf, *of_inputs)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -142,8 +173,8 @@ class RulesOperator(Logic):
             for name, kept in self.kept.items():
                 end = done_us >= END_OF_TIME_US
                 kept.forget(kv, END_OF_TIME_US if end else limit(done_us, self.kept_us[name]))
-            for facts in self.facts.values() if done_us >= END_OF_TIME_US else ():
-                facts.clear(kv)
+            if done_us >= END_OF_TIME_US:
+                clear_all(kv, [self.tails_cf, *(facts.cf for facts in self.facts.values())])
         progress = step.progress
         progress.watermark_us, progress.now_us, progress.purged_us = watermark_us, now_us, done_us
         return self._end(step)
@@ -216,7 +247,10 @@ class RulesOperator(Logic):
         table = pa.concat_tables([table.select(names) for table, _ in gathered]).combine_chunks()
         late = np.concatenate([late for _, late in gathered])
         gathered.clear()
-        if not planned.rule.facts:
+        evaluation = evaluation_of(planned.rule)
+        if evaluation is not None:
+            table, late = self._evaluations(step, planned, evaluation, table, late)
+        if not planned.rule.facts or (evaluation is not None and planned.timing.subpatterns):
             self._complete(step, planned, table, late)
             return
         table = table.append_column(_LATE, pa.array(late))
@@ -226,6 +260,45 @@ class RulesOperator(Logic):
             self._waiting(step, planned).add(step.kv, table, until, step.slice())
         for bound in self._facts_of(step, planned).bound(step.kv, table):
             self._complete(step, planned, bound.drop_columns([_LATE]), _flags(bound, _LATE))
+
+    def _evaluations(
+        self, step: RuleStep, planned: Planned, evaluation: str, table: pa.Table, late: BoolArray
+    ) -> tuple[pa.Table, BoolArray]:
+        """Give the evaluations of a frame: of time as messages come and as they leave it, of messages where they change it."""
+        [(binding, pattern)] = planned.rule.subpatterns.items()
+        if not isinstance(pattern.frame, RowsBetween):
+            by_us = pattern.time[0].distances[1] + 1
+            leaves = np.zeros(len(table), dtype=bool), np.ones(len(table), dtype=bool)
+            parts = [table, shifted(table, evaluation, by_us)]
+            parts = [p.append_column(LEAVES, pa.array(f)) for p, f in zip(parts, leaves, strict=True)]
+            return pa.concat_tables(parts).combine_chunks(), np.concatenate([late, late])
+        given, messages = self._inputs[pattern.input], step.candidates[pattern.input]
+        rows = np.flatnonzero(messages.fits[planned.name, evaluation][: messages.new])
+        new, keys = messages.table.take(pa.array(rows)), self.definition.keys(given)
+        partitions = encode_equal([combine(new.column(k)) for k in keys]) if keys else [b""] * len(new)
+        tails = Tails(self.tails_cf, self.aux_cf, step.numbers.rules[planned.name], pattern.frame)
+        extended = tails.extended(step.kv, new, partitions, self.intake.kept_schema(step, given.name))
+        calculation = self.columns_of_rules.calculation(pattern, step.schemas[given.name])
+        step.dead.input = pattern.input
+        frame = FrameOfRows(planned.name, binding, pattern, given, calculation)
+        table, kept = frame.evaluate(table, extended, tails.size, step.failures())
+        return table.filter(pa.array(kept)), late[kept]
+
+    def _of_frames(
+        self, step: RuleStep, planned: Planned, evaluation: str, tuples: pa.Table, due: IntArray
+    ) -> tuple[pa.Table, IntArray]:
+        """Give the evaluations that are due, one for each partition and moment, with the facts that are current."""
+        first = first_of_each(tuples, self.definition.by, evaluation)
+        tuples, due = tuples.take(pa.array(first)).append_column(DUE, pa.array(due[first])), due[first]
+        if planned.rule.facts:
+            parts = list(self._facts_of(step, planned).bound(step.kv, tuples))
+            parts = [part.filter(pa.array(self._conditions(step, planned, part))) for part in parts]
+            tuples = concat(parts) if parts else tuples.slice(0, 0)
+            due = tuples.column(DUE).to_numpy()
+        if len(tuples):
+            ids = leaving_ids(planned.name, tuples, list(planned.inputs))
+            tuples = tuples.set_column(tuples.column_names.index(ID), ID, ids)
+        return tuples.drop_columns([DUE]), due
 
     def _join_late_facts(self, step: RuleStep, planned: Planned, new: Mapping[str, pa.Table]) -> None:
         """Find the tuples that new facts complete which came after the events."""
@@ -264,7 +337,7 @@ class RulesOperator(Logic):
 
     def _complete(self, step: RuleStep, planned: Planned, table: pa.Table, late: BoolArray) -> None:
         """Emit complete tuples, decide them, or let them wait."""
-        bindings = list(planned.inputs)
+        bindings = planned.bindings
         order = in_order(table, bindings)
         table, late = table.take(pa.array(order)), late[order]
         kept = self._conditions(step, planned, table)
@@ -335,7 +408,8 @@ class RulesOperator(Logic):
         kept = np.ones(len(table), dtype=bool)
         for binding in planned.inputs:
             pattern = planned.rule.when[binding]
-            if pattern.where is None or not any(references(pattern.where)) or not kept.any():
+            there = f"{binding}.{OFFSET}" in table.column_names
+            if not there or pattern.where is None or not any(references(pattern.where)) or not kept.any():
                 continue
             columns = {
                 n: table.column(n) for n in table.column_names if pattern.where.mentions(n) and "." in n
@@ -364,7 +438,7 @@ class RulesOperator(Logic):
             tuples = pending.due(step.kv, before_us, done_us)
             if tuples is not None and len(tuples):
                 due = tuples.column(TIME).to_numpy()
-                order = _by_deadline(tuples, due, list(planned.inputs))
+                order = _by_deadline(tuples, due, planned.bindings)
                 tuples, due = tuples.take(pa.array(order)), due[order]
                 on_time = np.full(len(tuples), ON_TIME)
                 held, timings = self._decided(step, planned, tuples, due, on_time)
@@ -386,9 +460,16 @@ class RulesOperator(Logic):
         timings: np.ndarray,
     ) -> tuple[pa.Table, np.ndarray]:
         """Keep the tuples for which all sub-patterns hold, with their aggregates. due: their deadlines, None without bound."""
+        evaluation = evaluation_of(planned.rule)
+        if evaluation is not None and due is not None:
+            tuples, due = self._of_frames(step, planned, evaluation, tuples, due)
+            timings = np.full(len(tuples), ON_TIME)
         for binding, pattern in planned.rule.subpatterns.items():
             if not len(tuples):
                 break
+            if pattern.frame is not None:
+                kept = step.failures().having(planned.name, binding, pattern, tuples)
+                return tuples.filter(pa.array(kept)), timings[kept]
             decision = Decision(
                 planned.name,
                 binding,
@@ -408,7 +489,16 @@ class RulesOperator(Logic):
             else:
                 schema = step.schemas[pattern.input]
                 calculation = self.columns_of_rules.calculation(pattern, schema)
-                tuples, kept = accumulated(decision, calculation, found, tuples, failures)
+                values, kept = accumulated(decision, calculation, found, tuples, failures)
+                if evaluation is not None:
+                    earlier = shifted(tuples, evaluation, -1)
+                    moments, silent = OfTuples(earlier, self._inputs_of(planned)), Failures(lambda *_: None)
+                    found = decision.pairs(earlier, moments, due, silent)
+                    plain = replace(decision, pattern=replace(pattern, having=None))
+                    before, _ = accumulated(plain, calculation, found, earlier, silent)
+                    names = [f"{binding}.{f.name}" for f in calculation.output]
+                    kept &= changed(before, values, names)
+                tuples = values
             tuples, timings = tuples.filter(pa.array(kept)), timings[kept]
             due = None if due is None else due[kept]
         if due is not None and len(tuples):

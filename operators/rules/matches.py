@@ -89,7 +89,8 @@ def messages_of(tuples: pa.Table, inputs: Mapping[str, tuple[str, str]]) -> pa.A
     n, k = len(tuples), len(inputs)
     at = pa.array((np.arange(n * k) % k) * n + np.arange(n * k) // k)
     fields: list[pa.Array] = []
-    for column in (list(inputs), [name for name, _ in inputs.values()]):
+    labels = [binding.removeprefix("__") for binding in inputs]
+    for column in (labels, [name for name, _ in inputs.values()]):
         fields.append(pa.array(column, pa.string()).take(pa.array(np.arange(n * k) % k)))
     for name in POSITION_COLUMNS:
         parts = [combine(tuples.column(f"{binding}.{name}")) for binding in inputs]

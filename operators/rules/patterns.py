@@ -6,6 +6,7 @@ Seed 004 "Temporal Reasoning", "Entry Points", "Negative Patterns", "Sliding Win
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -339,6 +340,12 @@ class Rule:
         """The binding of the aggregation with a frame, whose changes are the events of the rule; None without one."""
         framed = (name for name, p in self.when.items() if p.kind == "accumulate" and p.frame is not None)
         return next(framed, None)
+
+    def over(self, when: Mapping[str, Pattern]) -> Rule:
+        """The same rule of other patterns, which were checked."""
+        made = copy.copy(self)
+        object.__setattr__(made, "when", when)
+        return made
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values."""

@@ -81,8 +81,8 @@ class RuleColumns:
             pattern.input
             for rule in definition.rules.values()
             if rule.then is None
-            for pattern in rule.when.values()
-            if pattern.binds
+            for binding, pattern in rule.when.items()
+            if pattern.binds and not binding.startswith("__")
         }
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class RuleColumns:
         """The columns of complete tuples of a rule, as `<binding>.<column>`, that its conditions and rows name."""
         wanted, fields = set(referred(rule)), []
         for binding, pattern in rule.when.items():
-            if pattern.binds:
+            if pattern.binds and not binding.startswith("__"):
                 whole = rule.then is None
                 fields += [
                     f.with_name(f"{binding}.{f.name}").remove_metadata()

@@ -16,6 +16,7 @@ from windrow.core.temporal import START, Timing
 from windrow.core.types import as_type
 from windrow.operators.rules.chains import Candidates, Chain
 from windrow.operators.rules.definition import RulesDefinition
+from windrow.operators.rules.framed import evaluation_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
 from windrow.operators.rules.rule_intake import Arrived, Intake, hashes, in_times, stamped
@@ -53,6 +54,12 @@ class Planned:
     wait_us: int
     #: How long after its last event a tuple waits for facts.
     fact_wait_us: int
+
+    @property
+    def bindings(self) -> list[str]:
+        """The bindings of tuples until they are decided; facts join evaluations of frames of time no sooner."""
+        evaluation = evaluation_of(self.rule)
+        return list(self.inputs) if evaluation is None or not self.timing.subpatterns else [evaluation]
 
     @property
     def decides(self) -> bool:

@@ -122,6 +122,14 @@ class Failures:
         parts = [self.true(rule, binding, condition, t) for t in (table.slice(0, half), table.slice(half))]
         return np.concatenate(parts)
 
+    def having(self, rule: str, binding: str, pattern: Pattern, tuples: pa.Table) -> BoolArray:
+        """True for the tuples whose aggregates fulfil `having`."""
+        if pattern.having is None:
+            return np.ones(len(tuples), dtype=bool)
+        names = {alias: tuples.column(f"{binding}.{alias}") for alias in pattern.agg}
+        bound = {c: tuples.column(c) for c in tuples.column_names if "." in c}
+        return self.true(rule, binding, pattern.having, pa.table({**bound, **names}))
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -251,7 +259,7 @@ def accumulated(
     kept, places = np.ones(n, dtype=bool), np.full(n, 0, dtype=np.int64)
     none = calculation.schema.empty_table()
     parts = [
-        _aggregates(calculation, Slice(none, np.zeros(0, dtype=np.int64)), np.zeros(0, dtype=np.int64), 1)[0]
+        aggregates(calculation, Slice(none, np.zeros(0, dtype=np.int64)), np.zeros(0, dtype=np.int64), 1)[0]
     ]
     size = 1
     for messages, of, at in found:
@@ -259,7 +267,7 @@ def accumulated(
         of, at = of[order], at[order]
         groups, codes = np.unique(of, return_inverse=True)
         rows = Slice(messages.table.take(pa.array(at)), messages.ends[at])
-        values, broken = _aggregates(calculation, rows, codes, len(groups))
+        values, broken = aggregates(calculation, rows, codes, len(groups))
         places[groups] = size + np.arange(len(groups))
         size += len(groups)
         parts.append(values)
@@ -274,14 +282,11 @@ def accumulated(
             fill = pa.scalar(pattern.empty[f.name], f.type)
             column = pc.if_else(pa.array(places == 0), fill, column)
         tuples = tuples.append_column(f"{decision.binding}.{f.name}", column)
-    if pattern.having is not None:
-        names = {f.name: tuples.column(f"{decision.binding}.{f.name}") for f in calculation.output}
-        bound = {c: tuples.column(c) for c in tuples.column_names if "." in c}
-        kept &= failures.true(decision.rule, decision.binding, pattern.having, pa.table({**bound, **names}))
+    kept &= failures.having(decision.rule, decision.binding, pattern, tuples)
     return tuples, kept
 
 
-def _aggregates(
+def aggregates(
     calculation: Calculation, rows: Slice, codes: IntArray, size: int
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
     """Aggregate the messages of groups."""

@@ -19,6 +19,7 @@ from windrow.core.errors import (
     ConfigurationError,
     ReservedColumn,
 )
+from windrow.core.frames import RangeBetween, RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.policy import RESERVED_COLUMNS, Retention, letters_us
 from windrow.core.relations import INFINITE_US
@@ -248,6 +249,9 @@ def _check_rule(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str, b
             f"rule {name!r} has no event pattern, so that nothing makes it true: add wr.event(...), or give an accumulate "
             "frame="
         )
+    for binding, pattern in rule.when.items():
+        if pattern.frame is not None:
+            _check_frame(f"rule {name!r}, {binding!r}", binding, pattern, rule)
     if rule.framed is not None and rule.events:
         raise BadRule(
             f"rule {name!r}: {rule.framed!r} has frame=, whose changes are the events of the rule, and "
@@ -304,6 +308,37 @@ def _check_pattern(
                 "event_time=, or name a column, this='since'"
             )
         _check_times(where, relation.binding, relation.column, relation, rule, inputs)
+
+
+def _check_frame(where: str, binding: str, pattern: Pattern, rule: Rule) -> None:
+    """Refuse a frame that does not end at its message, or that something else in the rule would have to wait for."""
+    frame = pattern.frame
+    ends_here = (
+        frame.high_us == 0 if isinstance(frame, RangeBetween) else frame is not None and frame.high == 0
+    )
+    if not ends_here or (isinstance(frame, RowsBetween) and frame.low is None):
+        raise BadRule(
+            f"{where}: frame={frame!r} does not end at its own message: use 100, or wr.range_between('-10 minutes', 0, "
+            "closed='right')"
+        )
+    if pattern.where is not None and any(references(pattern.where)):
+        raise BadRule(
+            f"{where}: where={pattern.where} names another pattern, and a frame is of own columns: use having="
+        )
+    others = [name for name, p in rule.when.items() if name != binding and p.kind != "fact"]
+    if pattern.kind == "event" and isinstance(frame, RowsBetween) and others:
+        raise BadRule(
+            f"{where}: frame={frame!r} counts messages, beside {others[0]!r}: use a frame of time, or an accumulate"
+        )
+    if pattern.kind == "accumulate":
+        waited = [name for name, p in rule.facts.items() if p.wait_us]
+        subpatterns = [name for name in others if not rule.when[name].binds]
+        if subpatterns or waited or pattern.other_than or rule.delay_us is not None:
+            named = (subpatterns or waited or [binding])[0]
+            raise BadRule(
+                f"{where}: a rule with frame={frame!r} has facts alone beside it, without wait=, other_than= and delay=, and "
+                f"here is {named!r}: use two rules"
+            )
 
 
 def _check_times(

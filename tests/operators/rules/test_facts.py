@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from windrow.stores.kv import MemoryKV, Overlay
+from tests.operators.rules.feeding import Steps, emitted, second
 from windrow.testing import TestDriver
 
 WITHDRAWALS = wr.Rules(
@@ -35,10 +35,6 @@ WITHDRAWALS = wr.Rules(
         ),
     },
 )
-
-
-def second(n: float) -> int:
-    return int(n * 1_000_000)
 
 
 def rows(driver: TestDriver, *columns: str) -> list[Any]:
@@ -149,9 +145,7 @@ def drawn(seed: int) -> tuple[wr.Rules, list[dict[str, list[dict[str, Any]]]], t
     return rules, steps, (keyed, bool(by), wait)
 
 
-def by_loops(
-    rules: wr.Rules, steps: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]], wait: int
-) -> list[tuple[int, ...]]:
+def by_loops(rules: wr.Rules, steps: Steps, wait: int) -> list[tuple[int, ...]]:
     """The matches of each step: of events that still wait with rows that are new, of new events with all rows."""
     pattern, tables = rules.rules["r"].when["f"], {"f": rules.input("f"), "g": rules.input("g")}
     current: dict[str, dict[Any, Mapping[str, Any]]] = {"f": {}, "g": {}}
@@ -188,38 +182,8 @@ def by_loops(
 @pytest.mark.parametrize("seed", range(usually(8, deep=300)))
 def test_facts_are_joined_as_nested_loops_join_them(seed: int) -> None:
     rules, steps, (_, _, wait) = drawn(seed)
-    logic = rules.logic()
-    kv = MemoryKV(logic.cfs())
-    found: list[tuple[int, ...]] = []
-    for result in _results(logic, kv, steps):
-        for pane in result.panes:
-            found += [(r["e"], r["f"], r["g"]) for r in pane.to_pylist()]
+    found = [(row["e"], row["f"], row["g"]) for row in emitted(rules, steps, "e", "at")]
     assert sorted(found) == by_loops(rules, steps, wait)
-
-
-def _results(
-    logic: Any, kv: MemoryKV, steps: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
-) -> Iterator[Any]:
-    import pyarrow as pa
-
-    watermark = -1
-    offsets = dict.fromkeys("efg", 0)
-    for step in steps:
-        tables = {}
-        for name, messages in step.items():
-            table, n = pa.Table.from_pylist([dict(m) for m in messages]), len(messages)
-            columns = {"__source": [f"{name}:"] * n, "__partition": [0] * n, "__ordinal": [0] * n}
-            columns["__offset"] = list(range(offsets[name], offsets[name] + n))
-            offsets[name] += n
-            for column, values in columns.items():
-                table = table.append_column(column, pa.array(values))
-            tables[name] = table
-        overlay = Overlay(kv)
-        if tables:
-            yield logic.ingest(overlay, tables, 0)
-        watermark = max([watermark, *(m["at"] for m in step.get("e", ()))])
-        yield logic.advance(overlay, watermark, 0)
-        kv.write(overlay.batch)
 
 
 # -- cloud -------------------------------------------------------------------------------------------------------------
