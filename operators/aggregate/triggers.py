@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.emit import (
     AllOf,
     AnyOf,
@@ -35,9 +35,12 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.steps.columns import EMIT_STEP, END, PENDING, SINCE, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Batch
+from windrow.stores.timers import TimerIndex
 
 #: When what waits by a delay is due, by the start of its window, in the operator's auxiliary family.
 DUE_KEY = b"\x00due"
+#: The time of the timer of each window, by its start.
+TIME_KEY = b"\x00dut"
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def delays(trigger: Trigger) -> tuple[int, ...]:
 
 
 class Due:
-    """Starts of windows with something that waits by a delay, each with the first moment at which some of it is due.
+    """Timers of windows with something that waits by a delay, one each, at the first moment at which some of it is due.
 
     Of no use, and no record, under an emission without `wr.delay`.
     """
@@ -164,19 +167,12 @@ class Due:
     def __init__(self, emit: Emit, cf: str) -> None:
         self._delays, self._cf = delays(emit.early) + delays(emit.late), cf
         self.active = bool(self._delays)
-
-    def load(self, kv: KV) -> dict[int, int]:
-        packed = kv.get(self._cf, DUE_KEY) if self.active else None
-        return {} if packed is None else dict(msgpack.unpackb(packed, strict_map_key=False))
-
-    def save(self, kv: KV, due: Mapping[int, int]) -> None:
-        batch = Batch()
-        batch.put(self._cf, DUE_KEY, msgpack.packb(sorted(due.items())))
-        kv.write(batch)
+        self.timers = TimerIndex(cf, DUE_KEY)
 
     def first(self, kv: KV) -> int:
-        """The first moment at which something may be due."""
-        return min(self.load(kv).values(), default=END_OF_TIME_US)
+        """Return the first moment at which something may be due."""
+        first_us = self.timers.next(kv) if self.active else None
+        return END_OF_TIME_US if first_us is None else first_us
 
     def after(self, now_us: int) -> int:
         """The first moment at which something may be due that is new at `now_us`."""
@@ -184,38 +180,64 @@ class Due:
 
     def waiting_since(self, kv: KV, deltas: pa.Table, nows_us: IntArray) -> pa.Table:
         """Deltas that say at which `now` each of them came; their windows are looked at when the first of it is due."""
-        due, starts = self.load(kv), combine(deltas.column(START)).to_numpy()
-        came = np.stack([starts, nows_us], axis=1)
-        for start, now_us in np.unique(came, axis=0).tolist():
-            due[start] = min(due.get(start, END_OF_TIME_US), self.after(now_us))
-        self.save(kv, due)
+        came = np.stack([combine(deltas.column(START)).to_numpy(), nows_us], axis=1)
+        first = np.unique(came, axis=0).tolist()
+        self._hasten(kv, {start: self.after(now_us) for start, now_us in reversed(first)}, set())
         return deltas.append_column(SINCE, pa.array(nows_us))
 
     def begin(self, kv: KV, starts: set[int]) -> None:
-        """These windows have something that waits, and nobody knows since when."""
+        """Set a timer for these windows alone, which have something that waits since an unknown moment."""
         if self.active:
-            self.save(kv, dict.fromkeys(starts, START_OF_TIME_US))
+            batch = Batch()
+            self.timers.drop(batch)
+            batch.delete_range(self._cf, TIME_KEY, TIME_KEY + b"\xff" * 9)
+            kv.write(batch)
+            self._move(kv, dict.fromkeys(starts, START_OF_TIME_US))
 
     def end(self, kv: KV, starts: Sequence[int]) -> None:
-        """These windows are late from now on, and what waits in them has no longer to wait than that: a delay may be over."""
-        due = self.load(kv)
-        waiting = [start for start in starts if start in due]
-        if waiting:
-            self.save(kv, {**due, **dict.fromkeys(waiting, START_OF_TIME_US)})
+        """Let all that waits in windows which are late from now on be due: a late delay may be over."""
+        if self.active:
+            known = self._times(kv, starts)
+            self._move(kv, dict.fromkeys(known, START_OF_TIME_US))
 
     def passed(self, kv: KV, now_us: int) -> set[int]:
         """Windows in which something may be due."""
-        return {start for start, at_us in self.load(kv).items() if at_us <= now_us}
+        due = self.timers.due(kv, now_us) if self.active else ()
+        return {decode_i64(name) for _, name, _, _ in due}
 
     def note(self, kv: KV, looked_at: set[int], waiting: Sequence[pa.Table], now_us: int) -> None:
         """Windows were looked at; `waiting`: rows with something that no pane has told."""
         if not looked_at:
             return
-        due = {start: at_us for start, at_us in self.load(kv).items() if start not in looked_at}
+        times = dict[int, int]()
         for rows in waiting:
             starts = combine(rows.column(START)).to_numpy().tolist()
             for start, began_us in zip(starts, since(rows).tolist(), strict=True):
                 later = [began_us + d for d in self._delays if began_us + d > now_us]
                 at_us = min(later, default=now_us)
-                due[start] = min(due.get(start, at_us), at_us)
-        self.save(kv, due)
+                times[start] = min(times.get(start, at_us), at_us)
+        self._hasten(kv, times, looked_at)
+
+    def _hasten(self, kv: KV, times: Mapping[int, int], looked_at: set[int]) -> None:
+        """Set timers of windows, where they have none that is earlier. looked_at: windows whose timers have fired."""
+        known = self._times(kv, [start for start in times if start not in looked_at])
+        moved: dict[int, int | None] = dict.fromkeys(looked_at)
+        self._move(kv, moved | {start: min(at_us, known.get(start, at_us)) for start, at_us in times.items()})
+
+    def _times(self, kv: KV, starts: Sequence[int]) -> dict[int, int]:
+        """The times of the timers that windows have."""
+        packed = kv.multi_get(self._cf, [TIME_KEY + encode_i64(start) for start in starts])
+        return {start: decode_i64(time) for start, time in zip(starts, packed, strict=True) if time}
+
+    def _move(self, kv: KV, times: Mapping[int, int | None]) -> None:
+        """Set the timers of windows to other times; None cancels one."""
+        known, batch = self._times(kv, list(times)), Batch()
+        for start, at_us in times.items():
+            name, before_us = encode_i64(start), known.get(start)
+            if before_us is not None and before_us != at_us:
+                self.timers.cancel(batch, before_us, name)
+                batch.delete(self._cf, TIME_KEY + name)
+            if at_us is not None and before_us != at_us:
+                self.timers.set(batch, at_us, name)
+                batch.put(self._cf, TIME_KEY + name, encode_i64(at_us))
+        kv.write(batch)
