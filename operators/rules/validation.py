@@ -26,7 +26,7 @@ from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import END, Point, Span, Timing, holds, links_of
 from windrow.core.time import duration_us, show_duration
 from windrow.operators.rules.patterns import Pattern, Rule, references
-from windrow.operators.rules.timings import timing_of
+from windrow.operators.rules.timings import kept_us, timing_of
 
 MODES = ("stream", "cloud")
 #: The columns that every row has, besides keys.
@@ -58,20 +58,29 @@ def normalise_rules(**given: Any) -> dict[str, Any]:
             f"allowed_lateness {given['allowed_lateness']!r} is negative: use '0 seconds' or more"
         )
     _check_emit(emit)
+    rules = _rules(given["rules"], {i.name: i for i in inputs}, given["mode"], by)
     return {
         "by": by,
         "given": inputs,
-        "rules": _rules(given["rules"], {i.name: i for i in inputs}, given["mode"], by),
+        "rules": rules,
         "mode": given["mode"],
         "late_us": late_us,
         "emit": emit,
         "null_keys": given["null_keys"],
         "name": given["name"],
-        "retention": Retention(None),
+        "retention": _retention(rules, inputs, given["mode"], late_us),
         "dead_letter_limit": given["dead_letter_limit"],
         "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
         "written": _written(given),
     }
+
+
+def _retention(rules: Mapping[str, Rule], inputs: Sequence[Input], mode: str, late_us: int) -> Retention:
+    """The time that the longest kept messages are kept; no limit where some are kept for good."""
+    given = {one.name: one for one in inputs}
+    timings = {name: timing_of(rule, given) for name, rule in rules.items()}
+    longest_us = max((kept_us(timings, rules, one) or 0 for one in inputs), default=0)
+    return Retention(None if mode == "cloud" or longest_us >= INFINITE_US else max(longest_us, 0) + late_us)
 
 
 _DEFAULTS = {
