@@ -19,7 +19,6 @@ from windrow.core.errors import (
     BadWindow,
     ConfigurationError,
     ReservedColumn,
-    RetentionMissing,
     UnknownColumn,
 )
 from windrow.core.expressions import Expr
@@ -76,8 +75,8 @@ class AlertDefinition(OneInput):
     evaluate: wr.every("1 minute"): evaluate every key at each such moment of `now`, without data
     leaving: whether the condition is evaluated when samples leave a window of time, too
     actions: name -> wr.Action(...); default: one, which emits OPEN and CANCEL
-    ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. Needed where
-        samples are counted, or wr.forever
+    ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. By default never:
+        a key with an open alert, or whose samples are counted, is kept for good
     history: the name of a static input whose rows fill the windows first; nothing is emitted of them
     version: under another one windows and statuses are dropped, without a row
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver, integer_overflow: as
@@ -337,14 +336,7 @@ def _history(given: Any, frame: Frame | None) -> str:
 def _ttl(given: Mapping[str, Any], frame: Frame | None) -> int | None:
     """How long after its last sample a key is evicted; None: never by that."""
     ttl = given["ttl"]
-    if ttl is None:
-        if isinstance(frame, RowsBetween) and given["by"]:
-            raise RetentionMissing(
-                f"frame={given['frame']!r} keeps samples of each key for good: say for how long, e.g. ttl='1 day', or "
-                "ttl=wr.forever"
-            )
-        return None
-    if isinstance(ttl, Forever):
+    if ttl is None or isinstance(ttl, Forever):
         return None
     ttl_us = duration_us(ttl, "ttl")
     if ttl_us <= 0 or (isinstance(frame, RangeBetween) and ttl_us < -frame.low_us):
