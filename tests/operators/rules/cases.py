@@ -17,8 +17,8 @@ from windrow.core.errors import ConfigurationError
 
 TIME = pa.timestamp("us", "UTC")
 COLUMNS = {
-    "a": {"at": TIME, "k": pa.string(), "v": pa.int64(), "other": TIME},
-    "b": {"at": TIME, "k": pa.string(), "v": pa.int64(), "until": TIME},
+    "a": {"at": TIME, "k": pa.string(), "v": pa.int64(), "other": pa.int64()},
+    "b": {"at": TIME, "k": pa.string(), "v": pa.int64(), "until": pa.int64()},
 }
 SCHEMAS = {name: pa.schema(columns) for name, columns in COLUMNS.items()}
 EDGES = ("0 seconds", "1 second", "2 seconds", "3 seconds")
