@@ -73,7 +73,7 @@ from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult, limit, passed
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Overlay
 
 #: True for a tuple of which each new event is late.
 _LATE = "__late"
@@ -584,6 +584,20 @@ class RulesOperator(Logic):
         fields = self.columns_of_rules.key_fields({**inputs, name: inputs[name]})
         own = self.definition.keys(self._inputs[name])
         return [(column, (f.type,)) for column, f in zip(own, fields, strict=False)]
+
+    def kept_messages(self, kv: KV, name: str) -> tuple[pa.Table, IntArray] | None:
+        """Read the messages of an input that are kept, with their event times; of facts the current rows."""
+        kept = self.kept.get(name)
+        done_us = self.progress(kv).purged_us
+        if kept is None or done_us >= END_OF_TIME_US:
+            return None
+        found = kept.between(kv, limit(done_us, self.kept_us[name]), END_OF_TIME_US)
+        if found is None:
+            return None
+        messages = self.intake.kept_candidates(self._begin(Overlay(kv), 0), name, found)
+        interval = self._inputs[name].interval
+        ends = interval is not None and interval.start is not None
+        return messages.table, messages.ends if ends else messages.starts
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         from windrow.operators.rules.views import RulesView

@@ -216,7 +216,7 @@ class StepMessages:
             late = new.rows.times < step.progress.watermark_us
             parts.append(Candidates(new.rows.table, new.starts, new.ends, len(new), None, fits, late))
         if found is not None:
-            parts.append(self._kept(step, name, found))
+            parts.append(self.kept_candidates(step, name, found))
         names = [*(f.name for f in fields), *POSITION_COLUMNS]
         table = pa.concat_tables([p.table.select(names) for p in parts]).combine_chunks()
         starts, ends = (np.concatenate([getattr(p, n) for p in parts]) for n in ("starts", "ends"))
@@ -226,7 +226,7 @@ class StepMessages:
         made.times_of = partial(times_of, table)
         return made
 
-    def _kept(self, step: RuleStep, name: str, found: pa.Table) -> Candidates:
+    def kept_candidates(self, step: RuleStep, name: str, found: pa.Table) -> Candidates:
         """Read kept messages in the types that their columns have by now, with the patterns that take them."""
         given, schema = self._inputs[name], step.schemas[name]
         fields = [schema.field(n) for n in self.columns.kept(given, schema)]
@@ -331,7 +331,7 @@ class StepMessages:
             none = np.zeros(0, dtype=np.int64)
             takes = {(r, b): none.astype(bool) for r, b, p in self.definition.patterns if p.input == name}
             return Candidates(pa.schema(fields).empty_table(), none, none, 0, None, takes)
-        return self._kept(step, name, found)
+        return self.kept_candidates(step, name, found)
 
 
 def _hull(ranges: Sequence[tuple[str, int, int]], rows: Arrived) -> tuple[IntArray, IntArray]:
