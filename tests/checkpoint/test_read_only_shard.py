@@ -97,7 +97,7 @@ def batch_of(ops: list[tuple[str, str, bytes, bytes]]) -> Batch:
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(0, 4))
-@examples(25, deep=1_000)
+@examples(15, deep=1_000)
 def test_it_holds_what_a_store_that_took_in_each_commit_by_itself_holds(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[tuple[str, str, bytes, bytes]]], applied: int
 ) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import windrow as wr
 from tests.console.small_jobs import Said, counts, messages, run_job
+from tests.deep import usually
 from windrow.checkpoint import job_admin
 from windrow.core.errors import JobMismatch, StateLost
 from windrow.testing.clock import ManualClock
@@ -54,14 +56,12 @@ def state_of(definition: wr.Aggregate, location: Path) -> tuple[Any, ...]:
         )
 
 
-@pytest.mark.parametrize(
-    "snapshots",
-    [
-        pytest.param(False, id="from segments"),
-        pytest.param(True, id="from a snapshot", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("name", DEFINITIONS)
+#: Of each, from segments and from a snapshot.
+FORKED = list(product(DEFINITIONS, (False, True)))
+EVERY_OTHER = [one for n, one in enumerate(FORKED) if n % 4 in (1, 2)]
+
+
+@pytest.mark.parametrize(("name", "snapshots"), usually(EVERY_OTHER, deep=FORKED))
 def test_a_fork_goes_on_as_the_original(
     tmp_path: Path, name: str, snapshots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,14 +15,27 @@ COUNTS = wr.Aggregate(
 )
 WITHOUT = """
 import sys
-sys.modules[{module!r}] = None
+sys.modules.update(dict.fromkeys({modules!r}))
 import windrow as wr
 counts = wr.Aggregate(by="k", event_time="t", window=wr.tumbling("1 hour"), agg={{"n": wr.count()}}, retention="1 day")
-try:
-    {call}
-except wr.ConfigurationError as error:
-    print(error)
+for call in {calls!r}:
+    try:
+        exec(call)
+    except wr.ConfigurationError as error:
+        print(repr(str(error)))
 """
+#: A module, a call that needs it, and the extra to install.
+NEEDED = [
+    ("pyspark", "counts.foreach_batch('ckpt')", "windrow[spark]"),
+    ("confluent_kafka", "wr.Kafka('localhost:9092')", "windrow[kafka]"),
+    ("confluent_kafka", "wr.kafka_log('localhost:9092', 'x')", "windrow[kafka]"),
+    (
+        "confluent_kafka",
+        "from windrow.testing import simulate; simulate(counts, [{'t': 0, 'k': 1}], seeds=1)",
+        "windrow[testing]",
+    ),
+    ("fastavro", "wr.decoders.avro('http://registry')", "windrow[avro]"),
+]
 
 
 @pytest.mark.parametrize(
@@ -34,26 +47,13 @@ def test_an_argument_that_is_missing_is_one_of_what_was_called(name: str) -> Non
         getattr(wr, name)()
 
 
-@pytest.mark.parametrize(
-    ("module", "call", "extra"),
-    [
-        ("pyspark", "counts.foreach_batch('ckpt')", "windrow[spark]"),
-        ("confluent_kafka", "wr.Kafka('localhost:9092')", "windrow[kafka]"),
-        ("confluent_kafka", "wr.kafka_log('localhost:9092', 'x')", "windrow[kafka]"),
-        (
-            "confluent_kafka",
-            "from windrow.testing import simulate; simulate(counts, [{'t': 0, 'k': 1}], seeds=1)",
-            "windrow[testing]",
-        ),
-        ("fastavro", "wr.decoders.avro('http://registry')", "windrow[avro]"),
-    ],
-)
-def test_what_is_not_installed_is_told_with_what_to_install(module: str, call: str, extra: str) -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(module=module, call=call)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert f"needs {module}" in said.stdout and f"pip install '{extra}'" in said.stdout
+def test_what_is_not_installed_is_told_with_what_to_install() -> None:
+    script = WITHOUT.format(
+        modules=[module for module, _, _ in NEEDED], calls=[call for _, call, _ in NEEDED]
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    for error, (module, _, extra) in zip(said.stdout.splitlines(), NEEDED, strict=True):
+        assert f"needs {module}" in error and f"pip install '{extra}'" in error
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], list[str]]] = {

@@ -133,7 +133,7 @@ def standing(told: list[Any]) -> Counter[str]:
 
 
 @given(data=st.data())
-@examples(25, deep=5_000)
+@examples(15, deep=5_000)
 def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.DataObject) -> None:
     """Where nothing came too late: that of a join of rows that are told once, in lists and loops, over the last of them."""
     graph = data.draw(corrected_joins().filter(lambda g: g.inputs[0].watermark == wr.explicit()))

@@ -161,7 +161,7 @@ def evaluated(aggregation: Any, some: list[Row]) -> Any:
 
 
 @given(data=st.data())
-@examples(42, deep=5_000)
+@examples(25, deep=5_000)
 def test_the_last_results_are_those_over_the_last_results_before(data: st.DataObject) -> None:
     """Whatever the emissions, the lateness and the cuts, as long as nothing came too late to be counted again."""
     chain = data.draw(corrections().filter(lambda c: all(p.emit.late != wr.never for p in c.parts[1:])))

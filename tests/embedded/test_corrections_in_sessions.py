@@ -163,7 +163,7 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
 
 
 @given(data=st.data())
-@examples(12, deep=10_000)
+@examples(8, deep=10_000)
 def test_sessions_that_take_back_tell_what_their_oracle_says(data: st.DataObject) -> None:
     """However they are fed, cut, killed and robbed of their state."""
     chain = data.draw(corrected_sessions())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.testing import TestDriver
 
 S = 1_000_000
@@ -39,21 +41,20 @@ def counted(**options: Any) -> wr.Aggregate:
     return wr.Aggregate(**given)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"window": wr.session("1 hour")},
-        {
-            "window": wr.session("1 hour", max_length="3 hours"),
-            "agg": {"n": wr.count(), "m": wr.median("t2")},
-        },
-        {"emit": wr.Emit(early=wr.delay("1 second"))},
-        {"window": wr.session("1 hour"), "emit": wr.Emit(early=wr.delay("1 second"))},
-        {"retention": wr.Retain("1 hour", windows=3, per="key")},
-    ],
-)
-@pytest.mark.parametrize("single", [False, True])
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"window": wr.session("1 hour")},
+    {"window": wr.session("1 hour", max_length="3 hours"), "agg": {"n": wr.count(), "m": wr.median("t2")}},
+    {"emit": wr.Emit(early=wr.delay("1 second"))},
+    {"window": wr.session("1 hour"), "emit": wr.Emit(early=wr.delay("1 second"))},
+    {"retention": wr.Retain("1 hour", windows=3, per="key")},
+]
+#: Of each, by many messages at once and by single ones.
+OPENED = list(product(OPTIONS, (False, True)))
+EVERY_OTHER = [one for n, one in enumerate(OPENED) if n % 4 in (1, 2)]
+
+
+@pytest.mark.parametrize(("options", "single"), usually(EVERY_OTHER, deep=OPENED))
 def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str, Any], single: bool) -> None:
     keys = prices(150)
     with TestDriver(counted(**options)) as driver:

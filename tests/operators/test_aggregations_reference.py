@@ -428,7 +428,7 @@ def test_every_kind_has_a_reference() -> None:
 def test_any_cut_and_any_bracketing_give_the_reference(columns: tuple[str, ...], kinds: list[Kind]) -> None:
     kernels = [make_kernel(kind.aggregation, kernel_types(columns)) for kind in kinds]
 
-    @examples(7, deep=100)
+    @examples(5, deep=100)
     @given(cases(*columns))
     def check(case: Case) -> None:
         for kind, kernel in zip(kinds, kernels, strict=True):
@@ -445,7 +445,7 @@ def test_any_cut_and_any_bracketing_give_the_reference(columns: tuple[str, ...],
 def test_null_and_missing_parts_are_the_identity(kind: Kind, columns: tuple[str, ...]) -> None:
     kernel = make_kernel(kind.aggregation, [COLUMNS[c][0] for c in columns])
 
-    @examples(4, deep=15)
+    @examples(3, deep=15)
     @given(cases(*columns))
     def check(case: Case) -> None:
         state = merge(kernel, [commit_state(kernel, c, case.types) for c in case.commits])

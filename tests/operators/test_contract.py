@@ -55,7 +55,7 @@ def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
 
 @pytest.mark.parametrize("name", FOUND)
 @given(data=st.data())
-@examples(12, deep=5_000)
+@examples(8, deep=5_000)
 def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_killed_and_robbed(
     name: str, data: st.DataObject
 ) -> None:

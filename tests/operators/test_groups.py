@@ -21,7 +21,7 @@ POSITIONS = st.builds(
 )
 
 
-@examples(80, deep=3_000)
+@examples(50, deep=3_000)
 @given(
     st.lists(st.tuples(st.integers(0, 3), POSITIONS | st.binary(max_size=12)), min_size=1), st.integers(0, 3)
 )
@@ -83,7 +83,7 @@ KEYS = st.one_of(
     beside=st.booleans(),
     gaps=st.booleans(),
 )
-@examples(200, deep=5_000)
+@examples(120, deep=5_000)
 def test_numbers_of_keys_are_the_same_for_the_same_keys_alone(
     column: pa.Array, first: int, beside: bool, gaps: bool
 ) -> None:
@@ -96,7 +96,7 @@ def test_numbers_of_keys_are_the_same_for_the_same_keys_alone(
 
 
 @given(column=KEYS, first=st.integers(0, 5))
-@examples(100, deep=5_000)
+@examples(60, deep=5_000)
 def test_groups_are_numbered_as_they_come_with_a_hash_table_or_without(column: pa.Array, first: int) -> None:
     keys = column.slice(first)
     with pytest.MonkeyPatch.context() as patched:
@@ -108,7 +108,7 @@ def test_groups_are_numbered_as_they_come_with_a_hash_table_or_without(column: p
 
 
 @given(column=KEYS, first=st.integers(0, 5), places=st.lists(st.integers(0, 1 << 30), max_size=60))
-@examples(100, deep=5_000)
+@examples(60, deep=5_000)
 def test_rows_are_taken_as_arrow_takes_them(column: pa.Array, first: int, places: list[int]) -> None:
     rows = pa.table({"c": column.slice(first), "n": np.arange(len(column.slice(first)))})
     wanted = np.array([place % len(rows) for place in places if len(rows)], dtype=np.int64)
@@ -148,7 +148,7 @@ def test_values_that_lie_unevenly_are_grouped_without_a_warning(capfd: pytest.Ca
     st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(-(2**62), 2**61)), max_size=20),
     st.sampled_from(["sum", "min", "max"]),
 )
-@examples(60, deep=3_000)
+@examples(40, deep=3_000)
 def test_sums_and_extremes_of_numbers_are_those_of_arrow_where_some_are_missing(
     rows: list[tuple[int, int | None]], of: str
 ) -> None:

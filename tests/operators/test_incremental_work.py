@@ -27,7 +27,7 @@ from windrow.stores import page_store, segment
 from windrow.stores.kv import MemoryKV
 from windrow.testing import CommitPoint
 
-KEYS, WHOLE = 25, 1 << 40
+KEYS, WHOLE = 16, 1 << 40
 SIZES = [1, 3_000]
 
 
@@ -81,9 +81,8 @@ def definition(changes: dict[str, Any]) -> wr.Aggregate:
     )
 
 
-def some(random: np.random.Generator, low: int, high: int) -> pa.Table:
-    n = 70
-    keys = random.integers(0, KEYS, n)
+def some(random: np.random.Generator, low: int, high: int, n: int = 45, keys_of: int = KEYS) -> pa.Table:
+    keys = random.integers(0, keys_of, n)
     return pa.table(
         {
             "t": pa.array(random.integers(low * S, high * S, n), pa.timestamp("us", "UTC")),
@@ -145,7 +144,7 @@ def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(logic, "_fire", noted)
     with sliced(500):
         for _ in range(3):
-            logic.ingest(kv, {one.inputs[0].name: some(random, 0, 10)}, 0)
+            logic.ingest(kv, {one.inputs[0].name: some(random, 0, 10, 70, 25)}, 0)
         [panes] = logic.advance(kv, 10 * S, 0).panes
     assert len(panes) == sum(fired) > 20 and max(fired) < 12, fired
     assert panes.column("k").to_pylist() == sorted(
@@ -157,7 +156,7 @@ def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.Mo
 
 
 @given(data=st.data())
-@examples(11, deep=3_000)
+@examples(7, deep=3_000)
 def test_a_job_that_fires_in_slices_tells_what_its_oracle_says_cut_killed_and_robbed(
     data: st.DataObject,
 ) -> None:

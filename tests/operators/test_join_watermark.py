@@ -80,7 +80,7 @@ OPERATORS: list[Any] = [
 
 @pytest.mark.parametrize("definition", OPERATORS, ids=["join", "cogroup"])
 @given(data=st.data())
-@examples(15, deep=500)
+@examples(10, deep=500)
 def test_it_is_the_least_that_was_said_of_the_inputs_also_after_reopening(definition: Any, data: Any) -> None:
     names = [i.name for i in definition.inputs]
     said, due = dict.fromkeys(names, START_OF_TIME_US), START_OF_TIME_US

@@ -63,7 +63,7 @@ def left(kind: str, values: list[Any], type_: pa.DataType, signs: list[int], cut
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @given(data=st.data())
-@examples(25, deep=3_000)
+@examples(15, deep=3_000)
 def test_what_came_and_went_leaves_no_trace(kind: str, data: st.DataObject) -> None:
     ranked = kind in ("median", "percentile")  # of numbers alone
     type_ = data.draw(st.sampled_from([t for t in VALUES if not (ranked and pa.types.is_boolean(t))]))

@@ -101,7 +101,7 @@ def _drawn(row: dict[str, Any], base_us: int, names: list[str]) -> Drawn:
 
 
 @given(data=st.data())
-@examples(40, deep=5_000)
+@examples(22, deep=5_000)
 def test_what_waits_is_told_asked_and_forgotten_as_the_oracle_says(data: st.DataObject) -> None:
     case = data.draw(jobs())
     page, blocks = data.draw(st.sampled_from([1, 2, 32])), data.draw(st.sampled_from([2, 4, 32]))

@@ -87,7 +87,7 @@ class Played:
 
 
 @given(definition=definitions(), steps=STEPS)
-@examples(100, deep=2_000)
+@examples(60, deep=2_000)
 def test_the_ledger_always_adds_up(definition: AggregateDefinition, steps: list[Any]) -> None:
     played = Played(definition, steps)
     played.drain()
@@ -138,7 +138,7 @@ def test_while_discarding_every_message_of_a_window_that_ended_is_sent_exactly_o
 
 
 @given(definition=definitions(lateness="100 days"), steps=STEPS, cut=st.integers(1, 3))
-@examples(100, deep=3_000)
+@examples(60, deep=3_000)
 def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     definition: AggregateDefinition, steps: list[Any], cut: int
 ) -> None:

@@ -16,7 +16,7 @@ from tests.operators.contract import Case, Life, S, life
 from tests.operators.graph.cases import SCHEMA, drawn, jobs, rows
 from windrow.core.messages import Timing
 
-PROFILE = examples(28, deep=3_000)
+PROFILE = examples(16, deep=3_000)
 
 
 def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:

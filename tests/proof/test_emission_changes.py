@@ -100,7 +100,7 @@ def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values
 
 
 @given(lives=lives(), steps=st.lists(STEPS, min_size=5, max_size=5))
-@examples(24, deep=10_000)
+@examples(14, deep=10_000)
 def test_emission_may_change_between_runs(lives: tuple[Scaled, list[wr.Emit]], steps: list[Any]) -> None:
     scaled, emits = lives
     case = Case(

@@ -14,7 +14,7 @@ from windrow.testing import ManualClock, TestDriver
     seconds=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=25),
     lives=st.lists(st.integers(1, 9), max_size=4),
 )
-@examples(28, deep=3_000)
+@examples(16, deep=3_000)
 def test_a_source_that_begins_anew_with_every_life_counts_each_id_once(
     seconds: list[tuple[int, int]], lives: list[int]
 ) -> None:

@@ -27,7 +27,7 @@ from windrow.runners.rows import table_of
 from windrow.stores.kv import MemoryKV
 from windrow.testing.ledger import values_equal
 
-PROFILE = examples(40, deep=10_000)
+PROFILE = examples(24, deep=10_000)
 POSITION = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 Told = tuple[str, dict[str, Any]]
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def run(location: Path, out: Path, store: str, watched: Path | None, grown: int 
                 if entries(watched) >= there + grown:
                     child.send_signal(signal.SIGKILL)
                     break
+                time.sleep(0.001)  # the child needs the core, and a commit writes for longer
             code = child.wait()
         said.seek(0)
         assert code in (0, -signal.SIGKILL), said.read()[-3000:]

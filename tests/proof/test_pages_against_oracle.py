@@ -25,7 +25,7 @@ def of_key(message: Drawn, key: str | None) -> Drawn:
 
 
 @given(data=st.data(), page_rows=st.sampled_from([1, 2, 16]), fold_at=st.sampled_from([2, 16]))
-@examples(30, deep=10_000)
+@examples(18, deep=10_000)
 def test_windows_in_small_pages_say_what_the_oracle_says(
     data: st.DataObject, page_rows: int, fold_at: int
 ) -> None:

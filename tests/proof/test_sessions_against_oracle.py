@@ -27,8 +27,8 @@ from windrow.testing.expected_output import Letter, difference, letters_differ
 from windrow.testing.generators import BASE_US, SCHEMA, WRONG, Draw
 from windrow.testing.scenario import ONLY
 
-JOBS, BLOCKS, SETS = usually(110, deep=20_000), 2, 10
-LATE = usually(12, deep=5_000)
+JOBS, BLOCKS, SETS = usually(64, deep=20_000), 2, 10
+LATE = usually(8, deep=5_000)
 POSITIONS = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
 COLUMNS = pa.schema([*SCHEMA, *POSITIONS.items()])
 

@@ -52,7 +52,7 @@ def _size(window: TupleWindow) -> int:
     rows=st.lists(messages(good=True), min_size=1, max_size=15),
     cuts=st.tuples(st.integers(1, 3), st.integers(4, 15)),
 )
-@examples(28, deep=6_000)
+@examples(16, deep=6_000)
 def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
     case: Scaled, rows: list[dict[str, Any]], cuts: tuple[int, int]
 ) -> None:

@@ -13,18 +13,16 @@ from windrow.testing.driver import TestDriver
 from windrow.testing.oracle_driver import Fed
 from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transcript, check
 
-#: Each scenario in one of these, and its neighbour in the other: "two a step" lies between them. The oracle always has all of
-#: them (tests/oracle/test_transcripts.py).
-CUTS = usually((("one a step",), ("all at once",)), deep=(CUT, CUT))
-#: "reversed" is in lives of two actions besides: what one of them leaves in memory is there, and what the next one reads. The
-#: oracle has the order as it is written.
-WHOLE = usually(("reversed",), deep=EXACT)
+#: Each scenario in one of these, its neighbours in the others: "two a step" lies between the cuts. "reversed" is in lives of
+#: two actions besides: what one of them leaves in memory is there, and what the next one reads. The oracle always has all of
+#: them, and the order as it is written (tests/oracle/test_transcripts.py).
+TURNS = usually((("reversed",), ("one a step",), ("reversed",), ("all at once",)), deep=((*EXACT, *CUT),) * 4)
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
     for file, some in TRANSCRIPTS.items()
     for n, transcript in enumerate(some)
     for variation in transcript.variations
-    if variation in (*WHOLE, *CUTS[n % 2]) or transcript.must_fail
+    if variation in TURNS[n % 4] or transcript.must_fail
 ]
 
 

@@ -13,7 +13,7 @@ import windrow as wr
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import MemoryLog
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import ShardSpec, open_rocks
+from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors.sinks import PaneFiles
 from windrow.runners.protocol import BatchProtocol
@@ -38,7 +38,7 @@ class Killed(BaseException):
 
 
 class Store(MemoryKV):
-    """Of one task: the next one finds none, and applies all segments."""
+    """A store in memory: of one task, where the next one finds none and applies all segments, or of a query."""
 
     path = "nowhere"
 
@@ -46,14 +46,15 @@ class Store(MemoryKV):
 class Query:
     """One query on one job, whose input is a list of event times in seconds.
 
-    positioned: its rows carry positions. keeps: the store is on disk, and leads on, where many batches come
+    positioned: its rows carry positions. keeps: all tasks have one store, where many batches come
     """
 
     def __init__(
         self, folder: Path, definition: wr.Aggregate, *, positioned: bool = False, keeps: bool = False
     ) -> None:
         self.folder, self.definition, self.positioned = folder, definition, positioned
-        self._store = open_rocks if keeps else lambda path, cfs, wait_s: Store(cfs)
+        self._store = self._keep if keeps else lambda path, cfs, wait_s: Store(cfs)
+        self._kept: Store | None = None
         self.clock = ManualClock(0)
         self.records = MemoryRecords()
         self.told: dict[int, list[wr.Pane]] = {}
@@ -85,6 +86,13 @@ class Query:
             nothing_came=SparkCheckpoint(str(self.folder / "spark"), beats=True).nothing_came,
         )
         return self.protocol
+
+    def _keep(self, path: str, cfs: Sequence[str], wait_s: float) -> Store:
+        if self._kept is None:
+            self._kept = Store(cfs)
+            os.makedirs(path)
+            Path(path, "CURRENT").touch()  # a store is there
+        return self._kept
 
     def point(self) -> None:
         self.points += 1

@@ -27,7 +27,7 @@ from windrow.testing.interruptions import runner, shrink
 from windrow.testing.interruptions.__main__ import main
 from windrow.testing.seeds import Report
 
-SEEDS = range(100, 100 + usually(30, deep=90))
+SEEDS = range(110, 110 + usually(24, deep=90))
 
 
 @pytest.fixture(scope="module")

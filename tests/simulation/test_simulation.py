@@ -25,7 +25,7 @@ from windrow.testing.simulation import runner, shrink
 from windrow.testing.simulation.__main__ import main
 from windrow.testing.simulation.sinks import OUTLETS
 
-BLOCK = usually(5, deep=24)
+BLOCK = usually(4, deep=24)
 #: Each outlet has seeds of its own.
 BLOCKS = {
     (outlet, block): range((3 * n + block) * BLOCK, (3 * n + block + 1) * BLOCK)
@@ -120,7 +120,7 @@ def test_two_processes_find_what_one_does(capsys: pytest.CaptureFixture[str]) ->
     """`tests.simulation.losing:Outlet` loses panes."""
     told = []
     for jobs in ("1", "2"):
-        failed = main(["--seeds", "5", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
+        failed = main(["--seeds", "3", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
         out = capsys.readouterr()
         told.append((failed, [line for line in (out.out + out.err).splitlines() if "seed/s" not in line]))
     assert told[0] == told[1]

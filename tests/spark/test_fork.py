@@ -35,23 +35,24 @@ def rows_of(out: Path, after: int = 0) -> list[tuple[Any, ...]]:
     return sorted((r["window"]["start"], r["k"], r["n"], r["mid"]) for r in current if r["commit"] > after)
 
 
-@pytest.mark.parametrize("with_checkpoint", [False, True])
-def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path, with_checkpoint: bool) -> None:
-    source = feed()
+def test_a_fork_counts_no_file_again(spark: Any, feed: Any, tmp_path: Path) -> None:
+    source, forks = feed(), ("with", "without")
     source.add(rows(1, 2, 3))
     source.add(rows(12, 13))
     run(spark, source, tmp_path / "job", tmp_path / "out")
-    job_admin.fork(
-        str(tmp_path / "job" / "windrow"), str(tmp_path / "fork" / "windrow"), now_us=0, driver="test"
-    )
-    if with_checkpoint:
-        shutil.copytree(tmp_path / "job" / "spark", tmp_path / "fork" / "spark")
-    run(spark, source, tmp_path / "fork", tmp_path / "forked")
-    assert rows_of(tmp_path / "forked") == []
+    for fork in forks:
+        job_admin.fork(
+            str(tmp_path / "job" / "windrow"), str(tmp_path / fork / "windrow"), now_us=0, driver="test"
+        )
+        if fork == "with":
+            shutil.copytree(tmp_path / "job" / "spark", tmp_path / fork / "spark")
+        run(spark, source, tmp_path / fork, tmp_path / f"{fork} out")
+        assert rows_of(tmp_path / f"{fork} out") == []
     before = rows_of(tmp_path / "out")
     assert [r[2] for r in before] == [1, 2, 1, 1]
     forked_at = max(r["commit"] for r in wr.read_panes(str(tmp_path / "out")).to_pylist())
     source.add(rows(4, 21, 22))
     run(spark, source, tmp_path / "job", tmp_path / "out")
-    run(spark, source, tmp_path / "fork", tmp_path / "forked")
-    assert rows_of(tmp_path / "forked") == rows_of(tmp_path / "out", forked_at) != []
+    for fork in forks:
+        run(spark, source, tmp_path / fork, tmp_path / f"{fork} out")
+        assert rows_of(tmp_path / f"{fork} out") == rows_of(tmp_path / "out", forked_at) != []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ from tests.deep import usually
 from .conftest import at
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_store(spark: Any) -> Iterator[None]:
+    """Spark's own state is in one store: two have the same rows, and cost nearly twice as much."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
 
 WINDOWS = {
     "tumbling": (wr.tumbling("10 seconds"), ("10 seconds",)),

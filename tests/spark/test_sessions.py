@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.runners.spark import action
 
 from .batches import INCREMENTAL, define, embedded, grouped_batches, plain, run, same
@@ -16,7 +17,8 @@ from .conftest import at
 pytestmark = pytest.mark.spark
 
 
-KEYS = [f"k{n}" for n in range(250)]
+KEYS = [f"k{n}" for n in range(usually(100, deep=250))]
+ROWS = usually(3_000, deep=10_000)
 
 
 def batches(rows: int) -> list[list[dict[str, Any]]]:
@@ -38,8 +40,8 @@ def batches(rows: int) -> list[list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("agg", "gap", "rows"),
     [
-        (INCREMENTAL, "3 seconds", 10_000),
-        ({**INCREMENTAL, "mid": wr.median("v")}, "3 seconds", 10_000),
+        (INCREMENTAL, "3 seconds", ROWS),
+        ({**INCREMENTAL, "mid": wr.median("v")}, "3 seconds", ROWS),
         (INCREMENTAL, wr.col("v") * 200_000, 1_000),
     ],
     ids=["partials", "rows", "gaps of their own"],

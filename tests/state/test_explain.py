@@ -163,7 +163,7 @@ def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
 
 
 @given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14))
-@examples(22, deep=3_000)
+@examples(14, deep=3_000)
 def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_while_all_are_kept(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:

@@ -143,7 +143,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, min_size=2, max_size=14))
-@examples(80, deep=5_000)
+@examples(50, deep=5_000)
 def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
     steps: list[tuple[str, list[int], int]],
 ) -> None:
@@ -248,7 +248,7 @@ def test_what_is_the_same_in_all_rows_is_written_once_and_comes_back_in_every_bi
     st.booleans(),
     st.data(),
 )
-@examples(150, deep=5_000)
+@examples(80, deep=5_000)
 def test_numbers_near_each_other_and_texts_that_differ_at_their_end_come_back_and_take_few_bytes(
     span: int, low: int, length: int, own: int, missing: bool, data: st.DataObject
 ) -> None:
@@ -355,7 +355,7 @@ def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged(many: int) -> None:
     st.integers(-300, 1000),
     st.booleans(),
 )
-@examples(100, deep=5_000)
+@examples(60, deep=5_000)
 def test_portions_are_the_rows_before_a_time_and_each_is_later_than_the_one_before(
     steps: list[list[int]], most: int, high: int, far: bool
 ) -> None:
@@ -380,7 +380,7 @@ def test_portions_are_the_rows_before_a_time_and_each_is_later_than_the_one_befo
     st.lists(st.lists(st.integers(0, 500), min_size=1, max_size=8), min_size=1, max_size=20),
     st.integers(1, 9),
 )
-@examples(100, deep=5_000)
+@examples(60, deep=5_000)
 def test_what_is_wanted_is_kept_of_whole_portions(steps: list[list[int]], most: int) -> None:
     events, kv = store()
     for step, times in enumerate(steps):

@@ -93,7 +93,7 @@ ASKED = st.lists(
 @given(
     steps=st.lists(STEPS, min_size=2, max_size=24), asked=ASKED, room=st.sampled_from([0, 60_000, 1 << 30])
 )
-@examples(60, deep=5_000)
+@examples(40, deep=5_000)
 def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
     steps: list[tuple[str, list[tuple[int, int]], int]], asked: list[tuple[int, int, int]], room: int
 ) -> None:

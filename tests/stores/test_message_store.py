@@ -18,7 +18,7 @@ from windrow.stores.message_store import Layout, MessageStore, Parts, PositionCo
 
 BUCKET = 10
 #: Each property is tried in every layout.
-FEW = examples(40, deep=2_000)
+FEW = examples(25, deep=2_000)
 
 
 class Row(NamedTuple):
@@ -201,7 +201,7 @@ def test_both_bounds_are_inclusive(layout: Layout) -> None:
         return mine == bound[1] or (mine > bound[1]) == (sign > 0)
 
     @given(ROWS, st.tuples(TIMES, OFFSETS), st.tuples(TIMES, OFFSETS))
-    @examples(100, deep=2_000)
+    @examples(60, deep=2_000)
     def check(rows: list[Row], start: Any, end: Any) -> None:
         kv = file_rows(store, rows)
         ordered = sorted(rows, key=lambda r: in_order(store, r))

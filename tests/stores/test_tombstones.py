@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.deep import usually
 from windrow.stores import delta_blocks, sessions
 from windrow.stores.block_format import Codec, Kind
 from windrow.stores.kv import MemoryKV
@@ -101,7 +102,7 @@ def test_what_is_read_is_what_is_there_wherever_it_lies(
     monkeypatch.setattr(delta_blocks, "NARROW_FROM", narrow_from)
     monkeypatch.setattr(delta_blocks, "FOLD_AT", 5)
     kinds = set[tuple[int, int]]()
-    for seed in range(12):
+    for seed in range(usually(5, deep=120)):
         job = Job(random.Random(seed))
         for _ in range(25):
             job.chance.choice([job.end, job.step, job.step])()

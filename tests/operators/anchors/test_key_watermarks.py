@@ -12,7 +12,7 @@ from windrow.operators.over.anchors.key_watermarks import floors_of
 
 
 @given(st.data())
-@examples(60, deep=2_000)
+@examples(40, deep=2_000)
 def test_the_floor_of_an_anchor_is_the_largest_promise_before_it_in_its_key(data: st.DataObject) -> None:
     """As a loop says it; also where times are too far apart to be packed into one number."""
     none = START_OF_TIME_US

@@ -265,7 +265,7 @@ def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_p
 
 
 @given(st.data())
-@examples(12, deep=300)
+@examples(8, deep=300)
 def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(data: st.DataObject) -> None:
     mark, policy = data.draw(st.sampled_from(["skipped", "left_out"])), data.draw(marking)
     said = {

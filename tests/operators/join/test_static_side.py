@@ -102,7 +102,7 @@ def test_a_static_row_that_comes_after_the_watermark(how: str, scale: str, rows:
     rows=st.booleans(),
     steps=STEPS,
 )
-@examples(40, deep=5_000)
+@examples(25, deep=5_000)
 def test_whatever_comes_beside_a_static_side_is_told_as_the_oracle_says(
     how: str, scale: str, on: bool, kept: int, rows: bool, steps: list[tuple[str, Any]]
 ) -> None:

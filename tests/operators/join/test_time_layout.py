@@ -81,7 +81,7 @@ def tables(case: JoinCase, drawn: Sequence[dict[str, Any]], first: int) -> dict[
 
 
 @given(case=cases(rows=False), steps=st.lists(STEPS, min_size=3, max_size=12))
-@examples(15, deep=3_000)
+@examples(10, deep=3_000)
 def test_columns_tell_and_keep_what_a_value_for_each_message_does(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:

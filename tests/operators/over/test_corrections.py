@@ -169,7 +169,7 @@ def test_the_ledger_of_corrected_rows_is_the_rows_of_the_same_messages_in_order(
         "before": wr.max("i").over(wr.rows_between(-3, -2, partial="emit")),
         "so_far": wr.sum("i").over(),
     }
-    table = readings(600)
+    table = readings(400)
     options: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
@@ -190,7 +190,7 @@ def test_the_ledger_of_corrected_rows_is_the_rows_of_the_same_messages_in_order(
     chance = np.random.default_rng(6)
     order = np.argsort(np.arange(len(table)) + chance.integers(0, 90, len(table)), kind="stable")
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
-    cuts = np.sort(chance.choice(np.arange(1, 600), 40, replace=False)).tolist()
+    cuts = np.sort(chance.choice(np.arange(1, 400), 27, replace=False)).tolist()
     told = (
         rows("corrected", order, cuts, emit=emit, allowed_lateness="1 minute")
         .drop_columns(["commit"])
@@ -205,7 +205,7 @@ def test_the_ledger_of_corrected_rows_is_the_rows_of_the_same_messages_in_order(
         stands[row["i"]] = row
     assert set(ledger.values()) <= {0, 1}, "a row is taken back with the values that it had"
     assert {key for key, n in ledger.items() if n} == {repr(row) for row in stands.values()}
-    assert len(wanted) == len(stands) == 600
+    assert len(wanted) == len(stands) == 400
     assert all(values_equal(row, stands[row["i"]]) for row in wanted)
 
 

@@ -18,7 +18,7 @@ from windrow.testing.ledger import values_equal
 
 S = 1_000_000
 #: Tables of five seconds.
-TABLES, ROWS = 22, 200
+TABLES, ROWS = 22, 120
 
 
 def readings(keys: int, kind: pa.DataType | None = None, *, skewed: bool = False) -> list[pa.Table]:
