@@ -323,6 +323,9 @@ class _Marked(Needs):
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return self._needs.refusal(name, kind, {**known, self._mark: self._field.type})
 
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.uncomputable(name, kind, {**known, self._mark: self._field.type})
+
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         return self._needs.compared_with(name)
 

@@ -112,6 +112,9 @@ class JoinNeeds(Needs):
                     other = known.get(partner, other)
                 if widened(kind, other) is None:
                     return f"key {name!r} is {kind}, its partner {partner!r} is {other}, which cannot be compared"
+        return self.uncomputable(name, kind, known)
+
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         types = {**known, name: kind}
         gap = () if self._gap is None else (self._gap,)
         refusal = gap_refused(self._gap, types) or expression_refusal(gap, name, types)

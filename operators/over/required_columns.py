@@ -100,11 +100,14 @@ class MarkerNeeds(OverNeeds):
         return super().refused(names) | told
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        refusal = self.uncomputable(name, kind, known)
+        return refusal or super().refusal(name, kind, known)
+
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         if name in self.times and not self._may_be_times(kind):
             return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
         uses = [m for m in self._moments if isinstance(m, Expr)]
-        refusal = expression_refusal(uses, name, {**known, name: kind}, self._may_be_times)
-        return refusal or super().refusal(name, kind, known)
+        return expression_refusal(uses, name, {**known, name: kind}, self._may_be_times)
 
     def _may_be_times(self, kind: pa.DataType) -> bool:
         """True if values of that type may be event times."""
@@ -138,6 +141,9 @@ class PartnerNeeds(Needs):
             if widened(kind, theirs) is None:
                 return f"key {name!r} is {kind}, in the other input it is {theirs}, which cannot be compared"
         return self._needs.refusal(name, kind, known)
+
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.uncomputable(name, kind, known)
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         other = self._other

@@ -5,12 +5,13 @@ Rows whose values cannot be counted are marked malformed, and name column and va
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.core.column_types import brought, without
 from windrow.core.errors import TypeClash
 from windrow.core.faults import faults, without_place
-from windrow.core.types import is_text
+from windrow.core.types import is_text, plain_type
 from windrow.operators.steps.columns import RAW
 from windrow.operators.steps.dead_letters import payloads
 from windrow.operators.steps.poison_rows import marked
@@ -29,6 +30,7 @@ def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time:
     made = table
     names = [n for n in table.column_names if not n.startswith("__")]
     needed = set(names) if needs.whole else needs.named(names)
+    types = dict.fromkeys(names, pa.null()) | {f.name: plain_type(f.type) for f in known or ()}
     for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         name = field.name
         if (refused := without_place(field.type)) is not None:
@@ -46,6 +48,14 @@ def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time:
             fitted = brought(column, before, needs.compared_with(name))
             if fitted is not None:  # else it is refused where it is learnt
                 column, field, found = fitted.values, fitted.field, {**fitted.misfits, **found}
+            kind = plain_type(field.type)
+            why = None if kind == types[name] else needs.uncomputable(name, kind, types)
+            if why is None:
+                types[name] = kind
+            else:
+                for row in np.flatnonzero(column.is_valid()).tolist():
+                    wrong.setdefault(row, why)
+                column, field, found = pa.nulls(len(column), types[name]), field.with_type(types[name]), {}
         if found or column is not whole or field is not table.schema.field(i):
             made = made.set_column(i, field, column)
         for row, why in found.items():

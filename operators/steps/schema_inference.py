@@ -187,6 +187,13 @@ class Needs(Protocol):
         """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
         ...
 
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        """Say why conditions and times of the definition cannot be computed of a column of that type; None where they can.
+
+        It is part of `refusal`. In tables the rows with a value there are dead letters, and decide no type.
+        """
+        return None
+
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         """List the columns of other inputs with which the values of a column are compared, as they are known."""
         return ()
@@ -216,6 +223,10 @@ class Together(Needs):
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return next((why for n in self._needs if (why := n.refusal(name, kind, known)) is not None), None)
 
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        reasons = (n.uncomputable(name, kind, known) for n in self._needs)
+        return next((why for why in reasons if why is not None), None)
+
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         return [field for needs in self._needs for field in needs.compared_with(name)]
 
@@ -244,6 +255,9 @@ class HandedOn(Needs):
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         return self._needs.refusal(name, kind, known) if self._as_they_are else None
+
+    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
+        return self._needs.uncomputable(name, kind, known) if self._as_they_are else None
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         return [field for called in self._called(name) for field in self._needs.compared_with(called)]
