@@ -69,6 +69,8 @@ def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
                 raise ValueError("a moment outside the years 1 to 9999")
             return Fitted(array)
         plains = [plain(v) for v in values]
+        if _has_map(kind) and any(_has_null_pair(v, kind) for v in plains):
+            raise ValueError("a map with a null in place of a pair")  # on which Arrow ends the process
         finer = any(
             getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in plains
         )  # of pandas; Arrow drops them
@@ -89,6 +91,26 @@ def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
     lossy = {i: f"{said(values[i])} is no {kind} without loss" for i, one in enumerate(same) if not one}
     held = [v if one else None for v, one in zip(plains, same, strict=True)]
     return Fitted(pa.array(held, kind, from_pandas=False), lossy)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind)) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _has_null_pair(value: Any, kind: pa.DataType) -> bool:
+    """True if a value under a type that has maps holds a map with a null in place of a pair, or may hold one."""
+    if value is None or not _has_map(kind):
+        return False
+    if pa.types.is_struct(kind):
+        return not isinstance(value, Mapping) or any(_has_null_pair(value.get(f.name), f.type) for f in kind)
+    if not pa.types.is_map(kind):
+        return any(_has_null_pair(v, kind.value_type) for v in value)
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return any(
+        pair is None
+        or any(_has_null_pair(v, t) for v, t in zip(pair, (kind.key_type, kind.item_type), strict=True))
+        for pair in pairs
+    )
 
 
 def _fit_halves(values: Sequence[Any], kind: pa.DataType) -> Fitted:

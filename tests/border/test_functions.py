@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import windrow as wr
+from windrow.core.border import fit
 
 
 class Gives:
@@ -89,3 +91,25 @@ def test_a_reduction_to_a_fraction_of_whole_numbers_fails_the_pane(tmp_path: Any
     mean = wr.reduce(lambda a, b: (a + b) / 2, "x", name="mean")
     found, letters = panes(tmp_path, mean, {"x": 1}, {"x": 2})
     assert found == [] and letters and all("1.5 is no int64" in letter for letter in letters)
+
+
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([None], MAP),
+        ([("a", 1), None], MAP),
+        ([[None]], pa.list_(MAP)),
+        ({"m": [None]}, pa.struct([("m", MAP)])),
+        ([("x", [None])], pa.map_(pa.string(), MAP)),
+        ([("m", [None])], pa.struct([("m", MAP)])),
+    ],
+)
+def test_a_null_in_place_of_a_pair_is_no_map(value: Any, kind: pa.DataType) -> None:
+    """Arrow ends the process on it."""
+    made = fit([value, None], kind)
+    assert made.array.null_count == 2 and list(made.misfits) == [0]
+    decoder, record = wr.decoders.msgpack({"v": kind}), msgpack.packb({"v": value})
+    assert decoder.decode([record], "topic").column("v").null_count == 1
