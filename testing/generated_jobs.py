@@ -53,8 +53,11 @@ def one_of_rows(draw: Draw) -> list[Definition]:
 
 def one_of_inputs(draw: Draw) -> list[Definition]:
     """Of several inputs, which are not joined."""
-    if draw.pick(True, False):
+    kind = draw.pick("cogroup", "rules", "anchors")
+    if kind == "cogroup":
         return [draw.cogroup("both", "orders", "parcels")]
+    if kind == "rules":
+        return [draw.rules("rules", "orders", "parcels")]
     return [draw.anchored("marked", "orders", draw.pick("parcels", "parcels", "parcels", None))]
 
 
@@ -175,6 +178,7 @@ def several(draw: Draw) -> list[Definition]:
         draw.join("pairs", "orders", "parcels", said=said),
         draw.anchored("marked", "orders", "parcels", watermark=said["orders"]["watermark"]),
         draw.cogroup("both", "orders", "parcels"),
+        draw.rules("rules", "orders", "parcels"),
     )
     return [both, draw.pick(*beside)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -109,6 +110,47 @@ class Draw:
     def _of(self, aggregation: Any, inputs: Sequence[str]) -> Any:
         of = self.pick(None, *inputs)
         return aggregation if of is None else aggregation.of(of)
+
+    def rules(self, name: str, *inputs: str) -> wr.Rules:
+        """Any rules over these inputs."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of absences that suppress themselves
+            return self.valid(lambda: self._rules(name, inputs))
+
+    def _rules(self, name: str, inputs: Sequence[str]) -> wr.Rules:
+        return wr.Rules(
+            by=self.pick("k", "k", ()),
+            inputs=[wr.Input(i, event_time="t", watermark=self.watermark()) for i in inputs],
+            rules={rule: self._rule(inputs) for rule in ("one", "two")[: self.pick(1, 2)]},
+            allowed_lateness=self.units(self.pick(0, 0, 3)),
+            null_keys=self.pick("group", "group", "dead_letter"),
+            name=name,
+        )
+
+    def _rule(self, inputs: Sequence[str]) -> wr.Rule:
+        when: dict[str, Any] = {"x": wr.event(self.pick(*inputs), where=self.pick(None, wr.col("v") > 0))}
+        if self.pick(True, False):
+            then = self.pick(None, wr.col("v") > wr.col("x.v"))
+            on = self.pick((), "x.g")
+            when["y"] = wr.event(
+                self.pick(*inputs), time=self._relation("x"), where=then, on=on, other_than="x"
+            )
+        last = self.pick(*when)
+        match self.pick("event", "absent", "absent", "accumulate"):
+            case "absent":
+                when["n"] = wr.absent(self.pick(*inputs), time=self._relation(last), other_than=last)
+            case "accumulate":
+                agg = {"n": wr.count(), "total": wr.sum("v")}
+                when["n"] = wr.accumulate(self.pick(*inputs), time=self._relation(last), agg=agg)
+        columns = {"v": wr.col("x.v"), "w": wr.col(f"{last}.g")}
+        return wr.Rule(
+            when=when, then=columns | ({"total": wr.col("n.total")} if "n" in when and when["n"].agg else {})
+        )
+
+    def _relation(self, other: str) -> Any:
+        low, high = self.units(self.pick(-2, -1, 0, 1)), self.units(self.pick(2, 4))
+        one = self.pick(wr.after, wr.before)(other, low, high)
+        return self.pick(one, one, wr.coincides(other, self.units(2)), [one, ~wr.coincides(other)])
 
     def join_window(self, name: str, **given: Any) -> wr.JoinWindow:
         """Any join window. given: as for `aggregate`."""

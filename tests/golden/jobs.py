@@ -199,6 +199,37 @@ def cogroup(**changes: Any) -> Any:
     return wr.CoGroup(**(options | changes))
 
 
+def rules(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "inputs": [
+            wr.Input("orders", event_time="t", watermark="4 seconds"),
+            wr.Input("payments", event_time="t", watermark="6 seconds"),
+        ],
+        "by": "k",
+        "rules": {
+            "paid": wr.Rule(
+                when={
+                    "order": wr.event("orders", where=wr.col("x") > 0),
+                    "paid": wr.event("payments", time=wr.after("order", 0, "5 seconds")),
+                },
+                then={"x": wr.col("order.x"), "f": wr.col("paid.f")},
+            ),
+            "unpaid": wr.Rule(
+                when={
+                    "order": wr.event("orders"),
+                    "none": wr.absent("payments", time=wr.after("order", 0, "8 seconds")),
+                    "before": wr.accumulate(
+                        "orders", time=wr.before("order", "1 us", "2 minutes"), agg={"n": wr.count()}
+                    ),
+                },
+                then={"x": wr.col("order.x"), "n": wr.col("before.n")},
+            ),
+        },
+        "allowed_lateness": "2 seconds",
+    }
+    return wr.Rules(**(options | changes))
+
+
 TWO = ("orders", "payments")
 KINDS: dict[str, Kind] = {
     "incremental": Kind(
@@ -477,6 +508,7 @@ KINDS: dict[str, Kind] = {
             ),
         )
     ),
+    "rules": Kind(lambda: rules(), TWO),
     "cogroup, sessions": Kind(
         lambda: cogroup(
             window=wr.session("3 seconds"), emit=wr.Emit(early=wr.every_batch, mode="retracting")
@@ -494,6 +526,7 @@ ARCHIVED = (
     "join window",
     "cogroup, sessions",
     "throttled",
+    "rules",
 )
 
 
