@@ -246,9 +246,7 @@ class AlertDefinition(OneInput):
         taker = super().taker(before)
         columns = (*taker.columns, *(c for a in self.agg.values() for c in a.columns))
         uses = tuple(e for a in self.agg.values() for e in a.expressions)
-        keeps = (
-            "it judges each row once, as it comes: use emit=wr.Emit.append(), or wr.Emit.final(), before it"
-        )
+        keeps = "it judges each row once, as it comes: use emit=wr.Emit.append() for what is before it"
         return replace(taker, columns=tuple(dict.fromkeys(columns)), uses=uses, keeps=keeps)
 
     def check_followed(self, taker: Taker) -> None:

@@ -25,7 +25,7 @@ from windrow.operators.alert.conditions import Carried, Conditions, judge, nothi
 from windrow.operators.alert.definition import ROW, AlertDefinition
 from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import alert_id
-from windrow.operators.alert.needs import AlertNeeds, field_types
+from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
 from windrow.operators.alert.rows import Emitted, Step, Values, emit, repeated, to_table
 from windrow.operators.alert.samples import (
     KEY,
@@ -52,8 +52,10 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import POSITION_TYPES, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_columns import STAMP
+from windrow.operators.steps.progress import Progress
+from windrow.operators.view import View
 from windrow.stores.event_log import TIME
-from windrow.stores.kv import Batch
+from windrow.stores.kv import KV, Batch
 
 #: Under it lies the version of the definition.
 _VERSION = b"\x00version"
@@ -124,7 +126,7 @@ class Alerting(OneInputLogic):
     # -- columns ----------------------------------------------------------------------------------------------------
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
-        types = field_types(self.definition, schema, self._outputs(schema))
+        types = field_types(self.definition, schema, self.outputs(schema))
         keys = [pa.field(b, schema.field(b).type) for b in self.definition.by]
         own = {"count": pa.int64(), "time": STAMP, "open_time": STAMP}
         return [
@@ -142,7 +144,7 @@ class Alerting(OneInputLogic):
             self._calculated = (schema, [(part, Calculation(part, kept)) for part in self._parts])
         return self._calculated[1]
 
-    def _outputs(self, schema: pa.Schema) -> list[pa.Field]:
+    def outputs(self, schema: pa.Schema) -> list[pa.Field]:
         return [f for _, calculation in self._calculations(schema) for f in calculation.output]
 
     def _kept(self, schema: pa.Schema) -> list[str]:
@@ -155,6 +157,21 @@ class Alerting(OneInputLogic):
     def _filed(self, schema: pa.Schema) -> pa.Schema:
         positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
         return filed(pa.schema([*(schema.field(n) for n in self._kept(schema)), *positions]))
+
+    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
+        for schema in inputs.values():
+            self._check_conditions(schema)
+
+    def _learn(self, progress: Progress, schema: pa.Schema) -> None:
+        began = progress.schema is not None
+        super()._learn(progress, schema)
+        if not began and progress.schema is not None:
+            self._check_conditions(progress.schema)
+
+    def _check_conditions(self, schema: pa.Schema) -> None:
+        """Raise where a condition is none over columns of these types."""
+        if self.needs.required <= set(schema.names):
+            self.conditions.check(condition_table(self.definition, schema, self.outputs(schema)))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +186,7 @@ class Alerting(OneInputLogic):
         firsts = np.empty(len(states), dtype=np.int64)
         firsts[codes[::-1]] = np.arange(len(rows))[::-1]
         keys = rows.table.select(list(by)).take(pa.array(firsts))
-        moments = self._moments(work.progress.watermark_us, states)
+        moments = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(moments, states.seen, None, work.progress.watermark_us)
         if self._samples is None:
             self._judge_messages(work, rows, codes, keys, states, clock)
@@ -219,10 +236,13 @@ class Alerting(OneInputLogic):
                 batch.delete_range(cf, b"", b"\xff" * 32)
                 work.kv.write(batch)
 
-    def _moments(self, watermark_us: int, states: States) -> IntArray:
+    def moments(self, watermark_us: int, states: States, now_us: int) -> IntArray:
         """At which the windows of keys end."""
         if self.definition.clocked:
-            return np.full(len(states), watermark_us)
+            begins = watermark_us == START_OF_TIME_US  # no advance has been
+            return np.full(
+                len(states), now_us - self.definition.watermark.delay_us if begins else watermark_us
+            )
         return np.maximum(states.seen, watermark_us)
 
     # -- what comes -------------------------------------------------------------------------------------------------
@@ -253,7 +273,7 @@ class Alerting(OneInputLogic):
         self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
     ) -> None:
         """File samples, and evaluate what they change."""
-        window = self._window(work, states, clock.moments, rows, codes)
+        window = self.window(work, states, clock.moments, rows, codes)
         lines, new = window.lines, window.new
         limits = clock.moments
         if self.definition.clocked:
@@ -267,7 +287,7 @@ class Alerting(OneInputLogic):
         late[lines.codes[old]] = True
         clock = replace(clock, seen=np.where(late, clock.moments, clock.seen))
         of = events.of_samples(self.definition, lines, newer, late, clock)
-        given = self._given(work, window, of, None)
+        given = self.aggregated(work, window, of, None)
         self._settle(work, given, keys, states, self._upto(of, clock), EARLY, window)
 
     def _changing(self, lines: Lines, new: BoolArray) -> BoolArray:
@@ -294,13 +314,13 @@ class Alerting(OneInputLogic):
         work.kv.write(batch)
         states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
         states.records["wake"] = NEVER
-        before = self._moments(work.progress.watermark_us, states)
+        before = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(before, states.seen, watermark_us, watermark_us)
-        window = self._window(work, states, before, None, None)
+        window = self.window(work, states, before, None, None)
         of = events.of_time(self.definition, window.lines, clock)
-        given, upto = self._given(work, window, of, None), np.full(len(states), watermark_us)
+        given, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
         framed = None if self._samples is None else window
-        self._settle(work, given, self._named_keys(work, states), states, upto, ON_TIME, framed, watermark_us)
+        self._settle(work, given, self.named_keys(work, states), states, upto, ON_TIME, framed, watermark_us)
 
     def _evaluate(self, work: Work, watermark_us: int, grid_us: int) -> None:
         """Evaluate every key that has a window."""
@@ -310,10 +330,10 @@ class Alerting(OneInputLogic):
         if not keys:
             return
         states = self.states.load(work.kv, keys)
-        moments = self._moments(watermark_us, states)
-        window = self._window(work, states, moments, None, None)
+        moments = self.moments(watermark_us, states, work.now_us)
+        window = self.window(work, states, moments, None, None)
         of = events.of_keys(window.lines, moments)
-        given, keyed = self._given(work, window, of, grid_us), self._named_keys(work, states)
+        given, keyed = self.aggregated(work, window, of, grid_us), self.named_keys(work, states)
         self._settle(work, given, keyed, states, moments, ON_TIME, window, watermark_us)
 
     def _repeat(self, work: Work, watermark_us: int) -> None:
@@ -326,16 +346,23 @@ class Alerting(OneInputLogic):
         work.kv.write(batch)
         states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
         states.records["wake_now"] = NEVER
-        emitted = repeated(self.definition, states, self._moments(watermark_us, states), work.now_us)
+        emitted = repeated(
+            self.definition, states, self.moments(watermark_us, states, work.now_us), work.now_us
+        )
         none = np.zeros(0, dtype=np.int64)
         self._tell(
-            work, emitted, self._named_keys(work, states), None, [], none, states, states.records, ON_TIME
+            work, emitted, self.named_keys(work, states), None, [], none, states, states.records, ON_TIME
         )
         self.states.save(work.kv, states, states.there, np.array(states.records["wake"], dtype=np.int64))
 
+    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+        from windrow.operators.alert.views import AlertView
+
+        return AlertView(self, stores, watermark_us, prefix)
+
     # -- what is judged ---------------------------------------------------------------------------------------------
 
-    def _window(
+    def window(
         self, work: Work, states: States, moments: IntArray, rows: Slice | None, codes: IntArray | None
     ) -> Window:
         """The samples of keys whose windows end at these moments or later, with those that come."""
@@ -357,7 +384,7 @@ class Alerting(OneInputLogic):
         lines = Lines(None, numbers, len(states), table.column(TIME).to_numpy(), None)
         return Window(table, lines, lines.order >= many, near)
 
-    def _given(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Given:
+    def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Given:
         """Aggregate the windows of evaluations; those of which an aggregate cannot be made are left out."""
         definition, lines = self.definition, window.lines
         columns: dict[str, pa.Array] = {}
@@ -494,17 +521,13 @@ class Alerting(OneInputLogic):
         names = [*self.definition.agg, *self.definition.variables]
         own = pa.schema([schema.field(n) for n in names])
         sources = sorted({s for some in emitted.sources for s in some[some < 0].tolist()})
-        packed = [
-            (states.openings if s % 2 else states.lasts)[(-1 - s) // 2 if s % 2 else (-2 - s) // 2]
-            for s in sources
-        ]
+        rows = [(states.openings if s % 2 else states.lasts).get((-1 - s) // 2) for s in sources]
+        packed = [row for row in rows if row is not None]
         stored = unpack_rows(work.kv, self.aux_cf, packed, [("", 0, 0, 0)] * len(packed), own).select(names)
-        whole = Values(
-            keys,
-            own.empty_table() if values is None else conformed(values, own),
-            stored,
-            {s: i for i, s in enumerate(sources)},
-        )
+        numbers = np.cumsum([row is not None for row in rows]) - 1
+        of_stored = {s: int(n) for s, n, row in zip(sources, numbers, rows, strict=True) if row is not None}
+        own_values = own.empty_table() if values is None else conformed(values, own)
+        whole = Values(keys, own_values, stored, of_stored)
         table = to_table(
             self.definition, emitted, whole, ids, opened_us, states.keys, records, schema, timing
         )
@@ -536,7 +559,7 @@ class Alerting(OneInputLogic):
     ) -> None:
         """Write the statuses and samples of keys, and when time next makes something of them due."""
         definition, n = self.definition, len(states)
-        moments, open_ = self._moments(watermark_us, states), states.records["status"] != CANCEL
+        moments, open_ = self.moments(watermark_us, states, work.now_us), states.records["status"] != CANCEL
         wake_us = states.due_us(states.pending)
         if definition.ttl_us is not None:
             ttl_us = np.where(states.seen > START_OF_TIME_US, states.seen + definition.ttl_us + 1, NEVER)
@@ -564,7 +587,7 @@ class Alerting(OneInputLogic):
             self._samples.put(work.kv, window.near, window.rows, in_order[0], in_order[1], work.progress.step)
         self.states.save(work.kv, states, kept, wake_us)
 
-    def _named_keys(self, work: Work, states: States) -> pa.Table:
+    def named_keys(self, work: Work, states: States) -> pa.Table:
         """The key columns of keys."""
         by = self.definition.by
         values = list(zip(*map(decode_key, states.keys), strict=True)) if by else []

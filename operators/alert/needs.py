@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from windrow.operators.aggregations.required_columns import check_columns, mentioned, refusal_of
-from windrow.operators.alert.conditions import Conditions
 from windrow.operators.alert.definition import AlertDefinition
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.steps.groups import combine
@@ -87,10 +86,3 @@ class AlertNeeds(WholeMessages):
         return expression_refusal(
             list(self.definition.conditions), name, {**known, **FIELD_TYPES, name: kind}
         )
-
-
-def checked(
-    conditions: Conditions, definition: AlertDefinition, schema: pa.Schema, outputs: Sequence[pa.Field]
-) -> None:
-    """Raise where a condition is none over columns of these types."""
-    conditions.check(condition_table(definition, schema, outputs))

@@ -91,10 +91,10 @@ class AlertOracle(OneInputOracle):
         time = self.definition.event_time
         self._arguments.learn([{**m.payload, time: None} for m in listed(messages)])
         self._began = self._began or bool(listed(messages))
+        self._step_us = now_us
         buried = super().ingest(messages, now_us, watermark_us)
         if self._now_us is None:
             self._now_us = now_us
-        self._step_us = now_us
         for key, samples in self._new.items():
             self._add(key, samples)
         self._new = {}
@@ -160,7 +160,10 @@ class AlertOracle(OneInputOracle):
 
     def _moment(self, watched: Watched) -> int:
         """The moment at which its window ends."""
-        return self.watermark_us if self.definition.clocked else max(watched.seen_us, self.watermark_us)
+        if self.definition.clocked:
+            begins = self.watermark_us == START_OF_TIME_US
+            return self._step_us - self.definition.watermark.delay_us if begins else self.watermark_us
+        return max(watched.seen_us, self.watermark_us)
 
     # -- samples ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class AlertOracle(OneInputOracle):
             watched.seen_us = max(watched.seen_us, moment_us)
             self._evaluate(watched, moment_us, "late", "LATE")
         for one in sorted((s for s in samples if s.time_us >= late_us), key=lambda s: s.time_us):
-            self._newest(watched, one, self.watermark_us if made.clocked else one.time_us)
+            self._newest(watched, one, moment_us if made.clocked else one.time_us)
 
     def _newest(self, watched: Watched, sample: Sample, moment_us: int) -> None:
         if not self.definition.clocked:

@@ -262,9 +262,9 @@ def to_table(
     codes, sources = codes[order], sources[order]
     times, _, actions, trigger, cause, before, count, late = columns[:, order]
     at, stored = sources.copy(), sources < 0
-    at[stored] = len(values.table) + np.array(
-        [values.of_stored[s] for s in sources[stored].tolist()], np.int64
-    )
+    for i in np.flatnonzero(stored).tolist():
+        place = values.of_stored.get(int(sources[i]))
+        at[i] = -1 if place is None else len(values.table) + place
     incident, opened = records["id"][codes], records["open"][codes].astype(np.int64)
     if not stored.all():
         incident[~stored], opened[~stored] = ids[sources[~stored]], opened_us[sources[~stored]]
@@ -279,7 +279,7 @@ def to_table(
         "time": pa.array(times).cast(STAMP),
         "open_time": pa.array(opened).cast(STAMP),
     }
-    both, own = pa.concat_tables([values.table, values.stored]), pa.array(at)
+    both, own = pa.concat_tables([values.table, values.stored]), pa.array(at, mask=at < 0)
     found |= {name: combine(both.column(name).take(own)) for name in both.column_names}
     of_keys = pa.array(codes)
     found |= {name: combine(values.keys.column(name).take(of_keys)) for name in values.keys.column_names}

@@ -89,10 +89,10 @@ class StateStore:
         self._delayed = [n for n, action in definition.actions.items() if action.delay_us]
         self._periodic = [n for n, action in definition.actions.items() if action.period_us is not None]
         #: Whether rows are emitted of evaluations before: at the end of a delay; by `now`, or when a key expires.
-        self.keeps_openings, self.keeps_lasts = (
-            bool(self._delayed),
-            bool(self._periodic) or definition.ttl_us is not None,
-        )
+        valued = bool(definition.agg) or bool(definition.variables)
+        self.keeps_openings = valued and bool(self._delayed)
+        self.keeps_lasts = valued and (bool(self._periodic) or definition.ttl_us is not None)
+        self._has_incidents = bool(self._delayed) or bool(self._periodic) or self.keeps_lasts
 
     @property
     def keeps_rows(self) -> bool:
@@ -122,7 +122,7 @@ class StateStore:
         pending = {name: none[name].copy() for name in self._delayed}
         repeats = {name: none[name].copy() for name in self._periodic}
         states = States(keys, there, records, pending, repeats, {}, {})
-        if self.keeps_rows:
+        if self._has_incidents:
             self._load_incidents(kv, states)
         return states
 
@@ -158,7 +158,7 @@ class StateStore:
         )
         gone = [states.keys[i] for i in np.flatnonzero(~kept & states.there).tolist()]
         batch.delete_many(self.cf, gone)
-        if self.keeps_rows:
+        if self._has_incidents:
             self._save_incidents(batch, states, kept)
         kv.write(batch)
 
