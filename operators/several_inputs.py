@@ -6,28 +6,105 @@ parts: `InputSchemas` here, `InputReading` and `check_inputs` of `steps/arrivals
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from windrow.core.errors import BadWatermark, ConfigurationError
 from windrow.core.inputs import Input
+from windrow.core.messages import JoinedRow
+from windrow.core.policy import Watermark, bounded
 from windrow.core.positions import Partition
 from windrow.operators.one_input import conformed
-from windrow.operators.operator import Logic
+from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.arrivals import InputReading, check_inputs, without_late
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import with_positions
-from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import to_rows, told_rows, told_schema, without_labels
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, passed
 from windrow.operators.steps.work import Work, begin_step
 from windrow.stores.kv import KV, Batch
+
+
+class SeveralInputs(Definition):
+    """A definition of several inputs, which emits each row once. A frozen dataclass on top of it names its fields.
+
+    given: the inputs. late_us: how far below the watermark a message is taken
+    """
+
+    given: tuple[Input, ...]
+    null_keys: str
+    late_us: int
+    #: Messages are known by their positions.
+    ids = None
+
+    def _set(self, **fields: Any) -> None:
+        """Set the fields of the frozen value."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _changed(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        changed._set(**changes)
+        return changed
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.given
+
+    def keys(self, given: Input) -> tuple[str, ...]:
+        return self.by if given.by is None else given.by
+
+    def columns_of(self, given: Input) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((given.event_time, *self.keys(given))))
+
+    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
+        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
+        return self._changed(given=given)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def known_by(self) -> tuple[str, ...] | None:
+        return None
+
+    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
+        return to_rows(rows, job)
+
+    def taker(self, before: str) -> Taker:
+        names = [given.name for given in self.given]
+        if before not in names:
+            raise ConfigurationError(
+                f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
+                f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
+            )
+        given = self.input(before)
+        others = [i.watermark for i in self.given if i is not given and not i.static]
+        follows = given.watermark.kind == "explicit" and given.watermark in others
+        if (given.watermark != bounded() and not follows) or given.positions is not None:
+            raise BadWatermark(
+                f"{given!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
+                "watermark= and positions= out"
+            )
+        return Taker(self.name, given, self.columns_of(given), "it takes no message back", self.late_us)
+
+    def behind_us(self, event_time: str) -> int:
+        return self.late_us
+
+    def of_handed_rows(self, given: Input) -> Self:
+        handed = replace(given, max_ahead_us=None)
+        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
 
 
 class InputSchemas:
