@@ -526,6 +526,7 @@ ARCHIVED = (
     "join window",
     "cogroup, sessions",
     "throttled",
+    "alert",
     "rules",
 )
 
