@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.cases import CASES
+from tests.docs.drools import DROOLS, RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -427,7 +428,8 @@ REQUIREMENTS: dict[str, Requirements] = {
     "malhar": Requirements("The windowed operator of Apex Malhar", MALHAR),
     "psi": Requirements("Windows of Platform for Situated Intelligence", PSI),
     "samza": Requirements("The window operators of Samza (SAMZA-552)", SAMZA),
-    "cases": Requirements("Cases that must hold", CASES),
+    "drools": Requirements("Drools Fusion", DROOLS),
+    "cases": Requirements("Cases that must hold", {**CASES, **RULES}),
 }
 FOLDER = "reference/requirements"
 INDEX = """# Requirements
