@@ -214,7 +214,6 @@ def test_what_names_code_of_the_users_is_asked_for() -> None:
 
     texts = [
         aggregate(agg={"x": span("x")}),
-        aggregate(agg={"x": wr.count().where(wr.col("x") > 3)}),
         wr.Join(left=JOIN.left, right=JOIN.right, on="k", where=wr.pairs(lambda a, b: True, name="all"), retention="1 day"),
     ]  # fmt: skip
     for definition in texts:
