@@ -11,6 +11,9 @@ UV := $(SHARED)/uv-$(UV_VERSION)
 # Rooms of tests in five processes for two cores: Spark, brokers and kills are often waited for (tests/conftest.py).
 PYTEST := $(BIN)/pytest -n 5 --dist loadscope --no-loadscope-reorder --durations 20 -rR
 
+# The broker of the Kafka tests is theirs, in a container.
+OWN_BROKER := $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,yes)
+
 # Processes that keep no bytecode compile all they import anew, each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -18,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes docker cluster test test-fast test-deep bench features pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -100,21 +103,26 @@ compiled: .venv/stamp
 classes: .venv/stamp
 	@$(BIN)/python -m tests.spark.classes
 
-docker:
+engine:
 	@docker/engine.sh
-	@echo "Kafka broker: $$(docker/kafka-image.sh)"
+
+docker: engine
+	@image=$$(docker/kafka-image.sh) && echo "Kafka broker: $$image"
 
 # All of docker/compose.yaml until the job has ended, as the job has.
 cluster: .venv/stamp
 	@docker/compose.sh up --abort-on-container-exit --exit-code-from job; ended=$$?; \
 	  docker/compose.sh down --volumes; exit $$ended
 
-# WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out.
+# WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out. Where the broker's image is built, other
+# tests run meanwhile; those of Kafka wait for it (docker/kafka-image.sh).
 test:
-	@$(MAKE) --no-print-directory --jobs 3 $(if $(WINDROW_KAFKA)$(filter none,$(KAFKA)),,docker) compiled classes lint
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
-	$(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka")
+	@$(if $(OWN_BROKER),$(MAKE) --no-print-directory docker & image=$$!;) \
+	  $(MAKE) --no-print-directory --jobs 3 $(if $(OWN_BROKER),engine) compiled classes lint && \
+	  $(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka"); ended=$$?; \
+	  $(if $(OWN_BROKER),wait $$image || exit $$?;) exit $$ended
 
 test-deep: export WINDROW_DEEP := 1
 test-deep: test

@@ -16,6 +16,11 @@ ours=windrow/kafka:$version-$(hash_of debian.sh kafka/*)
 have_image "$official" && answer "$official"
 have_image "$ours" && answer "$ours"
 
+exec 9>"${WINDROW_ENGINE_RUN:-/tmp}/windrow-image-$(id -u).lock"
+flock 9 # two runs at once: the second finds what the first has pulled or built
+have_image "$official" && answer "$official"
+have_image "$ours" && answer "$ours"
+
 if reached "$official"; then
   say "pulling $official"
   docker pull --quiet "$official" >&2

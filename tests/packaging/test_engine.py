@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ case $1 in
   image) grep -qxF "$3" "$WORLD/images" ;;
   manifest) grep -qxF "$3" "$WORLD/registry" ;;
   pull) echo "$3" >>"$WORLD/images" ;;
+  build) while [ $# -gt 1 ]; do [ "$1" != --tag ] || echo "$2" >>"$WORLD/images"; shift; done ;;
 esac
 """
 # Works if it is called with all the flags that the kernel wants.
@@ -185,6 +187,16 @@ def test_without_a_registry_an_image_is_built_from_debians_base_and_mavens_jars_
 
     world.has("images", base, built)
     assert world.run("kafka-image.sh").stdout.strip() == built
+    assert len(world.calls("mvn")) == 1
+
+
+def test_of_two_runs_at_once_the_second_finds_what_the_first_has_built(world: World) -> None:
+    world.has("up")
+    world.command("mvn", 'sleep 0.3; echo "mvn $*" >>"$WORLD/calls"')
+    world.has("images", debian(world))
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(world.run, ["kafka-image.sh"] * 2)
+    assert first.stdout == second.stdout != ""
     assert len(world.calls("mvn")) == 1
 
 
