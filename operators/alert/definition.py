@@ -77,7 +77,6 @@ class AlertDefinition(OneInput):
     actions: name -> wr.Action(...); default: one, which emits OPEN and CANCEL
     ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. By default never:
         a key with an open alert, or whose samples are counted, is kept for good
-    history: the name of a static input whose rows fill the windows first; nothing is emitted of them
     version: under another one windows and statuses are dropped, without a row
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver, integer_overflow: as
         for `wr.Aggregate`
@@ -103,7 +102,6 @@ class AlertDefinition(OneInput):
     leaving: bool
     actions: Mapping[str, Action]
     ttl_us: int | None
-    history: str | None
     version: str
     integer_overflow: str
     retention: Retention
@@ -123,7 +121,6 @@ class AlertDefinition(OneInput):
         leaving: bool = True,
         actions: Mapping[str, Action] | None = None,
         ttl: Duration | Forever | None = None,
-        history: str | None = None,
         version: str = "1",
         where: pc.Expression | None = None,
         name: str = "alert",
@@ -159,7 +156,6 @@ class AlertDefinition(OneInput):
             leaving=check.flag(leaving, "leaving"),
             actions=actions_of(actions),
             ttl_us=ttl_us,
-            history=None if history is None else _history(history, framed),
             version=check.of_type(version, str, "version", "use text, e.g. version='2'"),
             integer_overflow=integer_overflow,
             retention=Retention(None),
@@ -219,7 +215,6 @@ class AlertDefinition(OneInput):
             frame=None if self.frame is None else repr(self.frame),
             agg={alias: a.describe() for alias, a in self.agg.items()} or None,
             ttl=None if self.ttl_us is None else show_duration(self.ttl_us),
-            history=self.history,
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
         )
 
@@ -323,12 +318,6 @@ def _evaluate(given: Any, frame: Frame | None) -> int:
     if frame is None:
         raise BadWindow(f"evaluate={given!r} without a window: give frame=, e.g. '5 minutes'")
     return given.period_us
-
-
-def _history(given: Any, frame: Frame | None) -> str:
-    if frame is None:
-        raise BadWindow(f"history={given!r} without a window: give frame=, e.g. '5 minutes'")
-    return check.name(given, "history")
 
 
 def _ttl(given: Mapping[str, Any], frame: Frame | None) -> int | None:

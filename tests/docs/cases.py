@@ -174,4 +174,48 @@ OTHERS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-CASES = {**SESSIONS, **AROUND, **OTHERS}
+ALERTS: dict[str, tuple[str, ...]] = {
+    "alerts, value > 75 on 70, 80, 90, 60, 50: none, OPEN 0, REPEAT 1, CANCEL, none": (
+        "operators/alert/test_alerts: the status follows the table of transitions",
+    ),
+    "80 alone: OPEN": ("operators/alert/test_alerts: one true evaluation opens and a second one repeats",),
+    "frame=3 at 1, 3, 2, 5: at last {2, 3, 5}": (
+        "operators/alert/test_alerts: a counted window holds the newest by event time",
+    ),
+    "90 at 0, 5 s window, samples > 0: OPEN at 0, CANCEL as it leaves; `leaving=False`: stays": (
+        "operators/alert/test_alerts: samples that leave cause an evaluation",
+    ),
+    "every(10), trues 1 to 21: OPEN, counts 10 and 20": (
+        "operators/alert/test_alerts: repeats by number count evaluations",
+    ),
+    "delay 60 s: CANCEL at 59: no rows; at 61: OPEN at 60, CANCEL at 61": (
+        "operators/alert/test_alerts: a delay drops what is cancelled before it ends",
+    ),
+    "hysteresis 80/70 on 79, 80, 75, 71, 69, 79: OPEN, REPEAT, REPEAT, CANCEL": (
+        "operators/alert/test_alerts: hysteresis opens at one threshold and cancels at the other",
+    ),
+    "a restart inside a delay, and inside REPEAT: the rows of an undisturbed run": (
+        "operators/alert/test_alerts: a delay drops what is cancelled before it ends",
+        "operators/alert/test_alerts: repeats by time are due without data and survive a restart",
+        "operators/test_contract: a job that dies at every point of a commit loses nothing and repeats nothing",
+    ),
+    "a timer of 15 s without data: each moment, one after a pause of an hour": (
+        "operators/alert/test_alerts: a timer evaluates at each moment that is crossed and once after a pause",
+    ),
+    "any cut, nothing late: the same transitions": (
+        "operators/alert/test_alerts: with nothing late transitions do not depend on the cut",
+    ),
+    "two actions, own frequencies, one opening and `alert_id`": (
+        "operators/alert/test_alerts: each action has triggers of its own and the incident is shared",
+    ),
+    "a webhook that fails twice: accepted once, one key thrice; killed between send and note: the same key": (
+        "connectors/test_notifications: a webhook that fails twice takes a row once under one key",
+        "connectors/test_notifications: a receiver that honours the key has each row once though the job dies ten times",
+    ),
+    "a key that is CANCEL and empty is removed at once; by ttl an open one is cancelled, `expired`": (
+        "operators/alert/test_alerts: what leaves no state is forgotten at once",
+        "operators/alert/test_alerts: a ttl evicts quiet keys and cancels open ones",
+    ),
+}
+
+CASES = {**SESSIONS, **AROUND, **OTHERS, **ALERTS}

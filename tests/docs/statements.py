@@ -415,6 +415,89 @@ SAMZA: dict[str, tuple[str, ...]] = {
 }
 
 
+ATSD: dict[str, tuple[str, ...]] = {
+    "Windows: one for each combination of grouping tags (here of key columns)": (
+        "operators/alert/test_alerts: samples that leave cause an evaluation",
+    ),
+    "a page that lists windows (here `windrow table LOCATION alerts`)": (
+        "operators/alert/test_alerts: the table of alerts says what is open and what is due",
+    ),
+    "`count` windows hold up to so many samples, by command time, the oldest is removed": (
+        "seed_000.yaml: the animated window of three samples is red as long as the red one is inside",
+        "operators/alert/test_alerts: a counted window holds the newest by event time",
+    ),
+    "the picture of the `count` window": (
+        "seed_000.yaml: the animated window of three samples is red as long as the red one is inside",
+    ),
+    "`time` windows hold all samples of the interval, without limit": (
+        "operators/alert/test_alerts: a window of time holds what is as old as it is long and no older",
+    ),
+    "their start moves with time (event time; with `wr.fixed` the clock)": (
+        "seed_000.yaml: a window of time has a start that moves with time, and removes what is older",
+    ),
+    "a command at the start or later is added; one before it is not (a dead letter)": (
+        "operators/alert/test_alerts: a window of time holds what is as old as it is long and no older",
+    ),
+    "the end is not set: samples from the future are accepted, unless a filter discards them (`max_ahead=`)": (
+        "operators/alert/test_alerts: under the clock samples from the future belong to the window",
+    ),
+    "old commands are removed": (
+        "seed_000.yaml: a window of time has a start that moves with time, and removes what is older",
+    ),
+    "the condition is evaluated as data is received and removed, and status changes trigger actions": (
+        "operators/alert/test_alerts: samples that leave cause an evaluation",
+    ),
+    "no history is loaded unless Load History is on (Load History is not there: replay the source from an earlier offset)": (
+        "operators/alert/test_alerts: one true evaluation opens and a second one repeats",
+    ),
+    "the window of a key is created by its first command": (
+        "operators/alert/test_alerts: samples that leave cause an evaluation",
+    ),
+    "new windows have the status CANCEL": (
+        "seed_000.yaml: the status table, for a condition that is value above 75",
+    ),
+    "triggers on status changes, and at scheduled intervals while REPEAT": (
+        "operators/alert/test_alerts: repeats by time are due without data and survive a restart",
+    ),
+    "triggers of each action are configured and executed separately": (
+        "operators/alert/test_alerts: each action has triggers of its own and the incident is shared",
+    ),
+    "the table of status events": (
+        "seed_000.yaml: the status table, for a condition that is value above 75",
+        "operators/alert/test_alerts: the status follows the table of transitions",
+        "operators/alert/test_status: the status table",
+    ),
+    "OPEN: from false to true": ("seed_000.yaml: the status table, for a condition that is value above 75",),
+    "REPEAT: true again, so at least two evaluations in a row": (
+        "operators/alert/test_alerts: one true evaluation opens and a second one repeats",
+    ),
+    "actions with a frequency: every ten evaluations, every five minutes": (
+        "operators/alert/test_alerts: repeats by number count evaluations",
+        "operators/alert/test_alerts: repeats by time are due without data and survive a restart",
+    ),
+    "CANCEL: at first, and from true to false": (
+        "seed_000.yaml: the status table, for a condition that is value above 75",
+    ),
+    "CANCEL triggers no repeats": (
+        "seed_000.yaml: the status table, for a condition that is value above 75",
+    ),
+    "modified, deleted or shut down: CANCEL, On Cancel is not invoked (here another `version=`; a shutdown keeps the status)": (
+        "operators/alert/test_alerts: another version drops windows and statuses without a row",
+        "operators/alert/test_alerts: a delay drops what is cancelled before it ends",
+    ),
+    "a modified rule drops its windows, which new commands create again": (
+        "operators/alert/test_alerts: another version drops windows and statuses without a row",
+    ),
+    "timers: 15 seconds, 1 and 15 minutes, 1 hour (here any period)": (
+        "operators/alert/test_alerts: a timer evaluates at each moment that is crossed and once after a pause",
+    ),
+    "window fields in conditions, filters and variables": (
+        "operators/alert/test_alerts: samples that leave cause an evaluation",
+        "operators/alert/test_alerts: hysteresis by the status before",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Requirements:
     """A requirement document: its title, and its statements with their proofs."""
@@ -429,6 +512,7 @@ REQUIREMENTS: dict[str, Requirements] = {
     "psi": Requirements("Windows of Platform for Situated Intelligence", PSI),
     "samza": Requirements("The window operators of Samza (SAMZA-552)", SAMZA),
     "drools": Requirements("Drools Fusion", DROOLS),
+    "atsd": Requirements("Windows of the rule engine of ATSD", ATSD),
     "cases": Requirements("Cases that must hold", {**CASES, **RULES}),
 }
 FOLDER = "reference/requirements"

@@ -93,6 +93,8 @@ def test_the_operator_does_what_the_transcript_says(
         for driver in drivers.made:
             driver.check(dead_letters=True)
             asked = "windows" in driver.definition.tables and not driver.definition.by_input
+            if "alerts" in driver.definition.tables:
+                continue  # their statuses stay when event time is over
             if not asked or not driver.windows():  # nothing can be asked for any more
                 driver.assert_state_zero()
 

@@ -123,7 +123,7 @@ def rendered() -> dict[str, Any]:
             event_time="t", anchors=wr.sources.clock("1 second", start=7), frame=("-2 s", 0), agg={"n": wr.count()}
         ),
         "alert": wr.Alert(
-            by=("k", "s"), event_time="t", frame="5 minutes", history="past",
+            by=("k", "s"), event_time="t", frame="5 minutes",
             agg={"mean": wr.avg("x"), "high": wr.count().where(wr.col("x") > 90).over(10)},
             variables={"jump": wr.col("high") - wr.col("mean")},
             when=(wr.col("mean") > 80) & (wr.col("jump") > 2),
