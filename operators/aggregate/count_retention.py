@@ -7,7 +7,7 @@ Auxiliary keys, of the retained windows of a key (per job: of all, under no key)
 
     k<key>                       msgpack [floor, windows, messages]
     w<key><end i64><start i64>   messages of a window, u64
-    x<end i64><key><start i64>   nothing: the same by end, where limits are per key
+    x                            timers at their ends, by <key><start i64>, where limits are per key
     y<end i64><start i64><hash>  nothing: the key of a session of that window, as pages have it, u64, where limits are per job
     t<key>                       marks those that changed since the last `advance`: hash of the key, u64, as pages have it
 """
@@ -33,6 +33,7 @@ from windrow.operators.steps.columns import END, MESSAGES, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.stores.kv import KV, Batch
 from windrow.stores.page_format import hashes_of
+from windrow.stores.timers import TimerIndex
 
 _COUNTED, _TOUCHED, _WINDOW, _ENDS, _KEYS = b"k", b"t", b"w", b"x", b"y"
 
@@ -75,7 +76,7 @@ class SizeLimits:
         self.by = definition.by if retention.per == "key" else ()
         #: The keys by which sessions are looked for, where limits are per job.
         self.keys = () if self.by else definition.by
-        self.aux_cf = aux_cf
+        self.aux_cf, self._ends = aux_cf, TimerIndex(aux_cf, _ENDS)
 
     @property
     def active(self) -> bool:
@@ -210,7 +211,7 @@ class SizeLimits:
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
                 # Nothing but its floor is left of it: that is looked at when no window could be below it any more.
-                batch.put(self.aux_cf, _by_end(key, counted.floor, START_OF_TIME_US), b"")
+                self._ends.set(batch, counted.floor, key + encode_i64(START_OF_TIME_US))
         batch.delete_range(self.aux_cf, _TOUCHED, b"u")
         kv.write(batch)
         yield from gone
@@ -218,11 +219,10 @@ class SizeLimits:
     def forget(self, kv: KV, retention_floor_us: int) -> None:
         """Free what is counted of keys whose windows have all expired by time."""
         batch = Batch()
+        keys = [b""]
         if self.by:
-            low, high = _ENDS, _ENDS + encode_i64(retention_floor_us) + b"\xff"  # the end of time has no next
-            keys = list(dict.fromkeys(name[9:-8] for name, _ in kv.scan(self.aux_cf, low, high)))
-        else:
-            keys = [b""]
+            due = self._ends.pop(kv, batch, retention_floor_us)
+            keys = list(dict.fromkeys(name[:-8] for name in due.keys))
         values = kv.multi_get(self.aux_cf, [_COUNTED + key for key in keys])
         for key, value in zip(keys, values, strict=True):
             counted = Counted.load(value)
@@ -234,8 +234,6 @@ class SizeLimits:
                 batch.delete(self.aux_cf, _COUNTED + key)
             else:
                 batch.put(self.aux_cf, _COUNTED + key, counted.dump())
-        if self.by and keys:
-            batch.delete_range(self.aux_cf, low, high)
         if self.keys:
             batch.delete_range(self.aux_cf, _KEYS, _KEYS + encode_i64(retention_floor_us) + b"\xff")
         kv.write(batch)
@@ -254,7 +252,7 @@ class SizeLimits:
     def _put(self, batch: Batch, key: bytes, end: int, start: int, messages: int) -> None:
         batch.put(self.aux_cf, _row(key, end, start), encode_u64(messages))
         if self.by:
-            batch.put(self.aux_cf, _by_end(key, end, start), b"")
+            self._ends.set(batch, end, key + encode_i64(start))
 
     def _remove(
         self, batch: Batch, key: bytes, end: int, start: int, messages: int, counted: Counted
@@ -263,7 +261,7 @@ class SizeLimits:
         counted.messages -= messages
         batch.delete(self.aux_cf, _row(key, end, start))
         if self.by:
-            batch.delete(self.aux_cf, _by_end(key, end, start))
+            self._ends.cancel(batch, end, key + encode_i64(start))
 
 
 def _row(key: bytes, end: int, start: int) -> bytes:
@@ -277,7 +275,3 @@ def _names_of_keys(sessions: pa.Table, by: tuple[str, ...]) -> set[bytes]:
         _KEYS + encode_i64(end) + encode_i64(start) + encode_u64(hashed)
         for end, start, hashed in zip(*columns, hashes, strict=True)
     }
-
-
-def _by_end(key: bytes, end: int, start: int) -> bytes:
-    return _ENDS + encode_i64(end) + key + encode_i64(start)

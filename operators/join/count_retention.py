@@ -8,7 +8,7 @@ They leave a floor: what comes at or below it is out of retention. Static inputs
     aux  t<side><key>           -> u64                     how many messages a key has got since the last `advance`
     aux  m<side><key>           -> u64                     how many it had before, unless some have gone by time since
     aux  f<side><key>           -> <time><position>        the floor of a key; of a whole input under no key
-    aux  g<time i64><side><key> -> nothing                 floors by their time
+    aux  g                      -> timers                  floors at their times, by key; kind: the side
 
 A side is one byte. Of a key the messages lie together (`MessageStore`, fields first). They are counted again only where some of
 them have gone by time.
@@ -31,6 +31,7 @@ from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.stores.incremental_work import in_batches
 from windrow.stores.kv import KV, Batch, Pair, scan_ranges
 from windrow.stores.message_store import MessageStore
+from windrow.stores.timers import TimerIndex
 
 _COUNT, _TOUCHED, _HAD, _FLOOR, _BY_TIME = b"c", b"t", b"m", b"f", b"g"
 _SIDES = (b"\x00", b"\x01")
@@ -47,6 +48,7 @@ class Sizes:
         limited = definition.sizes is not None
         self.sides = tuple(side for side in (LEFT, RIGHT) if limited and not given[side].static)
         self.aux_cf, self._reach = aux_cf, reach
+        self._floors = TimerIndex(aux_cf, _BY_TIME)
         self._order = tuple(f"{definition.name}.{side}.order" for side in ("left", "right"))
 
     @property
@@ -190,7 +192,7 @@ class Sizes:
 
     def _raise(self, batch: Batch, side: int, key: bytes, place: bytes) -> None:
         batch.put(self.aux_cf, _FLOOR + _SIDES[side] + key, place)
-        batch.put(self.aux_cf, _BY_TIME + place[:8] + _SIDES[side] + key, b"")
+        self._floors.set(batch, decode_i64(place), key, side)
 
     def forget(self, kv: KV, side: int, floor_us: int, done_us: int) -> None:
         """Messages below `floor_us` go by time; so do floors, of which all that they refuse is too late as of `done_us`."""
@@ -199,18 +201,18 @@ class Sizes:
         if gone:
             batch.delete_range(self._order[side], b"", end)
             self._count(kv, batch, side, -gone)
-        names = [
-            name for name, _ in kv.scan(self.aux_cf, _BY_TIME, _BY_TIME + end) if name[9:10] == _SIDES[side]
-        ]
-        floors = kv.multi_get(self.aux_cf, [_FLOOR + name[9:] for name in names])
-        times = np.array([decode_i64(name[1:9]) for name in names], dtype=np.int64)
-        over = self._reach.open_until(side, times) <= done_us
-        stands = [f is not None and f[:8] == name[1:9] for name, f in zip(names, floors, strict=True)]
-        for name, is_one, is_over in zip(names, stands, over.tolist(), strict=True):
+        due = self._floors.due(kv, floor_us - 1).of(side)
+        names = [_FLOOR + _SIDES[side] + key for key in due.keys]
+        over = (self._reach.open_until(side, due.times) <= done_us).tolist()
+        for name, floor, is_over, timer in zip(
+            names, kv.multi_get(self.aux_cf, names), over, due, strict=True
+        ):
+            at_us, key, _, _ = timer
+            is_one = floor is not None and decode_i64(floor) == at_us
             if is_over or not is_one:
-                batch.delete(self.aux_cf, name)
+                self._floors.cancel(batch, at_us, key, side)
             if is_over and is_one:
-                batch.delete(self.aux_cf, _FLOOR + name[9:])
+                batch.delete(self.aux_cf, name)
         kv.write(batch)
 
     def settle(self, kv: KV, side: int, store: MessageStore) -> None:
