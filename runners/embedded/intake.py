@@ -16,6 +16,7 @@ from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.admission import admitted, check_places
 from windrow.operators.steps.columns import MALFORMED_ROW, SOURCE
+from windrow.operators.steps.intake import in_known_times
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
@@ -208,12 +209,19 @@ class Intake:
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """A step with the columns that are declared, also of an input that has no messages in it."""
         whole = dict(tables)
-        for name, schema in self.declared.items() if self.definition.by_input else ():
+        for name, declared in self.declared.items() if self.definition.by_input else ():
+            given = self.input(name)
+            schema = _with_instants(declared, given)
             whole[name] = schema.empty_table()
             if name in tables:
-                columns = _columns(schema, self.input(name))
-                learn(columns, tables[name].schema)  # refuses what does not go together
-                whole[name] = concat([columns.empty_table(), tables[name]])
+                table, columns = tables[name], _columns(schema, given)
+                learn(columns, table.schema)  # refuses what does not go together
+                if given.event_time in schema.names and not given.time_made:
+                    kind = schema.field(given.event_time).type
+                    table = in_known_times(
+                        table, given.event_time, given.time_zone, kind, given.event_time_unit
+                    )
+                whole[name] = concat([columns.empty_table(), table])
         return whole
 
     def columns(self) -> list[str]:
@@ -225,6 +233,22 @@ class Intake:
 def _columns(schema: pa.Schema, given: Input) -> pa.Schema:
     """Declared columns but the event time, which is read whatever form it has."""
     return pa.schema([field for field in schema if field.name != given.event_time])
+
+
+def _with_instants(schema: pa.Schema, given: Input) -> pa.Schema:
+    """Declared columns; event times of a declared date or timestamp are instants.
+
+    So rows of a join have event times of the declared type on both sides, whichever input comes first.
+    """
+    if given.event_time not in schema.names or given.time_made:
+        return schema
+    at = schema.get_field_index(given.event_time)
+    kind = schema.field(at).type
+    if not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
+        return schema
+    return schema.set(
+        at, schema.field(at).with_type(pa.timestamp("us" if pa.types.is_date(kind) else kind.unit, "UTC"))
+    )
 
 
 def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> dict[str, pa.Schema]:

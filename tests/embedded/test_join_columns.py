@@ -159,3 +159,36 @@ def test_a_schema_that_cannot_be_joined_is_refused(
     with pytest.raises(error) as raised:
         joined().open(str(tmp_path), schema=schema)
     assert all(word in str(raised.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "held"),
+    [
+        (pa.int64(), 1_577_880_000_000_000, pa.int64()),
+        (pa.string(), "2020-01-01T12:00:00Z", pa.string()),
+        (pa.date32(), "2020-01-01T12:00:00Z", pa.timestamp("us", "UTC")),
+        (pa.timestamp("ms", "Europe/Berlin"), "2020-01-01T12:00:00Z", pa.timestamp("us", "UTC")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("first", ["l", "r"])
+def test_declared_event_times_are_of_one_type_on_both_sides(
+    tmp_path: Path, kind: pa.DataType, value: Any, held: pa.DataType, first: str
+) -> None:
+    sides: dict[str, Any] = {"event_time": "t", "max_ahead": wr.forever}
+    join = wr.Join(
+        left=wr.Input("l", **sides),
+        right=wr.Input("r", **sides),
+        on="k",
+        within=("-1 hour", "1 hour"),
+        how="full",
+        retention="1 day",
+    )
+    schema = pa.schema([("t", kind), ("k", pa.int64())])
+    with join.open(str(tmp_path), store="memory", schema={"l": schema, "r": schema}) as operator:
+        for side in (first, "r" if first == "l" else "l"):
+            operator.add_messages({side: [{"t": value, "k": 1}]})
+            operator.timeout()
+        rows = operator.get_result()
+        assert operator.dead_letters() == [] and len(rows) == 1
+        assert {rows.to_arrow().schema.field(name).type for name in ("l_t", "r_t")} == {held}
