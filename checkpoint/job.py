@@ -23,7 +23,7 @@ from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.transport import FILES, Transport, refuse_lost_log
+from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log
 from windrow.checkpoint.truncation_summary import LETTERS_FROM, Kept, Letters, letters_in
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
@@ -96,6 +96,10 @@ class Job:
         self.folders = JobFolders(location)
         self.transport = transport
         self.log: Log = log or transport.log(self.folders)
+        if log is None and transport == FILES:
+            refuse_cache(self.folders)
+            refuse_lost_log(self.folders, self.log)  # before a folder is made
+        self.folders.make()
         state = self.log.tail()
         known = state.epoch
         self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
@@ -104,9 +108,6 @@ class Job:
         self._growth: dict[str, Growth] = {}
         self._accept(state)
         transport.prepare(self.folders, self.job, self.shards)
-        if known is None and log is None and transport == FILES:
-            refuse_lost_log(self.folders, self.log)
-        self.folders.make()  # what is refused leaves no folder
         self.epoch = self.log.open_epoch(
             opened_us=clock.now_us(),
             driver=driver or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
