@@ -85,7 +85,7 @@ def compare(definition: Any, logic: Any, made: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("seed", range(usually(4, deep=40)))
 def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
     draw = random.Random(seed)
-    for _ in range(usually(50, deep=75)):
+    for _ in range(usually(30, deep=75)):
         definition = sound(picking(draw.randrange(1 << 32)))
         sizes = draw.choice([[1], [3, 1, 7], [40]])
         run(definition, messages(draw, 24), sizes, draw)
