@@ -50,7 +50,8 @@ from windrow.operators.rules.framed import (
 from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
-from windrow.operators.rules.rule_intake import hashes
+from windrow.operators.rules.rule_corrections import EmittedRows, corrected, late_partitions
+from windrow.operators.rules.rule_intake import Arrived, hashes
 from windrow.operators.rules.rule_state import KeptMessages, PendingTuples, numbers_of
 from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessages
 from windrow.operators.rules.subpatterns import (
@@ -63,10 +64,20 @@ from windrow.operators.rules.subpatterns import (
     without_any,
 )
 from windrow.operators.rules.timings import kept_us, timing_of
-from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, POSITION_COLUMNS, TIMING
+from windrow.operators.steps.columns import (
+    EARLY,
+    INSERT,
+    IS_LAST,
+    KIND,
+    LATE,
+    OFFSET,
+    ON_TIME,
+    POSITION_COLUMNS,
+    TIMING,
+)
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import signed, told_rows, told_schema, without_labels
 from windrow.operators.steps.poison_rows import is_of_data
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
@@ -104,7 +115,7 @@ class RulesOperator(Logic):
                     self.kept_us[pattern.input] = max(
                         self.kept_us.get(pattern.input, 0), relation.distances[1] + 1
                     )
-        self.tails_cf = f"{definition.name}.tails"
+        self.tails_cf, self.emitted_cf = f"{definition.name}.tails", f"{definition.name}.emitted"
         self.facts = {
             given.name: FactRows(
                 f"{definition.name}.{given.name}.rows", self.aux_cf, given, definition.keys(given)
@@ -134,7 +145,8 @@ class RulesOperator(Logic):
 
     def cfs(self) -> tuple[str, ...]:
         of_inputs = [*(kept.cf for kept in self.kept.values()), *(facts.cf for facts in self.facts.values())]
-        return (self.aux_cf, self.pending_cf, self.waiting_cf, self.tails_cf, *of_inputs)
+        emitted = (self.emitted_cf,) if self.definition.retracts else ()
+        return (self.aux_cf, self.pending_cf, self.waiting_cf, self.tails_cf, *emitted, *of_inputs)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +168,7 @@ class RulesOperator(Logic):
             if name in self.facts
         }
         for planned in self.planned:
+            self._correct(step, planned, arrived, fits)
             self._join_late_facts(step, planned, new)
             self._join(step, planned)
         step.progress.begin(now_us)
@@ -165,8 +178,8 @@ class RulesOperator(Logic):
         step = self._begin(kv, now_us)
         watermark_us = max(watermark_us, step.progress.watermark_us)
         before_us, done_us = step.progress.purged_us, self._done_us(step.progress, watermark_us)
+        self._decide_due(step, watermark_us, done_us)
         if done_us > before_us:
-            self._decide_due(step, before_us, done_us)
             for planned in self.planned:
                 if planned.fact_wait_us:
                     self._waiting(step, planned).forget(kv, done_us)
@@ -358,14 +371,17 @@ class RulesOperator(Logic):
         if due is None:
             self._emit(step, planned, *self._decided(step, planned, table, None, timings))
             return
-        ready = due < step.progress.purged_us
+        corrects = self._corrects(planned)
+        done_us = step.progress.purged_us
+        ready = due < (step.progress.watermark_us if corrects else done_us)
         if ready.any():
-            some = table.filter(pa.array(ready))
-            on_time = np.full(len(some), ON_TIME)
+            some = table.filter(pa.array(ready)).append_column(TIME, pa.array(due[ready]))
+            on_time = np.where(late[ready], LATE, ON_TIME) if corrects else np.full(len(some), ON_TIME)
             self._emit(step, planned, *self._decided(step, planned, some, due[ready], on_time))
-        if not ready.all():
-            rest = table.filter(pa.array(~ready))
-            self._pending(step, planned).add(step.kv, rest, due[~ready], step.slice())
+        waits = due >= done_us if corrects else ~ready
+        if waits.any():
+            rest = table.filter(pa.array(waits))
+            self._pending(step, planned).add(step.kv, rest, due[waits], step.slice())
 
     def _inputs_of(self, planned: Planned) -> dict[str, Input]:
         return {binding: self._inputs[name] for binding, (name, _) in planned.inputs.items()}
@@ -428,14 +444,22 @@ class RulesOperator(Logic):
 
     # -- decisions --------------------------------------------------------------------------------------------------
 
-    def _decide_due(self, step: RuleStep, before_us: int, done_us: int) -> None:
+    def _corrects(self, planned: Planned) -> bool:
+        """True if rows of a rule are emitted at the watermark, and taken back where a late message contradicts them."""
+        bounded = bool(planned.rule.subpatterns) and not self.is_cloud
+        return self.definition.retracts and bounded and evaluation_of(planned.rule) is None
+
+    def _decide_due(self, step: RuleStep, watermark_us: int, done_us: int) -> None:
         """Decide the tuples whose deadline is over, and emit them in its order."""
         made: list[pa.Table] = []
         for planned in self.planned:
             if not planned.decides:
                 continue
+            before_us, until_us = step.progress.purged_us, done_us
+            if self._corrects(planned):
+                before_us, until_us = step.progress.watermark_us, watermark_us
             pending = self._pending(step, planned)
-            tuples = pending.due(step.kv, before_us, done_us)
+            tuples = pending.due(step.kv, before_us, until_us) if until_us > before_us else None
             if tuples is not None and len(tuples):
                 due = tuples.column(TIME).to_numpy()
                 order = _by_deadline(tuples, due, planned.bindings)
@@ -443,13 +467,66 @@ class RulesOperator(Logic):
                 on_time = np.full(len(tuples), ON_TIME)
                 held, timings = self._decided(step, planned, tuples, due, on_time)
                 if len(held):
-                    made.append(self._rows(step, planned, held, timings))
-            pending.forget(step.kv, done_us)
+                    made.append(self._noted(step, planned, self._rows(step, planned, held, timings), done_us))
+            if done_us > step.progress.purged_us:
+                pending.forget(step.kv, done_us)
+                if self._corrects(planned):
+                    self._emitted(step, planned).forget(step.kv, done_us)
         if made:
             rows = concat(made)
             order = np.argsort(rows.column(TIME).to_numpy(), kind="stable")
             if len(rows):
                 step.result.panes.append(rows.drop_columns([TIME]).take(pa.array(order)))
+
+    def _emitted(self, step: RuleStep, planned: Planned) -> EmittedRows:
+        return EmittedRows(self.emitted_cf, step.numbers.rules[planned.name], planned.wait_us)
+
+    def _noted(self, step: RuleStep, planned: Planned, rows: pa.Table, done_us: int) -> pa.Table:
+        """Note rows that may be taken back, and say of each whether it is the last of its tuple."""
+        if not self.definition.retracts:
+            return rows
+        due = rows.column(TIME).to_numpy() if TIME in rows.column_names else None
+        last = np.ones(len(rows), dtype=bool) if due is None or not self._corrects(planned) else due < done_us
+        if not last.all():
+            self._emitted(step, planned).add(step.kv, rows.filter(pa.array(~last)), step.slice())
+        kinds = pa.repeat(pa.scalar(INSERT), len(rows))
+        return rows.append_column(KIND, kinds).append_column(IS_LAST, pa.array(last))
+
+    def _correct(
+        self,
+        step: RuleStep,
+        planned: Planned,
+        arrived: Mapping[str, Arrived],
+        fits: Mapping[str, Mapping[tuple[str, str], BoolArray]],
+    ) -> None:
+        """Decide tuples again which late messages may contradict, and emit what changes."""
+        low_us, high_us = step.progress.purged_us, step.progress.watermark_us
+        if not self._corrects(planned) or low_us >= high_us:
+            return
+        late, places = late_partitions(planned, arrived, fits, high_us, self.definition)
+        tuples = self._pending(step, planned).due(step.kv, low_us, high_us) if len(late) else None
+        if tuples is None:
+            return
+        tuples = tuples.filter(pa.array(np.isin(tuples.column(PARTITION_HASH).to_numpy(), late)))
+        if not len(tuples):
+            return
+        due = tuples.column(TIME).to_numpy()
+        order = _by_deadline(tuples, due, planned.bindings)
+        tuples, due = tuples.take(pa.array(order)), due[order]
+        step.reported = places
+        held, timings = self._decided(step, planned, tuples, due, np.full(len(tuples), LATE))
+        rows = self._rows(step, planned, held, timings) if len(held) else None
+        step.reported = None
+        emitted = self._emitted(step, planned)
+        fields = pa.schema(self.columns_of_rules.output(step.schemas))
+        changes, gone, fresh = corrected(
+            combine(tuples.column(ID)), emitted.read(step.kv, low_us, fields), rows
+        )
+        emitted.drop(step.kv, gone)
+        if fresh is not None:
+            emitted.add(step.kv, fresh, step.slice())
+        if changes is not None:
+            step.result.panes.append(changes)
 
     def _decided(
         self,
@@ -510,7 +587,8 @@ class RulesOperator(Logic):
 
     def _emit(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> None:
         if len(tuples) and len(rows := self._rows(step, planned, tuples, timings)):
-            step.result.panes.append(rows)
+            rows = self._noted(step, planned, rows, step.progress.purged_us)
+            step.result.panes.append(rows.drop_columns([TIME]) if TIME in rows.column_names else rows)
 
     def _rows(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> pa.Table:
         """Make the rows of tuples, with their deadlines where they waited; one whose columns raise is a dead letter."""
@@ -545,7 +623,7 @@ class RulesOperator(Logic):
         return told_schema(self.message_schema(inputs))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return without_labels(panes)
+        return signed(panes) if self.definition.retracts else without_labels(panes)
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return pa.schema(self.columns_of_rules.output(inputs))

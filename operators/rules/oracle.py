@@ -6,7 +6,7 @@ It keeps every message that counted. A tuple is one message for each event; it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import xxhash
 from windrow.core.errors import WindrowError
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
-from windrow.core.messages import DeadLetter, JoinedRow, Message, Position, Timing
+from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Position, Timing
 from windrow.core.relations import INFINITE_US, Relation
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.oracle.aggregates import Row, evaluate, same
@@ -45,6 +45,18 @@ class Held:
 
 
 Tuple: TypeAlias = dict[str, Held]
+
+
+@dataclass(eq=False)
+class Open:
+    """A tuple that was decided before all late messages have come, and the row that is emitted of it."""
+
+    deadline: float
+    number: int
+    tuple: Tuple
+    row: JoinedRow | None
+
+
 #: (moment, "<" or ">", moment, microseconds): low <= y - x <= high for moments s, e of A and S, E of B.
 Difference: TypeAlias = tuple[str, str, float, float]
 
@@ -100,6 +112,10 @@ class RulesOracle(Oracle):
         }
         #: Tuples that wait: deadline, number of the rule, the tuple.
         self._pending: list[tuple[float, int, Tuple]] = []
+        #: Tuples that were decided, and may be again, with the row that is emitted of them.
+        self._open: list[Open] = []
+        #: The messages of which alone failures are reported, as tuples are decided again.
+        self._reported: list[Held] | None = None
         self._closed_us: int = START_OF_TIME_US
         self._dead: list[DeadLetter] = []
         for name, schema in (schemas or {}).items():
@@ -122,7 +138,9 @@ class RulesOracle(Oracle):
         ]
         self._held += new
         rows: list[JoinedRow] = []
+        came_late = [held for held in new if held.late]
         for number, (name, rule) in enumerate(self.definition.rules.items()):
+            rows += self._corrected(number, name, rule, came_late)
             found = [t for t in self._tuples(name, rule) if any(h is n for h in t.values() for n in new)]
             for one in sorted(found, key=_places):
                 if self._conditions(name, rule, one):
@@ -138,14 +156,64 @@ class RulesOracle(Oracle):
             END_OF_TIME_US if ends else max(self.watermark_us - self.definition.late_us, START_OF_TIME_US)
         )
         self._closed_us = max(self._closed_us, closed)
-        due = [one for one in self._pending if one[0] < self._closed_us or ends]
+        self._open = [one for one in self._open if one.deadline >= self._closed_us and not ends]
+        due = [one for one in self._pending if one[0] < self._decided_us(one[1]) or ends]
         self._pending = [one for one in self._pending if one not in due]
         made = []
         names = list(self.definition.rules)
         for deadline, number, one in sorted(due, key=lambda d: (d[0], d[1], _places(d[2]))):
             name = names[number]
-            made += self._decided(name, self.definition.rules[name], one, deadline, Timing.ON_TIME)
+            rule = self.definition.rules[name]
+            decided = self._decided(name, rule, one, deadline, Timing.ON_TIME)
+            made += self._noted(number, rule, one, deadline, decided)
         return Outcome(made, self._dead)
+
+    # -- corrections ------------------------------------------------------------------------------------------------
+
+    def _decided_us(self, number: int) -> int:
+        """Deadlines before that are over: where rows are corrected, those that the watermark has passed."""
+        rule = list(self.definition.rules.values())[number]
+        corrects = self.definition.retracts and rule.subpatterns
+        return max(self.watermark_us, self._closed_us) if corrects else self._closed_us
+
+    def _noted(
+        self, number: int, rule: Rule, one: Tuple, deadline: float, rows: list[JoinedRow]
+    ) -> list[JoinedRow]:
+        """Note what was decided of a tuple, while a late message may change it."""
+        if not self.definition.retracts or not rule.subpatterns or deadline < self._closed_us:
+            return rows
+        if self.watermark_us == END_OF_TIME_US:
+            return rows
+        self._open.append(Open(deadline, number, one, rows[0] if rows else None))
+        return [replace(row, is_last=False) for row in rows]
+
+    def _corrected(self, number: int, name: str, rule: Rule, late: list[Held]) -> list[JoinedRow]:
+        """What late messages change of the tuples that were decided."""
+        some = [
+            held
+            for held in late
+            if any(p.input == held.input and (name, b) in held.fits for b, p in rule.subpatterns.items())
+        ]
+        if not some:
+            return []
+        rows: list[JoinedRow] = []
+        mine = [one for one in self._open if one.number == number]
+        for one in sorted(mine, key=lambda o: (o.deadline, _places(o.tuple))):
+            first = next(iter(one.tuple.values()))
+            if not any(same(list(held.key), list(first.key)) for held in some):
+                continue
+            self._reported = some
+            now = self._decided(name, rule, one.tuple, one.deadline, Timing.LATE)
+            self._reported = None
+            after, before = (now[0] if now else None), one.row
+            if before is not None and after is not None and same(dict(before.values), dict(after.values)):
+                continue
+            if before is not None:
+                rows.append(replace(before, timing=Timing.LATE, kind=Kind.RETRACT, is_last=False))
+            if after is not None:
+                rows.append(replace(after, is_last=False))
+            one.row = after
+        return rows
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
@@ -355,6 +423,8 @@ class RulesOracle(Oracle):
             if isinstance(error, WindrowError):
                 raise
             own = bound.get(binding)
+            if self._reported is not None and own is not None and own not in self._reported:
+                return False
             self._bury("rule_failed", None if own is None else own.position, None)
             return False
 
@@ -377,8 +447,11 @@ class RulesOracle(Oracle):
             deadlines.append(_end(one) + rule.delay_us)
         if not deadlines:
             return self._decided(name, rule, one, None, timing)
-        if max(deadlines) < self._closed_us:
-            return self._decided(name, rule, one, max(deadlines), Timing.ON_TIME)
+        if max(deadlines) < self._decided_us(number):
+            late = timing is Timing.LATE and self.definition.retracts and bool(rule.subpatterns)
+            timing = Timing.LATE if late else Timing.ON_TIME
+            decided = self._decided(name, rule, one, max(deadlines), timing)
+            return self._noted(number, rule, one, max(deadlines), decided)
         self._pending.append((max(deadlines), number, one))
         return []
 
@@ -486,7 +559,8 @@ class RulesOracle(Oracle):
         except Exception as error:
             if isinstance(error, WindrowError):
                 raise
-            self._bury("rule_failed", first.position, None)
+            if self._reported is None or first in self._reported:
+                self._bury("rule_failed", first.position, None)
             return []
         row = {**keys, RULE: name, MATCH_ID: match_id(name, [h.position for h in one.values()])}
         row |= {MATCH_TIME: to_datetime(at_us), **own, MESSAGES: messages}

@@ -91,10 +91,7 @@ class PendingTuples:
     """Complete tuples of one rule, by their deadline."""
 
     def __init__(self, cf: str, number: int, wait_us: int) -> None:
-        width_us = (
-            min(max(wait_us // _STRETCHES, _SHORTEST_US), HOUR_US) if wait_us < INFINITE_US else SECOND_US
-        )
-        self._events = Events(cf, width_us, prefix=encode_u32(number))
+        self._events = Events(cf, width_of(wait_us), prefix=encode_u32(number))
 
     def add(self, kv: KV, tuples: pa.Table, deadlines: IntArray, number: int) -> None:
         """File tuples. number: of these, which no others of the rule have."""
@@ -112,6 +109,11 @@ class PendingTuples:
     def forget(self, kv: KV, until_us: int) -> None:
         """Drop the stretches that are over."""
         self._events.forget(kv, until_us)
+
+
+def width_of(wait_us: int) -> int:
+    """Compute how long stretches are of what waits about so long."""
+    return min(max(wait_us // _STRETCHES, _SHORTEST_US), HOUR_US) if wait_us < INFINITE_US else SECOND_US
 
 
 class Numbers(NamedTuple):

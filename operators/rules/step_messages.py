@@ -80,6 +80,8 @@ class RuleStep:
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     candidates: dict[str, Candidates] = field(default_factory=dict)
     slices: int = 0
+    #: Of tuples that are decided again: the positions of the late messages, of which alone failures are reported.
+    reported: set[tuple[object, ...]] | None = None
 
     def slice(self) -> int:
         """Number a slice of tuples that is filed."""
@@ -97,6 +99,8 @@ class RuleStep:
             places = [n for n in POSITION_COLUMNS if n in table.column_names]
             payload = table.slice(row, 1).drop_columns(places).to_pylist()[0]
             position = tuple(table.column(n)[row].as_py() for n in places) if len(places) == 4 else None
+            if self.reported is not None and position is not None and position not in self.reported:
+                return
             self.dead.add(RULE_FAILED, f"rule {rule!r}, {detail}", payload, position=position)
 
         return Failures(bury)

@@ -118,6 +118,7 @@ def definition(pick: Pick) -> Any:
         ],
         rules={name: rule(pick, lasting=lasting) for name in ("one", "two")[: pick(1, 2)]},
         allowed_lateness=pick(*EDGES),
+        emit=pick(None, None, wr.Emit(late=wr.every_batch, mode="retracting")),
         null_keys=pick("group", "group", "dead_letter"),
     )
 

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import windrow as wr
 from tests.deep import usually
 from tests.operators.rules.cases import SCHEMAS, S, drawn, picking, sound
-from windrow.core.messages import JoinedRow, Message, Position
+from windrow.core.messages import JoinedRow, Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.in_memory import MemoryKV
@@ -48,12 +49,19 @@ def table_of(name: str, some: list[Message]) -> pa.Table:
     return table
 
 
-def run(definition: Any, sent: list[tuple[str, Message]], sizes: list[int], draw: random.Random) -> None:
-    """Feed both, step by step."""
+def run(
+    definition: Any,
+    sent: list[tuple[str, Message]],
+    sizes: list[int],
+    draw: random.Random,
+    *,
+    asks: bool = True,
+) -> list[JoinedRow]:
+    """Feed operator and oracle, step by step. Returns what is emitted. asks: False for the operator alone"""
     logic, oracle, kv = definition.logic(), definition.oracle(SCHEMAS), MemoryKV(definition.logic().cfs())
     for name, schema in SCHEMAS.items():
         logic.learn(kv, name, schema)
-    watermark_us, at, step = -S, 0, 0
+    watermark_us, at, step, emitted = -S, 0, 0, list[JoinedRow]()
     while at < len(sent) or watermark_us < END_OF_TIME_US:
         part = sent[at : at + sizes[step % len(sizes)]]
         at, step = at + len(part), step + 1
@@ -61,23 +69,31 @@ def run(definition: Any, sent: list[tuple[str, Message]], sizes: list[int], draw
         by_input = {name: some for name, some in by_input.items() if some}
         if by_input:
             made = logic.ingest(kv, {name: table_of(name, some) for name, some in by_input.items()}, 0)
-            wanted = oracle.ingest(by_input, 0, watermark_us)
-            compare(definition, logic, made, wanted)
-            assert sum(n for reason, n in made.counts.items() if reason.startswith("dead.")) == len(
-                wanted.dead
-            )
-        watermark_us += draw.choice([0, 1, 1, 2]) * S // 2
+            emitted += rows_of(definition, logic, made)
+            if asks:
+                wanted = oracle.ingest(by_input, 0, watermark_us)
+                compare(definition, rows_of(definition, logic, made), wanted.rows)
+                buried = sum(n for reason, n in made.counts.items() if reason.startswith("dead."))
+                assert buried == len(wanted.dead)
+        watermark_us += draw.choice([0, 1, 1, 3]) * len(part) * S // 8
         watermark_us = watermark_us if at < len(sent) else END_OF_TIME_US
-        compare(definition, logic, logic.advance(kv, watermark_us, 0), oracle.advance(watermark_us, 0))
+        made = logic.advance(kv, watermark_us, 0)
+        emitted += rows_of(definition, logic, made)
+        if asks:
+            compare(definition, rows_of(definition, logic, made), oracle.advance(watermark_us, 0).rows)
     left = [
         (cf, k) for cf in logic.cfs() for k, v in kv.scan(cf) if cf != logic.aux_cf or not logic.stays(k, v)
     ]
     assert not left, (definition, left)
+    return emitted
 
 
-def compare(definition: Any, logic: Any, made: Any, wanted: Any) -> None:
-    rows: list[JoinedRow] = list(definition.values(logic.rows(made.panes, 0), "")) if made.panes else []
-    pairs = itertools.zip_longest(rows, wanted.rows)
+def rows_of(definition: Any, logic: Any, made: Any) -> list[JoinedRow]:
+    return list(definition.values(logic.rows(made.panes, 0), "")) if made.panes else []
+
+
+def compare(definition: Any, rows: list[JoinedRow], wanted: list[JoinedRow]) -> None:
+    pairs = itertools.zip_longest(rows, wanted)
     apart = [pair for pair in pairs if None in pair or not told_equal(*pair)]
     assert not apart, f"{definition}\n" + "\n".join(f"{one}\n  {other}" for one, other in apart[:3])
 
@@ -85,7 +101,33 @@ def compare(definition: Any, logic: Any, made: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("seed", range(usually(4, deep=40)))
 def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
     draw = random.Random(seed)
-    for _ in range(usually(30, deep=75)):
+    for _ in range(usually(25, deep=75)):
         definition = sound(picking(draw.randrange(1 << 32)))
         sizes = draw.choice([[1], [3, 1, 7], [40]])
         run(definition, messages(draw, 24), sizes, draw)
+
+
+def test_what_is_left_of_corrected_rows_is_what_is_emitted_once() -> None:
+    """The same messages under the same watermarks, taken back or waited for."""
+    draw, retracted = random.Random(3), 0
+    for _ in range(usually(20, deep=1_000)):
+        once = replace_emit(sound(picking(draw.randrange(1 << 32))), wr.Emit.append())
+        again = replace_emit(once, wr.Emit(late=wr.every_batch, mode="retracting"))
+        sent, sizes, same = messages(draw, 40), draw.choice([[1], [3, 1, 7]]), draw.randrange(1 << 32)
+        rows = run(once, sent, sizes, random.Random(same), asks=False)
+        ledger: dict[str, JoinedRow] = {}
+        for row in run(again, sent, sizes, random.Random(same), asks=False):
+            if row.kind is Kind.RETRACT:
+                taken = ledger.pop(row.values["match_id"])
+                assert taken.values == row.values
+                retracted += 1
+            else:
+                assert ledger.setdefault(row.values["match_id"], row) is row
+        assert {i: row.values for i, row in ledger.items()} == {
+            row.values["match_id"]: row.values for row in rows
+        }
+    assert retracted
+
+
+def replace_emit(definition: Any, emit: Any) -> Any:
+    return definition._changed(emit=emit, late_us=3 * S)
