@@ -116,11 +116,18 @@ def _queries(
     """What the commands take that ask for state."""
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
+        "--why-not",
+        action="store_true",
+        help="of rules: which condition keeps the messages PATTERN=OFFSET (several as order=17,ack=4) from a match",
+    )
+    explain.add_argument(
         "window",
         help="when the window starts, e.g. '2013-07-01 05:00'; of tuple windows its first number; of a join the time of a "
-        "message, which names the rows that it is in",
+        "message, which names the rows that it is in; of rules the time of a match, or PATTERN=OFFSET",
     )
-    table.add_argument("table", help="which: windows, messages; state, timers of a process function")
+    table.add_argument(
+        "table", help="which: windows, messages; state, timers of a process function; pending of rules"
+    )
     for command, name in ((windows, "windows"), (messages, "messages"), (table, None)):
         if name is not None:
             command.set_defaults(table=name)

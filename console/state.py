@@ -39,6 +39,11 @@ def table(options: argparse.Namespace, out: TextIO) -> int:
 
 def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print what is in the windows that start at a time, or in the rows of a join, and where it came from."""
+    if options.why_not:
+        with _state(options) as state:
+            lines = state.why_not(_offsets(options.window), operator=options.operator)
+        print("\n".join(lines), file=out)
+        return 0
     with _state(options) as state:
         has_windows = "windows" in state.tables(
             options.operator
@@ -64,6 +69,14 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
+def _offsets(given: str) -> dict[str, int]:
+    """Read `order=17,ack=4`."""
+    pairs = [text.partition("=") for text in given.split(",")]
+    if any(not name or not offset.isdecimal() for name, _, offset in pairs):
+        raise ConfigurationError(f"--why-not {given}: write PATTERN=OFFSET, as order=17 or order=17,ack=4")
+    return {name: int(offset) for name, _, offset in pairs}
+
+
 def _explained(one: Explanation) -> dict[str, Any]:
     return {
         "operator": one.operator,
@@ -77,6 +90,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
             for t in one.commits
         ],
         "complete": one.complete,
+        **({"reasons": list(one.reasons)} if one.reasons else {}),
     }
 
 
@@ -108,6 +122,8 @@ def _window(window: Window | TupleWindow) -> dict[str, Any]:
 
 def _say(one: Explanation, out: TextIO) -> None:
     say_facts({**_facts(one), **_positions(one)}, out)
+    for line in one.reasons:
+        print(f"  {line}", file=out)
     rows = [
         (t.commit, t.messages, " ".join(f"{s or '(no source)'}/{p} [{a}, {b})" for s, p, a, b in t.ranges))
         for t in one.commits

@@ -46,6 +46,8 @@ class Made:
     row: Mapping[str, Any] | None
     messages: Mapping[str, Sequence[StoredMessage]] | None
     joined_by: Position | None = None
+    #: Of a row, a line for each condition that made it.
+    reasons: tuple[str, ...] = ()
 
 
 class View(ABC):
@@ -133,6 +135,13 @@ class View(ABC):
         raise self.refuse(MESSAGES)
 
     # -- why --------------------------------------------------------------------------------------------------------
+
+    #: The time column of its rows, where rows of a time are found among those that were emitted.
+    row_time: str | None = None
+
+    def why_not(self, offsets: Mapping[str, int]) -> list[str]:
+        """Say which condition keeps messages from a row. offsets: those of messages by the name of their pattern."""
+        raise ConfigurationError(f"{self.definition.name!r} has no rules: only wr.Rules says why not")
 
     @abstractmethod
     def made_at(self, at: Instant, key: Any) -> list[Made]:

@@ -7,7 +7,7 @@ drops messages that no rule needs any more. No partial match is stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from windrow.core.temporal import Timing
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.operator import Logic
-from windrow.operators.rules.chains import PAIRS, Joined, Tuples, chains_of, flat
+from windrow.operators.rules.chains import PAIRS, Candidates, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.facts import (
     FactJoin,
@@ -665,17 +665,36 @@ class RulesOperator(Logic):
 
     def kept_messages(self, kv: KV, name: str) -> tuple[pa.Table, IntArray] | None:
         """Read the messages of an input that are kept, with their event times; of facts the current rows."""
+        messages = self.kept_events(kv, name)
+        if messages is None:
+            return None
+        interval = self._inputs[name].interval
+        ends = interval is not None and interval.start is not None
+        return messages.table, messages.ends if ends else messages.starts
+
+    def kept_events(self, kv: KV, name: str) -> Candidates | None:
+        """Read the messages of an input that are kept, with both ends of each and the patterns that take it."""
         kept = self.kept.get(name)
         done_us = self.progress(kv).purged_us
         if kept is None or done_us >= END_OF_TIME_US:
             return None
         found = kept.between(kv, limit(done_us, self.kept_us[name]), END_OF_TIME_US)
-        if found is None:
-            return None
-        messages = self.intake.kept_candidates(self._begin(Overlay(kv), 0), name, found)
-        interval = self._inputs[name].interval
-        ends = interval is not None and interval.start is not None
-        return messages.table, messages.ends if ends else messages.starts
+        return (
+            None if found is None else self.intake.kept_candidates(self._begin(Overlay(kv), 0), name, found)
+        )
+
+    def pending_tuples(self, kv: KV) -> Iterator[tuple[str, str, pa.Table]]:
+        """Read the tuples that wait: (rule, for a "deadline" or for "facts", tuples with their deadlines in `TIME`)."""
+        overlay = Overlay(kv)  # nothing of it is written
+        step = self._begin(overlay, 0)
+        for planned in self.planned:
+            waiting = {"deadline": self._pending(step, planned)} if planned.decides else {}
+            if planned.fact_wait_us:
+                waiting["facts"] = self._waiting(step, planned)
+            for what, tuples in waiting.items():
+                found = tuples.due(overlay, step.progress.purged_us, END_OF_TIME_US)
+                if found is not None and len(found):
+                    yield planned.name, what, found
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
         from windrow.operators.rules.views import RulesView

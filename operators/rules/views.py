@@ -10,9 +10,14 @@ import pyarrow as pa
 
 from windrow.core.time import Instant
 from windrow.core.types import concat
-from windrow.operators.rules.matches import in_order
+from windrow.operators.rules.definition import MATCH_TIME, MESSAGES
+from windrow.operators.rules.matches import in_order, messages_of
+from windrow.operators.rules.reasons import Reasons
+from windrow.operators.rules.rule_columns import MESSAGE
 from windrow.operators.steps.columns import OFFSET, POSITION_COLUMNS
+from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.output_rows import told_schema
 from windrow.operators.view import (
     Bound,
@@ -23,11 +28,15 @@ from windrow.operators.view import (
     message_columns,
     of_key,
     rows_without_prefix,
+    times_between,
 )
+from windrow.stores.event_log import TIME
+
+PENDING = "pending"
 
 
 class RulesView(View):
-    """`messages`, of each input: those that some rule may still need, by event time, then position."""
+    """`messages` of each input that are kept, and `pending`: the tuples that wait, by their deadlines."""
 
     def schema(self) -> pa.Schema:
         found = [made for kv in self.stores if (made := self.logic.made(kv)) is not None]
@@ -71,11 +80,58 @@ class RulesView(View):
         columns = self.logic.columns_of_rules.kept(given, known)
         return message_columns([pa.schema([known.field(n) for n in columns])])
 
+    # -- tuples that wait -------------------------------------------------------------------------------------------
+
+    def table(
+        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
+    ) -> pa.Table:
+        if table != PENDING:
+            return super().table(table, start, end, key, input)
+        low_us, high_us = times_between(start, end)
+        found = [
+            self._pending(rule, what, tuples)
+            for kv in self.stores
+            for rule, what, tuples in self.logic.pending_tuples(kv)
+        ]
+        types = zip(self.definition.by, self.key_types().values(), strict=False)
+        own = [("rule", pa.string()), ("waits_for", pa.string()), ("deadline", STAMP)]
+        empty = pa.schema([*types, *own, (MESSAGES, pa.list_(MESSAGE))]).empty_table()
+        rows = concat([empty, *found])
+        times = rows.column("deadline").cast(pa.int64()).to_numpy()
+        wanted = of_key(rows, key_of(self.definition.by, key))
+        rows = rows.filter(pa.array((times >= low_us) & (times <= high_us) & wanted))
+        return rows.sort_by([("deadline", "ascending"), ("rule", "ascending")])
+
+    def timed(self, table: str) -> str | None:
+        return "deadline" if table == PENDING else super().timed(table)
+
+    def _pending(self, rule: str, what: str, tuples: pa.Table) -> pa.Table:
+        """Give tuples that wait as rows."""
+        planned = next(one for one in self.logic.planned if one.name == rule)
+        inputs = {b: place for b, place in planned.inputs.items() if f"{b}.{OFFSET}" in tuples.column_names}
+        columns = {name: combine(tuples.column(name)) for name in self.definition.by}
+        columns["rule"] = pa.repeat(pa.scalar(rule, pa.string()), len(tuples))
+        columns["waits_for"] = pa.repeat(pa.scalar(what, pa.string()), len(tuples))
+        columns["deadline"] = combine(tuples.column(TIME)).cast(STAMP)
+        columns[MESSAGES] = messages_of(tuples, inputs)
+        return pa.table(columns)
+
+    # -- why --------------------------------------------------------------------------------------------------------
+
+    row_time = MATCH_TIME
+
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         return []
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        return [[] for _ in rows]
+        reasons = Reasons(self.logic, self.definition, self.stores)
+        return [
+            [Made(None, row, reasons.messages(row), reasons=reasons.of_row(row))] if MESSAGES in row else []
+            for row in rows
+        ]
+
+    def why_not(self, offsets: Mapping[str, int]) -> list[str]:
+        return Reasons(self.logic, self.definition, self.stores).why_not(offsets)
 
     def _columns(self, name: str) -> pa.Schema | None:
         """The columns of an input, as far as some store knows them."""

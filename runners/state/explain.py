@@ -54,6 +54,8 @@ class Explanation:
     rows: tuple[Explanation, ...] = ()
     outside: tuple[Position, ...] | None = None
     joined_by: Position | None = None
+    #: Of a row of rules, a line for each pattern.
+    reasons: tuple[str, ...] = ()
 
 
 class Explainer:
@@ -100,6 +102,7 @@ class Explainer:
             tuple(rows),
             None if outside is None else tuple(outside),
             made.joined_by,
+            made.reasons,
         )
 
     def _rows(

@@ -27,10 +27,10 @@ from windrow.connectors.manifests import read_file
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
 from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, TupleWindow, Window, WindowInfo
-from windrow.core.time import START_OF_TIME_US, Instant
+from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.view import MESSAGES, View, check_message_bounds, stored, window_bounds
+from windrow.operators.view import MESSAGES, View, check_message_bounds, key_of, stored, window_bounds
 from windrow.runners.dead_letters import letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
@@ -330,10 +330,34 @@ class State:
             stores = [v.kv for v in self._views]
             explainer = Explainer(whole, self._view, stores, [v.spec for v in self._views], self.commits())
             view = self._view(definition.name)
-            made = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
+            if rows is None and view.row_time is not None:
+                emitted = self._emitted_at(view, what, key, operator)
+                made = [one for some in view.made_of(emitted) for one in some]
+            else:
+                made = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
             return [explainer.explain(definition.name, one) for one in made]
 
         return self._read(explained)
+
+    def _emitted_at(self, view: View, at: Any, key: Any, operator: str | None) -> list[dict[str, Any]]:
+        """Find the rows of a time among those whose files are kept."""
+        assert view.row_time is not None
+        at_us, wanted = instant_us(at, "time"), key_of(view.definition.by, key) or {}
+        rows = self.panes(operator)
+        times = rows.column(view.row_time).cast(pa.int64()).to_pylist()
+        found = rows.take(pa.array([i for i, us in enumerate(times) if us == at_us], pa.int64())).to_pylist()
+        return [row for row in found if all(row[k] == v for k, v in wanted.items())]
+
+    def why_not(self, offsets: Mapping[str, int], *, operator: str | None = None) -> list[str]:
+        """Which condition of a rule keeps these messages from a row, as lines of text.
+
+        offsets: the offset of a message by the name of its pattern, {"order": 17}
+
+        Counts, of every rule that has these patterns, the kept messages that are left after each condition. Raises
+        `ConfigurationError` (WR100) where no rule has them, or the operator is none of rules.
+        """
+        name = self._definitions.of(operator).name
+        return self._read(lambda: self._view(name).why_not(offsets))
 
     def panes(self, operator: str | None = None) -> pa.Table:
         """The panes of those commits whose pane files are still kept, oldest first."""

@@ -264,6 +264,9 @@ RULES: dict[str, tuple[str, ...]] = {
         "state/test_definition_parser: a definition is built again from its text",
         f"{DEFINED}: a definition is a value",
     ),
+    "explain names the messages, the distances, and the range of an absence": (
+        "operators/rules/test_reasons: a row is explained with its distances and the range of its absence",
+    ),
     "a backtest of a recorded job is its rows": (
         "embedded/test_backtest: a recorded job and its backtest emit the same rows",
     ),
