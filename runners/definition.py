@@ -478,7 +478,8 @@ def Table(
     deleted: the column that is true where a message deletes the row of its key
     event_time: the column of a time that temporal operators may compare; no row is late by it, and none holds the watermark
         back
-    by: its partition columns where they are called otherwise than those of the rules; () for a copy in every shard
+    by: its partition columns where they are called otherwise than those of the rules; () for rows that go with every partition,
+        which needs one shard
     time_zone, event_time_unit, positions, where: as for `wr.Input`
 
     Raises `ConfigurationError` (WR100).

@@ -172,6 +172,9 @@ class RulesDefinition(Definition):
     def one_shard(self) -> str | None:
         if not self.by:
             return "it has no partition columns, by=()"
+        copied = [i.name for i in self.given if i.facts is not None and i.by == ()]
+        if copied:
+            return f"the rows of table {copied[0]!r}, which has by=(), go with every partition"
         return super().one_shard()
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:

@@ -144,7 +144,7 @@ def _check_input(one: Input, by: Sequence[str]) -> None:
             f"input {one.name!r} is static=True: facts of rules are a wr.Table({one.name!r}, key=...)"
         )
     if one.by is not None and len(one.by) != len(by) and not (one.facts and one.by == ()):
-        copies = ", or by=() for a copy in every shard" if one.facts else ""
+        copies = ", or by=() for rows that go with every partition" if one.facts else ""
         raise ConfigurationError(
             f"by={one.by!r} of input {one.name!r} and by={tuple(by)!r}: name as many columns, in the same order{copies}"
         )

@@ -338,3 +338,12 @@ def test_documents_use_no_temporal_operator_as_a_trigger() -> None:
     texts = {p: p.read_text() for p in [*pages, root / "README.md"] if p.suffix in (".md", ".py")}
     assert [(p.name, w) for p, text in texts.items() for w in wrong if w in text] == []
     assert len(texts) > 50
+
+
+def test_rows_that_go_with_every_partition_need_one_shard() -> None:
+    when = {"a": E("a"), "f": wr.fact("f")}
+    inputs = [wr.Input("a", event_time="t"), wr.Table("f", key="k", by=())]
+    everywhere = wr.Rules(by="k", inputs=inputs, rules={"x": wr.Rule(when=when)})
+    assert "'f', which has by=()" in str(everywhere.one_shard())
+    assert rules(by="k", rules={"x": wr.Rule(when=when)}).one_shard() is None
+    assert "by=()" in str(rules(rules={"x": wr.Rule(when=when)}).one_shard())
