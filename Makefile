@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features rules pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -29,6 +29,7 @@ help:
 	@echo "make weather  run examples/weather.py"
 	@echo "make sessions run examples/aircraft.py"
 	@echo "make features run examples/features.py"
+	@echo "make rules    run examples/knock_on.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
@@ -135,6 +136,9 @@ bench: .venv/stamp
 
 features: .venv/stamp
 	$(BIN)/python examples/features.py
+
+rules: .venv/stamp
+	$(BIN)/python examples/knock_on.py
 
 pages: .venv/stamp
 	$(BIN)/python -m tests.docs.pages

