@@ -42,7 +42,7 @@ LONG_S = 1200
 ROOMS = ("kafka and spark", "spark")
 #: Processes that compute let those with a room, and those that wait, go first: a room is one process's to the end, and would
 #: be all that runs then.
-NICE = 3
+NICE = 5
 #: Tests marked so, and those of files with `subprocess`, have to do with processes and servers that are not theirs alone: they
 #: are tried twice, and pytest names those that needed it. Each of these is a race to be found; a refused commit finds none.
 OUTSIDE = {"spark", "kafka", "slow"}

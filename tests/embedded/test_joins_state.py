@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from tests.embedded.test_joins import define, order, shipment
 from windrow.checkpoint.shard import MessagesLost
 from windrow.core import errors as e
@@ -116,11 +118,16 @@ def ended(location: Path, definition: wr.Join) -> Any:
         return rows, kept, op.next_offsets(), dict(op.counters)
 
 
-#: Commits from one snapshot to the next.
+#: Commits from one snapshot to the next: of each join one number, and in deep runs both.
+EVERIES = (2, 256)
 EVERY = "windrow.runners.embedded.engine.SNAPSHOT_EVERY"
 
 
-@pytest.fixture(scope="module", params=[(how, every) for every in (2, 256) for how in HOWS], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=usually(list(zip(HOWS, EVERIES, strict=True)), deep=list(product(HOWS, EVERIES))),
+    ids=str,
+)
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[wr.Join, int, Path, Any]:

@@ -6,6 +6,7 @@ WINDROW_DEEP=1 runs many more examples.
 from __future__ import annotations
 
 import importlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import windrow as wr
-from tests.deep import examples
+from tests.deep import examples, usually
 from tests.operators.contract import PUBLISHED, Case, Drawn, Operator, S, life
 from tests.operators.folders import FOLDERS
 from windrow.core.messages import Timing
@@ -109,10 +110,12 @@ TRIGGERS: dict[str, Any] = {
     "any of some": wr.any_of(wr.every(3), wr.delay("4 seconds")),
     "all of some": wr.all_of(wr.every(2), wr.every("5 seconds")),
 }
+#: Each trigger by time and in sessions.
+TRIGGERED = list(product(TRIGGERS, (wr.tumbling("10 seconds"), wr.session("3 seconds"))))
+EVERY_OTHER = [one for n, one in enumerate(TRIGGERED) if n % 4 in (0, 3)]
 
 
-@pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
-@pytest.mark.parametrize("name", TRIGGERS)
+@pytest.mark.parametrize(("name", "window"), usually(EVERY_OTHER, deep=TRIGGERED), ids=str)
 def test_messages_one_by_one_are_told_by_any_trigger_where_the_job_dies_at_every_point(
     name: str, window: Any
 ) -> None:

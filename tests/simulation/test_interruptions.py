@@ -23,7 +23,7 @@ from windrow.runners.publishing import Publisher
 from windrow.stores.rocks import RocksKV
 from windrow.testing import SeedFailed, interrupt
 from windrow.testing.error_injection import Hit, disk_full
-from windrow.testing.interruptions import runner, shrink
+from windrow.testing.interruptions import play, shrink
 from windrow.testing.interruptions.__main__ import main
 from windrow.testing.seeds import Report
 
@@ -33,7 +33,7 @@ SEEDS = range(110, 110 + usually(24, deep=90))
 @pytest.fixture(scope="module")
 def played() -> Callable[[int], Report]:
     """What a seed was; each is played once."""
-    return functools.cache(runner)
+    return functools.cache(play)
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -49,7 +49,7 @@ def test_whatever_is_raised_every_message_counts_once(block: int, played: Callab
 @pytest.mark.parametrize("seed", [5020, 5049])
 def test_an_input_with_a_policy_has_no_columns_before_its_first_message(seed: int) -> None:
     """The oracle named the columns of a join as if it had been seen."""
-    assert runner(seed, faults=()).failure is None
+    assert play(seed, faults=()).failure is None
 
 
 def test_the_seeds_do_what_they_are_for(played: Callable[[int], Report]) -> None:
@@ -95,18 +95,18 @@ def test_a_library_that_loses_something_is_caught(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Any
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    assert any(runner(seed).failure is not None for seed in range(20))
+    assert any(play(seed).failure is not None for seed in range(20))
 
 
 def test_a_failing_seed_loses_its_tail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Job, "unpublished", lambda self, sink_has=None: [])
-    whole = next(r for seed in range(40) if (r := runner(seed)).failure is not None and len(r.faults) > 2)
+    whole = next(r for seed in range(40) if (r := play(seed)).failure is not None and len(r.faults) > 2)
     short = shrink(whole.seed)
     assert short.failure is not None
     assert len(short.faults) < len(whole.faults)
-    again = runner(whole.seed, faults=short.faults)
+    again = play(whole.seed, faults=short.faults)
     assert (str(again.failure), again.story) == (str(short.failure), short.story)
     assert main(["--seed", "4", "--shrink"]) == 1  # which fails without any fault, as is soon found
     assert "--seed 4 --faults" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_a_seed_is_the_same_story_in_another_process() -> None:
     command = [sys.executable, "-m", "windrow.testing.interruptions", "--seed", "11"]
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     told = [re.sub(r"windrow-\w+", "", line) for line in again]
-    assert told == [*(re.sub(r"windrow-\w+", "", line) for line in runner(11).story), "all is as promised"]
+    assert told == [*(re.sub(r"windrow-\w+", "", line) for line in play(11).story), "all is as promised"]
 
 
 @pytest.mark.parametrize("calls", [False, True])

@@ -35,7 +35,7 @@ from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
 from windrow.testing.seeds import Report
 from windrow.testing.simulated_kafka import SimulatedKafka
-from windrow.testing.simulation import runner
+from windrow.testing.simulation import play
 from windrow.testing.simulation.sinks import KafkaOutlet, OutletOf
 
 #: A mutant that is still alive after so many seeds is not found.
@@ -460,7 +460,7 @@ MUTANTS: list[tuple[Mutate, int]] = [
 def test_a_broken_protocol_is_found(mutate: Mutate, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     outlet = mutate(monkeypatch)
     job = small if mutate in RARE else drawn
-    found_by(runner(seed, job=job, outlet=outlet) for seed in range(first, first + SEEDS))
+    found_by(play(seed, job=job, outlet=outlet) for seed in range(first, first + SEEDS))
 
 
 def found_by(reports: Iterator[Report]) -> int:

@@ -20,7 +20,7 @@ from windrow.operators.over.anchors.corrections import CorrectedAnchors
 from windrow.operators.over.emitted_marks import ToldRows
 from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
-from windrow.testing.simulation import runner
+from windrow.testing.simulation import play
 
 PAIRS = wr.Join(
     left=wr.Input("orders", event_time="t", watermark="2 seconds"),
@@ -126,6 +126,6 @@ def of(definition: Any) -> Callable[[Random], Feed]:
     ("mutate", "definition"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
 )
 def test_a_broken_operator_is_found(mutate: Mutate, definition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runner(0, job=of(definition), outlet=None, faults=()).failure is None
+    assert play(0, job=of(definition), outlet=None, faults=()).failure is None
     mutate(monkeypatch)
-    found_by(runner(seed, job=of(definition)) for seed in range(SEEDS))
+    found_by(play(seed, job=of(definition)) for seed in range(SEEDS))

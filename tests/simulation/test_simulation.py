@@ -21,7 +21,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.testing import SeedFailed, simulate
 from windrow.testing.generated_jobs import drawn
 from windrow.testing.seeds import Report
-from windrow.testing.simulation import runner, shrink
+from windrow.testing.simulation import play, shrink
 from windrow.testing.simulation.__main__ import main
 from windrow.testing.simulation.sinks import OUTLETS
 
@@ -37,7 +37,7 @@ BLOCKS = {
 @functools.cache
 def played(outlet: str, seed: int) -> Report:
     """What a seed was; each is played once."""
-    return runner(seed, outlet=OUTLETS[outlet])
+    return play(seed, outlet=OUTLETS[outlet])
 
 
 def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,8 @@ def test_the_schedules_do_what_they_are_for() -> None:
         "stores damaged",
     }
     told = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
-    assert [kind for kind in FOLDERS if told.get(f"rows of {kind}", 0) <= 10] == []
+    few = {"alert": 0}  # most evaluations change no status
+    assert [kind for kind in FOLDERS if told.get(f"rows of {kind}", 0) <= few.get(kind, 10)] == []
     assert seen["dead letters"] > 50
 
 
@@ -84,22 +85,22 @@ def test_a_seed_is_the_same_schedule_in_any_process(hashes: str) -> None:
     again = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True, check=True
     )
-    assert again.stdout.splitlines() == [*runner(11).story, "all is as promised"]
+    assert again.stdout.splitlines() == [*play(11).story, "all is as promised"]
 
 
 def test_without_its_faults_a_schedule_is_undisturbed() -> None:
-    report = runner(11, faults=())
+    report = play(11, faults=())
     assert (report.failure, report.faults) == (None, ())
     assert not any(line[:3].strip() for line in report.story)
 
 
 def test_a_failing_schedule_loses_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     lose_what_is_published(monkeypatch)
-    whole = next(r for seed in range(20) if (r := runner(seed)).failure is not None and len(r.faults) > 2)
+    whole = next(r for seed in range(20) if (r := play(seed)).failure is not None and len(r.faults) > 2)
     short = shrink(whole.seed)
     assert short.failure is not None
     assert len(short.faults) < len(whole.faults)
-    again = runner(whole.seed, faults=short.faults)
+    again = play(whole.seed, faults=short.faults)
     assert (str(again.failure), again.story) == (str(short.failure), short.story)
 
 

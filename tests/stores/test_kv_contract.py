@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.deep import usually
 from windrow.stores.kv import KV, Batch, Overlay, scan_ranges
 
 CFS = ("data", "meta", "other")
@@ -92,7 +93,7 @@ KEYS = st.binary(min_size=1, max_size=1).map(lambda key: bytes((97 + key[0] % 6,
     edges=st.sets(KEYS, max_size=8),
 )
 @settings(
-    max_examples=15,
+    max_examples=usually(8, deep=15),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -241,7 +242,10 @@ def apply(model: Model, op: tuple[Any, ...]) -> None:
             del model[cf][covered]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=usually(30, deep=60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     batches=st.lists(st.lists(OPS, max_size=8), max_size=6),
     bounds=st.lists(st.tuples(KEYS, st.none() | KEYS), min_size=1, max_size=4),
