@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import IntArray
+from windrow.core.expressions import Expr
 from windrow.core.temporal import END
 from windrow.core.types import as_type
 from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE
@@ -121,7 +123,7 @@ def rows_of(
         if field.name in own:
             columns.append(own[field.name])
         elif rule.then is not None and field.name in rule.then:
-            columns.append(as_type(combine(rule.then[field.name].evaluate(tuples, "then")), field.type))
+            columns.append(as_type(combine(_value(rule.then[field.name], tuples)), field.type))
         elif field.name in tuples.column_names:  # a key
             columns.append(as_type(combine(tuples.column(field.name)), field.type))
         elif rule.then is None and (dotted := _dotted(field.name, tuples)) is not None:
@@ -129,6 +131,14 @@ def rows_of(
         else:
             columns.append(pa.nulls(n, field.type))
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def _value(expression: Expr, tuples: pa.Table) -> pa.ChunkedArray:
+    """Evaluate a column of rows, which is mostly a bound column as it is."""
+    name = repr(expression)
+    if name in tuples.column_names and expression.expression.equals(pc.field(name)):
+        return tuples.column(name)
+    return expression.evaluate(tuples, "then")
 
 
 def _dotted(name: str, tuples: pa.Table) -> str | None:

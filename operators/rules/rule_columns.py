@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -84,6 +84,19 @@ class RuleColumns:
             for binding, pattern in rule.when.items()
             if pattern.binds and not binding.startswith("__")
         }
+        #: What was made of the columns of inputs that were last asked about.
+        self._made_of: dict[str, pa.Schema] = {}
+        self._made: dict[tuple[object, ...], list[pa.Field]] = {}
+
+    def _once(
+        self, key: tuple[object, ...], schemas: Mapping[str, pa.Schema], make: Callable[[], list[pa.Field]]
+    ) -> list[pa.Field]:
+        """Give what is made of these columns, made once."""
+        if self._made_of != schemas:
+            self._made_of, self._made = dict(schemas), {}
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 
@@ -152,6 +165,9 @@ class RuleColumns:
 
     def key_fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """The partition columns, in the types in which the inputs are compared."""
+        return self._once(("keys",), schemas, lambda: self._key_fields(schemas))
+
+    def _key_fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         fields = []
         for i, name in enumerate(self.definition.by):
             field = pa.field(name, pa.null())
@@ -171,6 +187,9 @@ class RuleColumns:
 
     def bound(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """The columns of complete tuples of a rule, as `<binding>.<column>`, that its conditions and rows name."""
+        return self._once(("bound", id(rule)), schemas, lambda: self._bound(rule, schemas))
+
+    def _bound(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         wanted, fields = set(referred(rule)), []
         for binding, pattern in rule.when.items():
             if pattern.binds and not binding.startswith("__"):
@@ -206,6 +225,9 @@ class RuleColumns:
 
     def output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """The columns of all rows."""
+        return self._once(("output",), schemas, lambda: self._output(schemas))
+
+    def _output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         own: dict[str, pa.Field] = {}
         for name, rule in self.definition.rules.items():
             for field in self.then(rule, schemas):
