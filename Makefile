@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features rules pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -30,6 +30,7 @@ help:
 	@echo "make sessions run examples/aircraft.py"
 	@echo "make features run examples/features.py"
 	@echo "make rules    run examples/knock_on.py"
+	@echo "make alerts   run examples/delay_alerts.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
 	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
@@ -139,6 +140,9 @@ features: .venv/stamp
 
 rules: .venv/stamp
 	$(BIN)/python examples/knock_on.py
+
+alerts: .venv/stamp
+	$(BIN)/python examples/delay_alerts.py
 
 pages: .venv/stamp
 	$(BIN)/python -m tests.docs.pages

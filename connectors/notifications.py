@@ -13,6 +13,7 @@ import http.client
 import os
 import smtplib
 import ssl
+import string
 import tempfile
 import time
 from collections import Counter
@@ -183,12 +184,12 @@ class EmailSink(_Notifying):
         """Return the mail of a row."""
         shown = {name: value for name, value in row.items() if name not in ("pane", "commit")}
         made = EmailMessage()
-        subject = self.subject.format_map(_Missing(row))
+        subject = _TEMPLATE.vformat(self.subject, (), row)
         made["Subject"] = " ".join(subject.split())
         made["From"], made["To"] = self.sender, ", ".join(self.to)
         made["Message-ID"] = f"<{key}@windrow>"
         lines = "\n".join(f"{name}: {value}" for name, value in shown.items() if value is not None)
-        made.set_content(lines if self.body is None else self.body.format_map(_Missing(row)))
+        made.set_content(lines if self.body is None else _TEMPLATE.vformat(self.body, (), row))
         return made
 
     def _mail(self, message: EmailMessage, user: str | None, password: str | None) -> None:
@@ -210,11 +211,22 @@ class EmailSink(_Notifying):
             _LOG.warning("an address is refused", sink=repr(self), address=address, status=code)
 
 
-class _Missing(dict[str, Any]):
-    """Values of a template; a column that is not there is empty."""
+class _Template(string.Formatter):
+    """Templates over the columns of a row. What is null, or not there, is empty; no value makes a template fail."""
 
-    def __missing__(self, name: str) -> str:
-        return ""
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return ""
+        try:
+            return format(value, format_spec)
+        except (TypeError, ValueError):
+            return str(value)
+
+
+_TEMPLATE = _Template()
 
 
 @dataclass(frozen=True, repr=False)

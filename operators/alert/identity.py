@@ -13,7 +13,7 @@ from windrow.core.keys import encode_key
 def alert_id(name: str, key: bytes, opening: Sequence[Any]) -> str:
     """Return the identity of the incident that an evaluation of a key has opened.
 
-    opening: its moment, its cause, how many samples there were, the moment of a timer, the position of the newest sample
+    opening: its moment, its cause, how many samples there were, the moment of a timer. Where a key opens twice by all of them,
+    both incidents have one identity: where a message stood depends on the cut, of rows of other operators
     """
-    *plain, position = opening
-    return xxhash.xxh3_128_hexdigest(encode_key([name, key, *plain, *(position or ())]))
+    return xxhash.xxh3_128_hexdigest(encode_key([name, key, *opening]))

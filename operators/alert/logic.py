@@ -43,7 +43,6 @@ from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
 from windrow.operators.steps.columns import (
     EARLY,
-    OFFSET,
     ON_TIME,
     POSITION_COLUMNS,
 )
@@ -79,14 +78,13 @@ class Window:
 class Given:
     """Evaluations with what conditions see of them.
 
-    columns: aggregates, window fields, columns of messages. sizes: of the windows. newest: the position of the last sample of
-    each, null of an empty window. late: true for those of samples that came late. grid_us: the moment of a timer
+    columns: aggregates, window fields, columns of messages. sizes: of the windows. late: true for those of samples that came
+    late. grid_us: the moment of a timer
     """
 
     of: Evaluations
     columns: dict[str, pa.Array]
     sizes: IntArray
-    newest: pa.Table
     late: BoolArray
     grid_us: int | None
 
@@ -258,9 +256,8 @@ class Alerting(OneInputLogic):
         columns = {n: combine(table.column(n).take(some)) for n in work.schema.names}
         once = np.ones(len(of), dtype=np.int64)
         columns |= window_fields(of, once, times, times, work.now_us)
-        newest = table.select(list(POSITION_COLUMNS)).take(some)
         late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
-        given = Given(of, columns, once, newest, late, None)
+        given = Given(of, columns, once, late, None)
         self._settle(work, given, keys, states, self._upto(of, clock), EARLY, None)
 
     def _upto(self, of: Evaluations, clock: Clock) -> IntArray:
@@ -404,12 +401,7 @@ class Alerting(OneInputLogic):
         times = np.r_[lines.times, 0]
         now_us = work.now_us if grid_us is None else grid_us
         columns |= window_fields(of, whole.sizes, times[first], times[last], now_us)
-        places = np.where(filled, last, 0) if len(lines) else np.zeros(0, dtype=np.int64)
-        taken = pa.array(
-            lines.order[places] if len(lines) else np.zeros(len(of), dtype=np.int64), mask=~filled
-        )
-        newest = window.rows.select(list(POSITION_COLUMNS)).take(taken)
-        given = Given(of, columns, whole.sizes, newest, of.causes == events.LATE, grid_us)
+        given = Given(of, columns, whole.sizes, of.causes == events.LATE, grid_us)
         if not broken:
             return given
         kept = np.ones(len(of), dtype=bool)
@@ -491,11 +483,9 @@ class Alerting(OneInputLogic):
         opens = np.flatnonzero(made.after == OPEN)
         if not len(opens):
             return ids
-        positions = given.newest.take(pa.array(opens)).to_pylist()
-        for number, row in zip(opens.tolist(), positions, strict=True):
-            position = None if row[OFFSET] is None else tuple(row[n] for n in POSITION_COLUMNS)
+        for number in opens.tolist():
             cause, moment_us = events.CAUSES[int(of.causes[number])], int(of.moments[number])
-            opening = (moment_us, cause, int(given.sizes[number]), given.grid_us, position)
+            opening = (moment_us, cause, int(given.sizes[number]), given.grid_us)
             key = states.keys[int(of.codes[number])]
             ids[number] = np.void(bytes.fromhex(alert_id(self.definition.name, key, opening)))
         inside = made.opening >= 0
@@ -609,7 +599,6 @@ def taken_of(given: Given, kept: BoolArray) -> Given:
         given.of.take(kept),
         columns,
         given.sizes[kept],
-        given.newest.filter(mask),
         given.late[kept],
         given.grid_us,
     )

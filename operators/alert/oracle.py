@@ -266,11 +266,10 @@ class AlertOracle(OneInputOracle):
             watched.change_us = moment_us
         if watched.status == "OPEN":
             watched.open_us = moment_us
-            newest = watched.samples[-1].position if watched.samples else None
             watched.alert_id = alert_id(
                 made.name,
                 encode_key([plain_number(v) for v in watched.key]),
-                (moment_us, cause, len(watched.samples), grid_us, newest),
+                (moment_us, cause, len(watched.samples), grid_us),
             )
         trigger = {"OPEN": "on_open", "REPEAT": "on_repeat", "CANCEL": "on_cancel"}[watched.status]
         row = {

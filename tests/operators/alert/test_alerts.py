@@ -20,7 +20,6 @@ from windrow.core.errors import (
     BadTrigger,
     BadWindow,
     ReservedColumn,
-    RetentionMissing,
     UnknownColumn,
 )
 from windrow.testing import CommitPoint, ManualClock, TestDriver
@@ -383,7 +382,6 @@ def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
             UnknownColumn,
             "did you mean 'status'",
         ),
-        ({"frame": 3, "when": wr.col("samples") > 1}, RetentionMissing, "ttl"),
         ({"frame": "5 minutes", "when": wr.col("samples") > 1, "ttl": "1 minute"}, BadDuration, "1 minute"),
         (
             {"frame": wr.range_between("-1 minute", "1 minute"), "when": wr.col("samples") > 1},
