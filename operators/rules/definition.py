@@ -6,6 +6,7 @@ Seed 004 "Event Processing Modes", "Entry Points", "Partitioning".
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -20,6 +21,7 @@ from windrow.core.messages import JoinedRow
 from windrow.core.policy import Forever, Retention, Watermark, bounded
 from windrow.core.show import Raw, call
 from windrow.core.time import Duration
+from windrow.operators.evolution import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.rules.patterns import Pattern, Rule, bindings
@@ -195,6 +197,22 @@ class RulesDefinition(Definition):
             "retracts": self.retracts,
             "null_keys": self.null_keys,
         }
+
+    def growth(self, before: Before) -> Growth | str:
+        """Rules may come and go; those of one name keep their patterns."""
+        own, described = json.loads(json.dumps(self.describe())), before.described
+        changes = [
+            f"{name} was {described.get(name)!r} and is {value!r}"
+            for name, value in own.items()
+            if name != "rules" and value != described.get(name)
+        ]
+        former = described.get("rules", {})
+        changes += [
+            f"rule {name!r} has other patterns, or another delay: give it another name"
+            for name, rule in own["rules"].items()
+            if former.get(name, rule) != rule
+        ]
+        return "".join(f"\n  - {change}" for change in changes) if changes else before.growth
 
     def filing(self) -> dict[str, Any]:
         ahead = [given.max_ahead_us for given in self.given]

@@ -52,7 +52,7 @@ from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
 from windrow.operators.rules.rule_corrections import EmittedRows, corrected, late_partitions
 from windrow.operators.rules.rule_intake import Arrived, hashes
-from windrow.operators.rules.rule_state import KeptMessages, PendingTuples, numbers_of
+from windrow.operators.rules.rule_state import KeptMessages, PendingTuples, drop_rules, numbers_of
 from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessages
 from windrow.operators.rules.subpatterns import (
     PARTITION_HASH,
@@ -205,6 +205,8 @@ class RulesOperator(Logic):
         numbers = numbers_of(
             kv, self.aux_cf, [(name, binding) for name, binding, _ in self.definition.patterns]
         )
+        waiting = (self.pending_cf, self.waiting_cf, self.tails_cf)
+        drop_rules(kv, (*waiting, self.emitted_cf) if self.definition.retracts else waiting, numbers.gone)
         dead = DeadLetters(self.definition.dead_letter_limit)
         step = RuleStep(kv, progress, StepResult(), dead, now_us, numbers)
         step.schemas = self.columns_of_rules.schemas(kv)

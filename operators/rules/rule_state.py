@@ -8,8 +8,8 @@ The auxiliary family has under `\\x00lay <input>` how an input lies, and under `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -119,23 +119,44 @@ def width_of(wait_us: int) -> int:
 class Numbers(NamedTuple):
     """Numbers by which state knows rules and patterns; a number is used once.
 
-    patterns: by rule and binding, the bit of a message that the pattern takes
+    patterns: by rule and binding, the bit of a message that the pattern takes; gone: of rules that are no more, in this step
     """
 
     rules: Mapping[str, int]
     patterns: Mapping[tuple[str, str], int]
+    gone: tuple[int, ...] = ()
 
 
-def numbers_of(kv: KV, aux_cf: str, wanted: Iterable[tuple[str, str]]) -> Numbers:
-    """Read the numbers of this state, and give those without one the next."""
+def numbers_of(kv: KV, aux_cf: str, wanted: Sequence[tuple[str, str]]) -> Numbers:
+    """Read the numbers of this state; a new rule and a new pattern get the next, and one that is no more loses its own."""
     packed = kv.get(aux_cf, _NUMBERS)
-    names, pairs = ([], []) if packed is None else msgpack.unpackb(packed)
-    known = dict.fromkeys(names), dict.fromkeys(map(tuple, pairs))
-    for rule, binding in wanted:
-        known[0].setdefault(rule)
-        known[1].setdefault((rule, binding))
-    if len(known[0]) > len(names) or len(known[1]) > len(pairs):
+    before: tuple[list[Any], list[Any]] = ([], []) if packed is None else msgpack.unpackb(packed)
+    pairs = [None if pair is None else (pair[0], pair[1]) for pair in before[1]]
+    rules, gone = _numbered(before[0], list(dict.fromkeys(rule for rule, _ in wanted)))
+    patterns, _ = _numbered(pairs, list(wanted))
+    if rules != before[0] or patterns != pairs:
         batch = Batch()
-        batch.put(aux_cf, _NUMBERS, msgpack.packb((list(known[0]), list(known[1]))))
+        batch.put(aux_cf, _NUMBERS, msgpack.packb((rules, patterns)))
         kv.write(batch)
-    return Numbers(*({name: i for i, name in enumerate(part)} for part in known))
+    of_rules, of_patterns = (
+        {name: i for i, name in enumerate(part) if name is not None} for part in (rules, patterns)
+    )
+    return Numbers(of_rules, of_patterns, gone)
+
+
+def _numbered(known: list[Any], current: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """Give what has which number now, None where that is used up; and the numbers that are used up in this step."""
+    names = set(current)
+    gone = tuple(i for i, name in enumerate(known) if name is not None and name not in names)
+    kept = [name if name in names else None for name in known]
+    return [*kept, *(name for name in current if name not in known)], gone
+
+
+def drop_rules(kv: KV, cfs: Iterable[str], numbers: Iterable[int]) -> None:
+    """Drop what waits of rules that are no more."""
+    batch = Batch()
+    for number in numbers:
+        for cf in cfs:
+            batch.delete_range(cf, encode_u32(number), encode_u32(number + 1))
+    if len(batch):
+        kv.write(batch)

@@ -310,7 +310,7 @@ class StepMessages:
         table = arrived.rows.table
         for word, bits in words.items():
             table = table.append_column(f"{_FITS}{word}", pa.array(bits))
-        known_patterns = np.full(len(arrived), len(step.numbers.patterns), dtype=np.int64)
+        known_patterns = np.full(len(arrived), max(step.numbers.patterns.values()) + 1, dtype=np.int64)
         table = table.append_column(_KNOWN, pa.array(known_patterns))
         if self._inputs[name].interval is not None:
             table = table.append_column(_BEGAN, pa.array(arrived.starts))
