@@ -146,6 +146,7 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
     return "malformed" if came.letters else "counted"
 
 
+@pytest.mark.timeout(1800)
 def test_every_type_value_route_and_role(tmp_path: Path) -> None:
     every = list(cells())
     some = random.Random(2).sample(every, min(len(every), usually(60, deep=10_000)))

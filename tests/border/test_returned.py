@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import windrow as wr
 from tests.border.cells import INPUT, WINDOW, try_cells
@@ -132,6 +133,7 @@ def _is_nearest(value: Any, kind: pa.DataType) -> bool:
     return isinstance(value, float) and pa.types.is_floating(kind)
 
 
+@pytest.mark.timeout(1800)
 def test_what_functions_return_is_emitted_as_it_is_or_fails(tmp_path: Path) -> None:
     draw = random.Random(3)
     same = [(place, kind, kind) for place, kind in itertools.product(PLACES, KINDS)]
