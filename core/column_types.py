@@ -69,6 +69,8 @@ def brought(
     for other in others:
         common = compared(known, other)
         judged = None if common is None else brought(values, common)
+        if judged is None and common is not None and _is_cut(values.type, common.type):
+            judged = _by_value(values, common)
         if judged is not None and judged.misfits:
             misfits.update(judged.misfits)
             values = without(values, judged.misfits)
@@ -105,6 +107,11 @@ def noted(column: pa.Field, values: Iterable[Any]) -> pa.Field:
 
 def _is_beyond(field: pa.Field) -> bool:
     return field.metadata is not None and b"beyond_floats" in field.metadata
+
+
+def _is_cut(kind: pa.DataType, common: pa.DataType) -> bool:
+    """True if a cast from one type to the other rounds, and raises nothing."""
+    return bool(pa.types.is_floating(plain_type(kind)) and pa.types.is_decimal(common))
 
 
 def _is_near(a: pa.DataType, b: pa.DataType) -> bool:
@@ -163,6 +170,9 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
             else:
                 parts.append(part.cast(kind))
         except pa.ArrowInvalid:
+            if end - start == 1 and _is_cut(part.type, kind) and (one := _as_decimal(part[0].as_py(), kind)):
+                parts.append(one)
+                continue
             if end - start > 1:
                 middle = (start + end) // 2
                 left += [(middle, end), (start, middle)]
@@ -170,3 +180,11 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
             misfits[start] = f"{said(part[0].as_py())} is no {kind} without loss"
             parts.append(pa.nulls(1, kind))
     return Brought(pa.concat_arrays(parts) if parts else pa.nulls(0, kind), field, misfits)
+
+
+def _as_decimal(value: float, kind: pa.DataType) -> pa.Array | None:
+    """The decimal that prints as the float does; None where the type does not hold it."""
+    try:
+        return pa.array([Decimal(repr(value))], kind)
+    except (pa.ArrowException, ArithmeticError, ValueError):
+        return None

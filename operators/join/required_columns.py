@@ -22,6 +22,7 @@ from windrow.operators.steps.schema_inference import (
     expression_refusal,
     is_truth,
     key_refusal,
+    learn,
     missing,
 )
 
@@ -119,6 +120,13 @@ class JoinNeeds(Needs):
         gap = () if self._gap is None else (self._gap,)
         refusal = gap_refused(self._gap, types) or expression_refusal(gap, name, types)
         return refusal or condition_refusal(self._filters, name, types) or self._pairs_refusal(name, types)
+
+    def among(self, own: pa.Schema) -> Needs | None:
+        definition, time = self._definition, self._definition.left.event_time
+        if not definition.is_self_join or definition.left_keys == definition.right_keys:
+            return None
+        sides = [learn(schema, own, event_time=time) for schema in self._sides]
+        return JoinNeeds(definition, self._side, sides, self._called)
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         itself, sides, on = self._definition.is_self_join, self._sides, self._definition.on

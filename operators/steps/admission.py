@@ -26,6 +26,18 @@ def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time:
 
     event_time: it keeps its type, which says how it is read; None where it is made of other columns.
     """
+    return compared_within(_admitted(table, known, needs, event_time), known, needs, event_time)
+
+
+def compared_within(
+    table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None
+) -> pa.Table:
+    """Check columns of a slice that are compared with each other, as those of a join of an input with itself."""
+    among = needs.among(table.schema)
+    return table if among is None else _admitted(table, known, among, event_time)
+
+
+def _admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None) -> pa.Table:
     wrong: dict[int, str] = {}
     made = table
     names = [n for n in table.column_names if not n.startswith("__")]

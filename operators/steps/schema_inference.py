@@ -194,6 +194,10 @@ class Needs(Protocol):
         """
         return None
 
+    def among(self, own: pa.Schema) -> Needs | None:
+        """Return what is needed of a slice with these columns, where they are compared with each other; None where not."""
+        return None
+
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         """List the columns of other inputs with which the values of a column are compared, as they are known."""
         return ()
@@ -226,6 +230,11 @@ class Together(Needs):
     def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         reasons = (n.uncomputable(name, kind, known) for n in self._needs)
         return next((why for why in reasons if why is not None), None)
+
+    def among(self, own: pa.Schema) -> Needs | None:
+        parts = [needs.among(own) for needs in self._needs]
+        both = zip(parts, self._needs, strict=True)
+        return None if not any(parts) else Together([part or needs for part, needs in both])
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         return [field for needs in self._needs for field in needs.compared_with(name)]

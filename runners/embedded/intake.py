@@ -14,7 +14,7 @@ from windrow.core.inputs import Input, which
 from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
-from windrow.operators.steps.admission import admitted, check_places
+from windrow.operators.steps.admission import admitted, check_places, compared_within
 from windrow.operators.steps.columns import MALFORMED_ROW, SOURCE
 from windrow.operators.steps.intake import in_known_times
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
@@ -153,16 +153,19 @@ class Intake:
         beside: Mapping[str, pa.Table] | None = None,
     ) -> pa.Table:
         """Messages of an input as a slice. counts: what is counted of them is added."""
-        return table_of(
+        known, needs = self.known(given), self._needs(given, beside or {})
+        time = None if given.time_made else given.event_time
+        table = table_of(
             placed.messages,
             placed.positions,
-            event_time=None if given.time_made else given.event_time,
+            event_time=time,
             time_zone=given.time_zone,
             event_time_unit=given.event_time_unit,
-            schema=self.known(given),
-            needs=self._needs(given, beside or {}),
+            schema=known,
+            needs=needs,
             counts=counts,
         )
+        return compared_within(table, known, needs, time)
 
     def check(
         self,

@@ -15,6 +15,7 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
+from windrow.core.errors import TypeClash
 
 Rows = dict[str, list[Any]]
 NUMBERS: dict[pa.DataType, list[Any]] = {
@@ -136,3 +137,42 @@ def test_neighbours_beyond_what_floats_hold_never_meet(tmp_path: Path, name: str
             letters = [letter.detail for letter in operator.dead_letters()]
         assert len(set(found)) == len(found) and set(found) <= {2**53 + 1, 2**53}
         assert letters == [] if not i else ["column 'k' is 9007199254740993, which is no double without loss"]
+
+
+def itself(draw: random.Random, folder: Path) -> None:
+    """Join an input with itself on two columns, of which each step has types of its own."""
+    given = wr.Input("l", event_time="ts", max_ahead=wr.forever)
+    join = wr.Join(left=given, right=given, on={"a": "b"}, how="full", **HOUR)
+    tables, rows = list[pa.Table](), list[tuple[Any, Any]]()
+    for _ in range(draw.randint(1, 3)):
+        kinds, n = draw.choices(list(NUMBERS), k=2), draw.randint(1, 3)
+        a, b = (draw.choices(NUMBERS[kind], k=n) for kind in kinds)
+        columns = dict(zip("ab", map(pa.array, (a, b), kinds), strict=True))
+        places = {"ts": pa.array([0] * n), "i": pa.array(range(len(rows), len(rows) + n))}
+        tables.append(pa.table(places | columns))
+        rows += zip(a, b, strict=True)
+    as_table = draw.random() < 0.5 or any(pa.uint64() in table.schema.types for table in tables)
+    with join.open(str(folder), store="memory") as operator:
+        for table in tables:
+            try:
+                operator.add_messages({"l": table if as_table else table.to_pylist()})
+            except TypeClash:  # decimals of many digits, then floats
+                assert as_table
+                return
+            operator.timeout()
+        operator.drain()
+        came = collections.Counter((r.values["left_i"], r.values["right_i"]) for r in operator.get_result())
+        letters = {x.position.offset: x.detail for x in operator.dead_letters()}
+    assert all(detail.startswith("column ") for detail in letters.values()), letters
+    live = [i for i in range(len(rows)) if i not in letters]
+    pairs = {(i, j) for i in live for j in live if number(rows[i][0]) == number(rows[j][1])}
+    alone = {(i, None) for i in live if i not in {i for i, _ in pairs}}
+    wanted = pairs | alone | {(None, j) for j in live if j not in {j for _, j in pairs}}
+    assert came == collections.Counter(wanted), (tables, letters)
+
+
+def test_an_input_meets_itself_by_equal_numbers_alone(tmp_path: Path) -> None:
+    for seed in range(usually(12, deep=2_000)):
+        itself(random.Random(seed), tmp_path / str(seed))
+    for seed in (24,):  # fractions beside numbers of many digits
+        itself(random.Random(seed), tmp_path / str(seed))
