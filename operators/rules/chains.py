@@ -23,7 +23,7 @@ from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.pairing import NO_KEY, partners
 
 #: About so many candidates are in memory at once.
-PAIRS = 1 << 19
+PAIRS = 1 << 17
 
 #: The rows of each binding, one for each tuple.
 Tuples: TypeAlias = Mapping[str, IntArray]
