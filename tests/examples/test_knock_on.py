@@ -10,10 +10,13 @@ import pytest
 
 from tests.deep import usually
 
+#: As a rule every 20th flight.
+EVERY = 20 // usually(1, deep=20)
+
 
 @pytest.mark.slow
 def test_every_match_is_one_that_pandas_finds(play: Callable[..., str], tmp_path: Path) -> None:
-    said = play("knock_on", "--quick", "--every", str(usually(20, deep=1)), "--out", str(tmp_path / "out"))
+    said = play("knock_on", "--quick", "--every", str(EVERY), "--out", str(tmp_path / "out"))
     assert "killed after 20 days: SIGKILL" in said
     assert "pandas equality: EQUAL\n" in said
     counts = {
