@@ -24,7 +24,7 @@ from windrow.operators.alert import evaluations as events
 from windrow.operators.alert.conditions import Carried, Conditions, judge, nothing_judged
 from windrow.operators.alert.definition import ROW, AlertDefinition
 from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
-from windrow.operators.alert.identity import alert_id
+from windrow.operators.alert.identity import halves, number_of, seeds
 from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
 from windrow.operators.alert.rows import Emitted, Step, Values, emit, repeated, to_table
 from windrow.operators.alert.samples import (
@@ -32,7 +32,7 @@ from windrow.operators.alert.samples import (
     CountedSamples,
     TimedSamples,
     filed,
-    in_arrival_order,
+    of_keys,
 )
 from windrow.operators.alert.states import NEVER, States, StateStore
 from windrow.operators.alert.status import CANCEL, OPEN, Transitions
@@ -368,7 +368,7 @@ class Alerting(OneInputLogic):
         stored: pa.Table | None = None
         if self._samples is not None:
             stored, near = self._samples.near(work.kv, states.keys, moments, states.there)
-        table, numbers = in_arrival_order(stored, schema, states.keys, states.there)
+        table, numbers, arrival = of_keys(stored, schema, states.keys, states.there)
         many = len(table)
         if rows is not None and codes is not None:
             step = work.progress.step
@@ -378,7 +378,10 @@ class Alerting(OneInputLogic):
             keys = pa.array(states.keys, pa.binary()).take(pa.array(codes))
             table = pa.concat_tables([table, conformed(new.append_column(KEY, keys), schema)])
             numbers = np.r_[numbers, codes]
-        lines = Lines(None, numbers, len(states), table.column(TIME).to_numpy(), None)
+            arrival = np.r_[arrival, many + np.arange(len(rows))]
+        times = table.column(TIME).to_numpy()[arrival]
+        lines = Lines(None, numbers[arrival], len(states), times, None)
+        lines.order = arrival[lines.order]
         return Window(table, lines, lines.order >= many, near)
 
     def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Given:
@@ -483,11 +486,20 @@ class Alerting(OneInputLogic):
         opens = np.flatnonzero(made.after == OPEN)
         if not len(opens):
             return ids
-        for number in opens.tolist():
-            cause, moment_us = events.CAUSES[int(of.causes[number])], int(of.moments[number])
-            opening = (moment_us, cause, int(given.sizes[number]), given.grid_us)
-            key = states.keys[int(of.codes[number])]
-            ids[number] = np.void(bytes.fromhex(alert_id(self.definition.name, key, opening)))
+        codes, places = np.unique(of.codes[opens], return_inverse=True)
+        begin = np.array(
+            [seeds(self.definition.name, states.keys[c]) for c in codes.tolist()], dtype=np.uint64
+        )
+        causes = np.array([number_of(cause) for cause in events.CAUSES])
+        numbers = (
+            of.moments[opens],
+            causes[of.causes[opens]],
+            given.sizes[opens],
+            np.full(len(opens), given.grid_us or 0),
+        )
+        columns = [column.astype(np.uint64) for column in numbers]
+        both = np.column_stack(halves(begin[places, 0], begin[places, 1], columns)).astype(">u8")
+        ids[opens] = np.ascontiguousarray(both).view("V16").reshape(-1)
         inside = made.opening >= 0
         ids[inside] = ids[made.opening[inside]]
         return ids
@@ -563,8 +575,8 @@ class Alerting(OneInputLogic):
             leaves = lines.times + definition.size_us + 1
             inside &= leaves > moments[lines.codes]
             next_us = np.full(n, NEVER if definition.leaving else START_OF_TIME_US)
-            fold = np.minimum if definition.leaving else np.maximum
-            fold.at(next_us, lines.codes[inside], leaves[inside])
+            some = np.flatnonzero(inside)[:: -1 if definition.leaving else 1]  # the last that is set counts
+            next_us[lines.codes[some]] = leaves[some]
             wake_us = np.minimum(wake_us, np.where(next_us > START_OF_TIME_US, next_us, NEVER))
         else:
             assert definition.rows is not None

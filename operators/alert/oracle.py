@@ -19,7 +19,7 @@ from windrow.core.messages import Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.alert.actions import Action
 from windrow.operators.alert.definition import AlertDefinition
-from windrow.operators.alert.identity import alert_id
+from windrow.operators.alert.identity import alert_id, number_of
 from windrow.operators.oracle.aggregates import IntegerOverflow, Row, evaluate
 from windrow.operators.oracle.arrow import Arguments, Columns, Raised
 from windrow.operators.oracle.cells import Key
@@ -269,7 +269,7 @@ class AlertOracle(OneInputOracle):
             watched.alert_id = alert_id(
                 made.name,
                 encode_key([plain_number(v) for v in watched.key]),
-                (moment_us, cause, len(watched.samples), grid_us),
+                (moment_us, number_of(cause), len(watched.samples), grid_us or 0),
             )
         trigger = {"OPEN": "on_open", "REPEAT": "on_repeat", "CANCEL": "on_cancel"}[watched.status]
         row = {

@@ -94,21 +94,20 @@ class CountedSamples:
         return None  # keys are evicted by their timers
 
 
-def in_arrival_order(
+def of_keys(
     stored: pa.Table | None, schema: pa.Schema, keys: list[bytes], there: BoolArray
-) -> tuple[pa.Table, IntArray]:
-    """Return stored samples in the order in which they came, and the numbers of their keys, without those of other keys."""
+) -> tuple[pa.Table, IntArray, IntArray]:
+    """Return stored samples without those of other keys, the numbers of their keys, and the order in which they came."""
     if stored is None:
-        return schema.empty_table(), np.zeros(0, dtype=np.int64)
-    codes = (
-        pc.index_in(combine(stored.column(KEY)), value_set=pa.array(keys, pa.binary()))
-        .fill_null(-1)
-        .to_numpy()
-    )
-    known = np.flatnonzero(codes >= 0)
-    known = known[there[codes[known]]]
-    known = known[np.argsort(stored.column(ID).to_numpy()[known], kind="stable")]
-    return conformed(stored.take(pa.array(known)), schema), codes[known].astype(np.int64)
+        none = np.zeros(0, dtype=np.int64)
+        return schema.empty_table(), none, none
+    found = pc.index_in(combine(stored.column(KEY)), value_set=pa.array(keys, pa.binary())).fill_null(-1)
+    codes = found.to_numpy().astype(np.int64)
+    known = (codes >= 0) & there[codes]
+    if not known.all():
+        stored, codes = stored.filter(pa.array(known)), codes[known]
+    arrival = np.argsort(stored.column(ID).to_numpy(), kind="stable")
+    return conformed(stored, schema), codes, arrival
 
 
 def filed(schema: pa.Schema) -> pa.Schema:
