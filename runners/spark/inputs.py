@@ -142,7 +142,7 @@ class NamedFrames:
                 f"together({names}) gives"
             )
         found: dict[str, Watermark] = {}
-        for given in self._inputs.values():
+        for given in (one for one in self._inputs.values() if not one.time_made):
             theirs = routes.watermark_said(_struct(df, given)[given.event_time], given)
             if theirs is not None:
                 found[given.name] = theirs
@@ -388,4 +388,5 @@ def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataF
                 raise UnknownColumn(
                     f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
                 )
-    routes.check_event_time(frame, given)
+    if not given.time_made:
+        routes.check_event_time(frame, given)
