@@ -107,7 +107,9 @@ class MarkerNeeds(OverNeeds):
         if name in self.times and not self._may_be_times(kind):
             return f"column {name!r} of the anchors bounds windows and is {kind}: use timestamps, or integers as event times"
         uses = [m for m in self._moments if isinstance(m, Expr)]
-        return expression_refusal(uses, name, {**known, name: kind}, self._may_be_times)
+        # Expressions get the event time as a timestamp, whatever type its column has.
+        types = {**known, name: kind, self.definition.event_time: pa.timestamp("us", "UTC")}
+        return expression_refusal(uses, name, types, self._may_be_times)
 
     def _may_be_times(self, kind: pa.DataType) -> bool:
         """True if values of that type may be event times."""

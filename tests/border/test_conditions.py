@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
@@ -109,3 +110,18 @@ def test_a_first_table_that_cannot_count_decides_no_type(
     steps: Steps = [("r", pa.int64(), numbers), ("l", kind, rows), ("l", pa.int64(), numbers)]
     dead, emitted = outcome(definition, steps, tmp_path, tables=True)
     assert dead == [0, 2, 2] and emitted
+
+
+@pytest.mark.parametrize("as_table", [False, True], ids=["message", "table"])
+def test_the_event_time_is_a_time_in_expressions_of_several_columns_of_an_anchor(
+    tmp_path: Path, as_table: bool
+) -> None:
+    end = pc.if_else(wr.col("v") == 0, wr.col("t"), wr.col("t") + timedelta(seconds=2))
+    operator = anchored(wr.between(wr.col("t") - timedelta(seconds=2), end))
+    anchor = {"k": 1, "t": BEGIN, "v": 3}
+    with operator.open(tmp_path) as op:
+        op.add_message({"k": 1, "t": BEGIN + timedelta(seconds=1), "x": 1}, "r")
+        op.add_messages(pa.Table.from_pylist([anchor]) if as_table else [anchor], "l")
+        op.drain()
+        [row] = op.get_result()
+        assert (row["n"], op.dead_letters()) == (1, [])
