@@ -212,6 +212,9 @@ ALERTS: dict[str, tuple[str, ...]] = {
         "connectors/test_notifications: a webhook that fails twice takes a row once under one key",
         "connectors/test_notifications: a receiver that honours the key has each row once though the job dies ten times",
     ),
+    "a backtest of recorded alerts is their rows": (
+        "operators/alert/test_alerts: a backtest emits what the job emitted",
+    ),
     "a key that is CANCEL and empty is removed at once; by ttl an open one is cancelled, `expired`": (
         "operators/alert/test_alerts: what leaves no state is forgotten at once",
         "operators/alert/test_alerts: a ttl evicts quiet keys and cancels open ones",

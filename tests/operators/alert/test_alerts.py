@@ -494,3 +494,28 @@ def test_the_table_of_alerts_says_what_is_open_and_what_is_due(tmp_path: Path) -
         ["b", "CANCEL", 0, None, 1, 7.0, None],
     ]
     assert why.positions is None or len(why.positions) == 1
+
+
+def test_a_backtest_emits_what_the_job_emitted(tmp_path: Path) -> None:
+    """Of a window, a delay and hysteresis; a sample a second, a commit a second."""
+    definition = alert(
+        frame="3 seconds",
+        agg={"mean": wr.avg("x")},
+        when=wr.col("mean") > 75,
+        until=wr.col("mean") < 50,
+        actions={"mail": wr.Action(delay="1 second"), "log": wr.Action(repeat=wr.every(2))},
+    )
+    past = messages([70, 90, 95, 99, 60, 10, 10, 90, 99, 99])
+    names = ["alert_id", "action", "status", "time", "mean"]
+    found = definition.backtest(past, drain=False).select(names).to_pylist()
+    clock, live = ManualClock(0), list[Any]()
+    with definition.open(str(tmp_path), clock=clock) as op:
+        for one in past:
+            op.add_message(one)
+            op.next_offsets()
+            clock.advance("1 second")
+            op.timeout()
+        live = [{n: row[n] for n in names} for row in op.get_result()]
+    assert len(live) > 6 and [{**r, "time": _plain(r["time"])} for r in found] == [
+        {**r, "time": _plain(r["time"])} for r in live
+    ]
