@@ -209,11 +209,11 @@ def _refuse_gap_of_numbers(facts: BatchFacts) -> BatchDecision | None:
     follows = facts.batch_id is None or facts.new_batch_id <= facts.batch_id + 1
     if follows or facts.nothing_between or not _same_query(facts):
         return None
-    untold = "files of them may be lost" if facts.has_positions else "their rows carry no positions"
+    not_emitted = "files of them may be lost" if facts.has_positions else "their rows carry no positions"
     return BatchDecision(
         action=BatchAction.REFUSE_SKIPPED_BATCH,
         why=f"the log has this query up to batch {facts.batch_id}, Spark goes on with "
-        f"{facts.new_batch_id}: the batches between are in no state, and {untold}",
+        f"{facts.new_batch_id}: the batches between are in no state, and {not_emitted}",
         remedy="restore the newest log folder; or begin anew, with an empty windrow location and an "
         "empty Spark checkpoint",
     )

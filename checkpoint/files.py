@@ -20,7 +20,7 @@ from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.job_paths import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import PANES_OF, Commit, ShardResult
 from windrow.checkpoint.transport import FILES, At, Transport
-from windrow.checkpoint.truncation_summary import DEAD, DEAD_FILE, Letters
+from windrow.checkpoint.truncation_summary import DEAD, DEAD_FILE, DeadLetterFile
 from windrow.core.errors import CorruptState, TypeClash
 from windrow.stores.files import digest_of, sync_directory
 from windrow.stores.kv import Batch, Changes
@@ -159,7 +159,7 @@ class ShardFiles:
                 path = files[PANES + operator] = folders.panes(name, operator)
                 tables[PANES + operator] = write_parquet(table, path)
                 rows[PANES_OF + operator] = len(table)
-        told = sum(rows.values())
+        emitted = sum(rows.values())
         if dead is not None and len(dead):
             path = files[DEAD] = folders.dead(name)
             tables[DEAD] = write_parquet(dead, path)
@@ -169,8 +169,8 @@ class ShardFiles:
             shard=self.shard,
             segment=name if wrote else None,
             digest="-".join(digests.values()) if wrote else None,
-            panes=name if told else None,
-            panes_rows=told,
+            panes=name if emitted else None,
+            panes_rows=emitted,
             snapshot=snapshot,
             counters={**counters, **rows},
             kept=self.transport.keep(self.shard, files),
@@ -225,12 +225,12 @@ def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> No
                 check_digest(path, result.digests.get(kind))
 
 
-def bring_letters(folders: JobFolders, transport: Transport, letters: Letters) -> str:
+def bring_letters(folders: JobFolders, transport: Transport, file: DeadLetterFile) -> str:
     """The file of dead letters, as it was written; fetched where it is not here."""
-    path = folders.dead(letters.name)
-    if letters.at is not None:
-        _fetch(transport, letters.shard, letters.at, path)
-    check_digest(path, letters.digest)
+    path = folders.dead(file.name)
+    if file.at is not None:
+        _fetch(transport, file.shard, file.at, path)
+    check_digest(path, file.digest)
     return path
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from windrow.checkpoint.compaction import bases_of, covered_by
 from windrow.checkpoint.replay import largest_time
 from windrow.checkpoint.transport import FILES
-from windrow.checkpoint.truncation_summary import LETTERS_FROM, Letters, letters_in
+from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, letters_in
 from windrow.core.time import END_OF_TIME_US
 from windrow.stores.incremental_work import Slices, in_batches
 
@@ -41,7 +41,7 @@ class Seen:
     time until then).
     """
 
-    letters: list[Letters]
+    dead_letters: list[DeadLetterFile]
     next_commit: int | None = None
     times: list[tuple[int, int]] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     yield from _delete(job, "segments", {s: min(n, horizon) for s, n in snapshots.items()})
     yield from _delete(job, "changelog", {s: min(n, horizon) for s, n in changelog.items()})
     yield from _delete(job, "panes", dict.fromkeys(snapshots, horizon))
-    yield from _letters(job, horizon)
+    yield from _dead_letters(job, horizon)
     if job.transport == FILES:
         needed = min([horizon, *snapshots.values(), *changelog.values()])
     else:
@@ -101,18 +101,18 @@ def _unlink(paths: Iterable[str]) -> Slices[None]:
         yield
 
 
-def _letters(job: Job, horizon: int) -> Slices[None]:
+def _dead_letters(job: Job, horizon: int) -> Slices[None]:
     """Dead letters: a commit says first from where on they are kept; what is below goes then, and what no commit names."""
     last = job.log.last_commit
     assert last is not None
     recorded = last.floors.get(LETTERS_FROM, 0)
     seen = job.seen
     for batch in in_batches(job.log.commits(seen.next_commit), SLICE_COMMITS):
-        seen.letters += [letters for record in batch for letters in letters_in(record)]
+        seen.dead_letters += [letters for record in batch for letters in letters_in(record)]
         seen.times += [(record.commit, largest_time(record)) for record in batch]
         seen.next_commit = batch[-1].commit + 1
         yield
-    kept = seen.letters = [letters for letters in seen.letters if letters.commit >= recorded]
+    kept = seen.dead_letters = [letters for letters in seen.dead_letters if letters.commit >= recorded]
     names = {letters.name for letters in kept}
     directory = os.path.join(job.folders.location, "dead")
     found = [(_parsed(name)[0], name) for name in os.listdir(directory)]

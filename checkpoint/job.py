@@ -24,7 +24,7 @@ from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log
-from windrow.checkpoint.truncation_summary import LETTERS_FROM, Kept, Letters, letters_in
+from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, Kept, letters_in
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
@@ -125,12 +125,12 @@ class Job:
         self.still_periods: frozenset[int] = frozenset()
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
-        self.seen = Seen(list(self.log.state.summary.letters))
+        self.seen = Seen(list(self.log.state.summary.dead_letters))
         self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warnings.warn_on_opening(self.logger, self.progress.now_us, clock.now_us(), known)
         warnings.warn_of_growth(self.logger, known, self._growth)
-        self._unit_told = False
+        self._unit_warned = False
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
     @staticmethod
@@ -295,7 +295,7 @@ class Job:
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
         here = self.folders.location if self.transport == FILES else None
         warnings.warn_of_letters(self.logger, commit, counters or {}, here)
-        self._unit_told = self._unit_told or warnings.warn_of_unit(self.logger, commit, marks.values())
+        self._unit_warned = self._unit_warned or warnings.warn_of_unit(self.logger, commit, marks.values())
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)
         warnings.warn_of_jump(
             self.logger, commit, list(self.definitions.values()), mark_us, progress.now_us, steps
@@ -383,7 +383,7 @@ class Job:
         commits = self.log.commits()
         return self.log.state.summary.after(commits).taken
 
-    def letters(self) -> list[Letters]:
+    def dead_letters(self) -> list[DeadLetterFile]:
         """The dead letters that are kept, oldest first."""
         summary = self.log.tail().summary
         if (
@@ -391,11 +391,11 @@ class Job:
         ) <= summary.commit:  # the log let go of commits that were not followed
             self._kept = Kept(summary)
         self._kept.follow(self.log.commits(self._kept.next_commit))
-        return list(self._kept.letters)
+        return list(self._kept.dead_letters)
 
-    def letter_file(self, letters: Letters) -> str:
+    def letter_file(self, file: DeadLetterFile) -> str:
         """The file of dead letters; fetched where it is not here."""
-        return bring_letters(self.folders, self.transport, letters)
+        return bring_letters(self.folders, self.transport, file)
 
     def mark_published(self, commit: int) -> None:
         self.progress.published = max(self.progress.published, commit)

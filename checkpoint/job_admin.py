@@ -229,7 +229,7 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
         shards=tuple(ShardResult(shard=shard, snapshot=name) for shard, name in snapshots.items()),
     )
     # Dead letters are the original's, as its panes are.
-    before = replace(log.state.summary.after(known[:-1]), commit=last.commit - 1, letters=())
+    before = replace(log.state.summary.after(known[:-1]), commit=last.commit - 1, dead_letters=())
     claim = replace(
         seen.epoch,
         epoch=2,

@@ -261,7 +261,7 @@ class RecordLog:
 
     # --- inside ---
 
-    def _take(self, record: Record, data: bytes) -> None:
+    def _apply(self, record: Record, data: bytes) -> None:
         before, self._state = self._state, fold(self._state, record)
         self._last_data, self._end = data, self._state.next_seq
         if isinstance(record, Commit):
@@ -275,7 +275,7 @@ class RecordLog:
         # the record before it. What it created lies below the begin of the log and is no part of it.
         if not self.files.create(record.seq, data) or self._is_passed():
             return False
-        self._take(record, data)
+        self._apply(record, data)
         return True
 
     def _is_passed(self) -> bool:
@@ -337,14 +337,14 @@ class RecordLog:
         elif damage is not None:
             raise damage
 
-    def _read_on(self, seen: dict[int, tuple[Record, bytes]], told: int = -1) -> int:
+    def _read_on(self, seen: dict[int, tuple[Record, bytes]], known: int = -1) -> int:
         """Fold records up to the end, which is returned: the lowest number without a file. Those up to `told` are known of."""
         seq = self._state.next_seq
         while True:
             if seq in seen:
                 record, data = seen.pop(seq)
             else:
-                found = self.files.recall(seq) if seq <= told else self.files.read(seq)
+                found = self.files.recall(seq) if seq <= known else self.files.read(seq)
                 if found is None:
                     self._end = seq
                     return seq
@@ -355,7 +355,7 @@ class RecordLog:
                 record = decoded
             seq += 1
             try:
-                self._take(record, data)
+                self._apply(record, data)
             except ValueError as error:
                 torn = [*range(self._state.next_seq, record.seq)]
                 what = f"log records {torn} are torn, in the middle of the log" if torn else f"log: {error}"

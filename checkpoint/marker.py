@@ -49,8 +49,8 @@ class Marker(NamedTuple):
 def identity_of(record: Commit) -> str:
     """Tells a commit from that of the same number in another history of the job: of a backup that went on by itself."""
     wrote = [[r.shard, r.segment, r.digest] for r in record.shards]
-    told: bytes = msgpack.packb([record.seq, record.epoch, record.commit, record.now_us, wrote])
-    return xxhash.xxh3_64_hexdigest(told)
+    emitted: bytes = msgpack.packb([record.seq, record.epoch, record.commit, record.now_us, wrote])
+    return xxhash.xxh3_64_hexdigest(emitted)
 
 
 def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, Commit]) -> bool:

@@ -248,13 +248,13 @@ def _shared(redo: Sequence[Redo]) -> set[tuple[int, Partition]]:
     return found
 
 
-def _differs(step: Redo, given: int) -> str:
+def _differs(step: Redo, value: int) -> str:
     named = [
         f"[{first}, {following}) of {source!r}/{partition}"
         for (source, partition), (first, following) in sorted(step.ranges.items())
     ]
     where = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
     return (
-        f"commit {step.commit} took {step.rows} messages of {where}; the source gives {given} of them now: messages are "
+        f"commit {step.commit} took {step.rows} messages of {where}; the source gives {value} of them now: messages are "
         f"lost. Give replay= a source that still has them, with the transform that the job has; or {REMEDY}"
     )

@@ -65,9 +65,9 @@ def open_view(
             continue
         return _brought(spec, kv, base, commit, known, SEGMENTS if manifest is None else SNAPSHOT)
     if not spec.message_cfs:
-        told = from_changelog(spec, commit, known)
-        if told is not None:
-            return told
+        emitted = from_changelog(spec, commit, known)
+        if emitted is not None:
+            return emitted
     raise StateLost(
         f"shard {spec.shard} of {spec.folders.location} cannot be read as of commit {commit}: neither its store, nor a "
         f"snapshot with the segments after it, nor all segments are there{'' if damage is None else f' ({damage})'}"

@@ -25,7 +25,7 @@ LETTERS_FROM = "dead"
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class DeadLetterFile:
     """The dead letters of one shard in one commit: `rows` of them in the file `name`.
 
     at: [first, last] offset where a transport keeps the file; None where it keeps none. digest: of the file, in hex
@@ -46,11 +46,15 @@ class Summary:
 
     commit: int = 0
     taken: Mapping[str | None, frozenset[Partition]] = field(default_factory=dict)
-    letters: tuple[Letters, ...] = ()
+    dead_letters: tuple[DeadLetterFile, ...] = ()
 
     def after(self, records: Iterable[Commit]) -> Summary:
         """The summary of what this one is of and the commits that follow."""
-        number, letters, read = self.commit, list(self.letters), {q: set(p) for q, p in self.taken.items()}
+        number, letters, read = (
+            self.commit,
+            list(self.dead_letters),
+            {q: set(p) for q, p in self.taken.items()},
+        )
         kept_from = 0
         for record in records:
             number = record.commit
@@ -73,30 +77,30 @@ class Summary:
             "taken": [[query, [list(p) for p in sorted(read)]] for query, read in taken],
             "letters": [
                 [x.commit, x.now_us, x.shard, x.name, x.rows, None if x.at is None else list(x.at), x.digest]
-                for x in self.letters
+                for x in self.dead_letters
             ],
         }
 
 
 def load(meta: Mapping[str, Any]) -> Summary:
     """The summary in a claim; of nothing where it has none. ValueError where it is none."""
-    told = meta.get(SUMMARY)
-    if told is None:
+    record = meta.get(SUMMARY)
+    if record is None:
         return Summary()
     try:
         return Summary(
-            told["commit"],
-            {query: frozenset((s, p) for s, p in read) for query, read in told["taken"]},
+            record["commit"],
+            {query: frozenset((s, p) for s, p in read) for query, read in record["taken"]},
             tuple(
-                Letters(commit, now_us, shard, plain_name(name), rows, at and (at[0], at[1]), *digest)
-                for commit, now_us, shard, name, rows, at, *digest in told["letters"]
+                DeadLetterFile(commit, now_us, shard, plain_name(name), rows, at and (at[0], at[1]), *digest)
+                for commit, now_us, shard, name, rows, at, *digest in record["letters"]
             ),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"the summary of a claim cannot be read: {error!r}") from error
 
 
-def letters_in(record: Commit) -> list[Letters]:
+def letters_in(record: Commit) -> list[DeadLetterFile]:
     """The dead letters of a commit, by shard."""
     found = []
     for result in record.shards:
@@ -105,7 +109,7 @@ def letters_in(record: Commit) -> list[Letters]:
             now_us = record.now_us if record.now_us is not None else record.meta.get("now_us", 0)
             at = result.kept.get(DEAD)
             digest = result.digests.get(DEAD)
-            found.append(Letters(record.commit, now_us, result.shard, name, rows, at, digest))
+            found.append(DeadLetterFile(record.commit, now_us, result.shard, name, rows, at, digest))
     return found
 
 
@@ -114,26 +118,26 @@ def letter_file(result: ShardResult) -> str | None:
     return result.segment or result.panes
 
 
-def letters_kept(summary: Summary, commits: Iterable[Commit]) -> list[Letters]:
+def letters_kept(summary: Summary, commits: Iterable[Commit]) -> list[DeadLetterFile]:
     """The dead letters that are kept, oldest first, of a log's summary and the commits that it has."""
     kept = Kept(summary)
     kept.follow(commits)
-    return kept.letters
+    return kept.dead_letters
 
 
 class Kept:
     """The dead letters that are kept, oldest first, of a log's summary and of the commits that follow it, each read once."""
 
     def __init__(self, summary: Summary) -> None:
-        self.letters = list(summary.letters)
+        self.dead_letters = list(summary.dead_letters)
         #: The first commit that was not followed; None: the first that the log has.
         self.next_commit: int | None = None
 
     def follow(self, commits: Iterable[Commit]) -> None:
         kept_from = 0
         for record in commits:
-            self.letters += letters_in(record)
+            self.dead_letters += letters_in(record)
             kept_from = record.floors.get(LETTERS_FROM, kept_from)
             self.next_commit = record.commit + 1
         if kept_from:
-            self.letters = [one for one in self.letters if one.commit >= kept_from]
+            self.dead_letters = [one for one in self.dead_letters if one.commit >= kept_from]

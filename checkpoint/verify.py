@@ -229,11 +229,11 @@ def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> Non
                 report.say(
                     spec.path, "the store cannot be used: it will be built anew when the job is opened"
                 )
-            told = (
+            emitted = (
                 None if any(v.way == CHANGELOG for v in views) else from_changelog(spec, report.commit, known)
             )
-            if told is not None:
-                views.append(told)
+            if emitted is not None:
+                views.append(emitted)
             for other in views[1:]:
                 families = spec.metadata_cfs if other.way == CHANGELOG else spec.cfs[1:]
                 for cf in families:

@@ -334,22 +334,22 @@ def _value(field: Any, value: Any) -> Any:
 Fields: TypeAlias = pa.Schema | Mapping[str, pa.DataType]
 
 
-def _schema(given: Any) -> pa.Schema:
+def _schema(value: Any) -> pa.Schema:
     """Read the columns of rows, in the types that their values have here."""
-    schema = _as_schema(given)
+    schema = _as_schema(value)
     return pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
 
 
-def _as_schema(given: Any) -> pa.Schema:
-    if isinstance(given, Mapping):
-        return pa.schema([typed_field(name, kind) for name, kind in given.items()])
-    if not isinstance(given, pa.Schema):
+def _as_schema(value: Any) -> pa.Schema:
+    if isinstance(value, Mapping):
+        return pa.schema([typed_field(name, kind) for name, kind in value.items()])
+    if not isinstance(value, pa.Schema):
         raise ConfigurationError(
-            f"schema {given!r} is neither a pyarrow schema nor a map such as {{'origin': pa.string(), 'delay': pa.int64()}}"
+            f"schema {value!r} is neither a pyarrow schema nor a map such as {{'origin': pa.string(), 'delay': pa.int64()}}"
         )
-    if len(set(given.names)) < len(given):
-        raise ConfigurationError(f"schema with columns {given.names}: name each once")
-    return given
+    if len(set(value.names)) < len(value):
+        raise ConfigurationError(f"schema with columns {value.names}: name each once")
+    return value
 
 
 def json(schema: Fields) -> JsonDecoder:

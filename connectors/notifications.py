@@ -242,10 +242,10 @@ class RouteSink:
 
     def check(self, definition: Definition) -> None:
         """Refuse rows without the column, and actions without a sink."""
-        told, actions = definition.told_columns, getattr(definition, "actions", None)
-        if told is not None and self.column not in told:
+        emitted, actions = definition.output_columns, getattr(definition, "actions", None)
+        if emitted is not None and self.column not in emitted:
             raise ConfigurationError(
-                f"{self!r} asks for column {self.column!r}, and rows of {definition.name!r} have {list(told)}"
+                f"{self!r} asks for column {self.column!r}, and rows of {definition.name!r} have {list(emitted)}"
             )
         for sink in (*dict(self.sinks).values(), *(() if self.other is None else (self.other,))):
             if hasattr(sink, "check"):

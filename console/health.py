@@ -154,13 +154,13 @@ def watermark(options: argparse.Namespace, out: TextIO) -> int:
     facts |= {
         "watermarks": "\n".join(f"{n}: {t}" for n, t in facts["watermarks"].items()),
         "partitions": "\n".join(rows),
-        "repair": _told(facts["repair"]),
+        "repair": _repair_text(facts["repair"]),
     }
     say_facts(facts, out)
     return OK
 
 
-def _told(repair: dict[str, Any] | None) -> str | None:
+def _repair_text(repair: dict[str, Any] | None) -> str | None:
     if repair is None:
         return None
     lines = [f"by {repair['by']} at {iso(repair['at_us'])}"]

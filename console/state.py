@@ -69,11 +69,11 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def _offsets(given: str) -> dict[str, int]:
+def _offsets(value: str) -> dict[str, int]:
     """Read `order=17,ack=4`."""
-    pairs = [text.partition("=") for text in given.split(",")]
+    pairs = [text.partition("=") for text in value.split(",")]
     if any(not name or not offset.isdecimal() for name, _, offset in pairs):
-        raise ConfigurationError(f"--why-not {given}: write PATTERN=OFFSET, as order=17 or order=17,ack=4")
+        raise ConfigurationError(f"--why-not {value}: write PATTERN=OFFSET, as order=17 or order=17,ack=4")
     return {name: int(offset) for name, _, offset in pairs}
 
 
@@ -157,10 +157,10 @@ def _words(values: Mapping[str, Any]) -> str:
 def _positions(one: Explanation) -> dict[str, str]:
     """Positions of its messages, by input where it has several; then those from outside, where its messages are rows."""
     by_input = one.inputs if len(one.inputs) > 1 else {"positions": one.positions or ()}
-    told = {name: list(positions) for name, positions in by_input.items()}
+    emitted = {name: list(positions) for name, positions in by_input.items()}
     if one.rows and one.outside is not None:
-        told["outside"] = list(one.outside)
-    return {name: "\n".join(place(p) or "" for p in positions) for name, positions in told.items()}
+        emitted["outside"] = list(one.outside)
+    return {name: "\n".join(place(p) or "" for p in positions) for name, positions in emitted.items()}
 
 
 def place(position: Position | None) -> str | None:

@@ -205,25 +205,25 @@ def said(value: Any) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
-def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
+def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
     """True if a column that was given the value holds it."""
     t = pa.types
-    if given is None or held is None:
-        return given is held
-    if isinstance(given, bool) != t.is_boolean(kind):
+    if value is None or held is None:
+        return value is held
+    if isinstance(value, bool) != t.is_boolean(kind):
         return False
     if isinstance(kind, pa.BaseExtensionType) or t.is_dictionary(kind):
-        return bool(given == held)
+        return bool(value == held)
     if t.is_floating(kind):
-        if isinstance(given, float):  # the nearest of its type
-            return math.isfinite(given) == math.isfinite(held)
-        return bool(given == held)
+        if isinstance(value, float):  # the nearest of its type
+            return math.isfinite(value) == math.isfinite(held)
+        return bool(value == held)
     if t.is_struct(kind):
-        return _is_same_struct(given, held, kind)
+        return _is_same_struct(value, held, kind)
     if t.is_map(kind):
-        pairs = given.items() if isinstance(given, Mapping) else given
+        pairs = value.items() if isinstance(value, Mapping) else value
         return (
-            isinstance(given, (Mapping, list, tuple))
+            isinstance(value, (Mapping, list, tuple))
             and len(pairs) == len(held)
             and all(
                 _is_same(k, a, kind.key_type) and _is_same(v, b, kind.item_type)
@@ -232,30 +232,30 @@ def _is_same(given: Any, held: Any, kind: pa.DataType) -> bool:
         )
     if is_listlike(kind):
         return (
-            isinstance(given, (list, tuple, set, frozenset))
-            and len(given) == len(held)
-            and all(_is_same(v, h, kind.value_type) for v, h in zip(given, held, strict=True))
+            isinstance(value, (list, tuple, set, frozenset))
+            and len(value) == len(held)
+            and all(_is_same(v, h, kind.value_type) for v, h in zip(value, held, strict=True))
         )
-    if is_text(kind) and isinstance(given, bytes):
+    if is_text(kind) and isinstance(value, bytes):
         return False
     if t.is_interval(kind):
-        return not isinstance(given, timedelta) or given == timedelta(0)
-    if t.is_timestamp(kind) and isinstance(given, np.datetime64):
-        return bool(given == np.datetime64(held.asm8 if hasattr(held, "asm8") else held))
-    if t.is_time(kind) and getattr(given, "tzinfo", None) is not None:
+        return not isinstance(value, timedelta) or value == timedelta(0)
+    if t.is_timestamp(kind) and isinstance(value, np.datetime64):
+        return bool(value == np.datetime64(held.asm8 if hasattr(held, "asm8") else held))
+    if t.is_time(kind) and getattr(value, "tzinfo", None) is not None:
         return False
-    if isinstance(given, datetime) and isinstance(held, datetime) and None not in (given.tzinfo, held.tzinfo):
+    if isinstance(value, datetime) and isinstance(held, datetime) and None not in (value.tzinfo, held.tzinfo):
         # As Python compares them, times in the hour that comes twice, or never, equal none of another zone.
-        return bool(given.astimezone(UTC) == held.astimezone(UTC))
-    return bool(given == held)
+        return bool(value.astimezone(UTC) == held.astimezone(UTC))
+    return bool(value == held)
 
 
-def _is_same_struct(given: Any, held: Any, kind: pa.StructType) -> bool:
+def _is_same_struct(value: Any, held: Any, kind: pa.StructType) -> bool:
     """True if all fields are held; those that are not given are null."""
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         return False
-    return all(kind.get_field_index(name) >= 0 for name in given) and all(
-        _is_same(given.get(f.name), held[f.name], f.type) for f in kind
+    return all(kind.get_field_index(name) >= 0 for name in value) and all(
+        _is_same(value.get(f.name), held[f.name], f.type) for f in kind
     )
 
 

@@ -30,13 +30,13 @@ def _steady_ns() -> int:
     return time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)
 
 
-def clock_of(given: Clock | None) -> Clock:
+def clock_of(clock: Clock | None) -> Clock:
     """What `clock=` says: by default the machine's."""
-    if given is not None and (isinstance(given, type) or not hasattr(given, "now_us")):
+    if clock is not None and (isinstance(clock, type) or not hasattr(clock, "now_us")):
         raise ConfigurationError(
-            f"clock={given!r}: use a windrow.testing.ManualClock, or an object with now_us(), microseconds since the epoch"
+            f"clock={clock!r}: use a windrow.testing.ManualClock, or an object with now_us(), microseconds since the epoch"
         )
-    return SystemClock() if given is None else given
+    return SystemClock() if clock is None else clock
 
 
 class SystemClock:
@@ -65,16 +65,16 @@ class SystemClock:
         if abs(step_us) > STEP_US:
             if self._step_us is None or abs(step_us - self._step_us) > STEP_US:
                 self._step_us, self._since_us = step_us, steady_us
-                self._tell("the clock stepped: now goes on as if it had not", steady_us, wall_us)
+                self._warn("the clock stepped: now goes on as if it had not", steady_us, wall_us)
             if step_us < 0 or steady_us - self._since_us < LASTS_US:
                 return steady_us + self._apart_us
-            self._tell("the clock stepped and stays: it is believed", steady_us, wall_us)
+            self._warn("the clock stepped and stays: it is believed", steady_us, wall_us)
         elif self._step_us is not None:
-            self._tell("the clock is back", steady_us, wall_us)
+            self._warn("the clock is back", steady_us, wall_us)
         self._apart_us, self._step_us = wall_us - steady_us, None
         return wall_us
 
-    def _tell(self, what: str, steady_us: int, wall_us: int) -> None:
+    def _warn(self, what: str, steady_us: int, wall_us: int) -> None:
         assert self._apart_us is not None
         logger.warning(what, clock=show_instant(wall_us), now=show_instant(steady_us + self._apart_us))
 

@@ -423,7 +423,7 @@ class Emit:
         return self.mode == "retracting" or (self.only_if_changed and self.mode == "accumulating")
 
     @property
-    def tells_late(self) -> bool:
+    def emits_late(self) -> bool:
         """True if some pane tells what comes after the end of its window."""
         return self.closing_pane or not isinstance(self.late, Never)
 

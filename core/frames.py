@@ -176,26 +176,26 @@ def _name(end: Any) -> str:
     return "wr.unbounded" if end is unbounded else repr(end)
 
 
-def make_frame(given: Any) -> Frame:
+def make_frame(value: Any) -> Frame:
     """A frame as users write it: itself, a pair of its ends, how many messages or what time up to this one."""
-    if isinstance(given, RowsBetween | RangeBetween):
-        return given
-    if isinstance(given, tuple) and len(given) == 2:
-        counted = [isinstance(end, int) and not isinstance(end, bool) for end in given]
-        if all(counted) or (is_unbounded(given[0]) and counted[1]):
-            return rows_between(*given)
-        return range_between(*given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given < 1:
-            raise BadWindow(f"a frame of {given!r} messages: use 1 or more, or wr.rows_between(start, end)")
-        return rows_between(1 - given, 0)
-    if isinstance(given, str | timedelta):
-        past_us = duration_us(given, "frame")
+    if isinstance(value, RowsBetween | RangeBetween):
+        return value
+    if isinstance(value, tuple) and len(value) == 2:
+        counted = [isinstance(end, int) and not isinstance(end, bool) for end in value]
+        if all(counted) or (is_unbounded(value[0]) and counted[1]):
+            return rows_between(*value)
+        return range_between(*value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise BadWindow(f"a frame of {value!r} messages: use 1 or more, or wr.rows_between(start, end)")
+        return rows_between(1 - value, 0)
+    if isinstance(value, str | timedelta):
+        past_us = duration_us(value, "frame")
         if past_us < 0:
-            raise BadWindow(f"a frame of {given!r}: use 0 or more, or wr.range_between(start, end)")
+            raise BadWindow(f"a frame of {value!r}: use 0 or more, or wr.range_between(start, end)")
         return RangeBetween(-past_us, 0)
     raise BadWindow(
-        f"{given!r} is no frame: use wr.rows_between(-2, 0), wr.range_between('-2 seconds', '1 second'), a number of messages "
+        f"{value!r} is no frame: use wr.rows_between(-2, 0), wr.range_between('-2 seconds', '1 second'), a number of messages "
         "or a duration"
     )
 

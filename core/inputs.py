@@ -304,16 +304,16 @@ def otherwise(expires: Duration) -> Expiry:
     return Expiry(_expires_us(expires), "otherwise")
 
 
-def _expiry(given: Duration | Expiry | Forever | None) -> Expiry | None:
-    if given is None or isinstance(given, Expiry):
-        return given
-    return Expiry(None) if isinstance(given, Forever) else Expiry(_expires_us(given))
+def _expiry(duration: Duration | Expiry | Forever | None) -> Expiry | None:
+    if duration is None or isinstance(duration, Expiry):
+        return duration
+    return Expiry(None) if isinstance(duration, Forever) else Expiry(_expires_us(duration))
 
 
-def _expires_us(given: Duration) -> int:
-    us = duration_us(given, "expires")
+def _expires_us(duration: Duration) -> int:
+    us = duration_us(duration, "expires")
     if us < 0:
-        raise BadDuration(f"expires {given!r} is negative: use '0 seconds' or more, or wr.forever")
+        raise BadDuration(f"expires {duration!r} is negative: use '0 seconds' or more, or wr.forever")
     return us
 
 

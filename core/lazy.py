@@ -35,9 +35,9 @@ class LazyList(Sequence[T]):
         return self._size
 
     def __iter__(self) -> Iterator[T]:
-        return self._made(0, self._size)
+        return self._built(0, self._size)
 
-    def _made(self, low: int, high: int) -> Iterator[T]:
+    def _built(self, low: int, high: int) -> Iterator[T]:
         before = 0
         for size, make in self._parts:
             first, last = max(low - before, 0), min(high - before, size)
@@ -57,9 +57,9 @@ class LazyList(Sequence[T]):
             if len(wanted) == 0:
                 return []
             low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
-            return list(self._made(low, high))[:: wanted.step]
+            return list(self._built(low, high))[:: wanted.step]
         at = range(self._size)[index]  # raises, and counts from the end, as a list does
-        return next(self._made(at, at + 1))
+        return next(self._built(at, at + 1))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (list, LazyList)):
@@ -77,5 +77,5 @@ class LazyList(Sequence[T]):
     def __repr__(self) -> str:
         if self._size <= _SHOWN:
             return repr(list(self))
-        some = ", ".join(map(repr, self._made(0, _SHOWN)))
+        some = ", ".join(map(repr, self._built(0, _SHOWN)))
         return f"[{some}, ... {self._size - _SHOWN:,} more]"

@@ -25,27 +25,27 @@ class Logger:
         return Logger(self._name, {**self._facts, **facts})
 
     def debug(self, event: str, **facts: Any) -> None:
-        self._tell(logging.DEBUG, event, facts)
+        self._log(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        self._tell(logging.INFO, event, facts)
+        self._log(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        self._tell(logging.WARNING, event, facts)
+        self._log(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
-        self._tell(logging.ERROR, event, facts)
+        self._log(logging.ERROR, event, facts)
 
     def log(self, level: int, event: str, *values: Any) -> None:
         """As of Python's own loggers: librdkafka tells what it meets like this."""
-        self._tell(level, event % values if values else event, {})
+        self._log(level, event % values if values else event, {})
 
-    def _tell(self, level: int, event: str, facts: dict[str, Any]) -> None:
+    def _log(self, level: int, event: str, facts: dict[str, Any]) -> None:
         try:
             structlog = sys.modules.get("structlog")
             if getattr(structlog, "is_configured", bool)():
-                told = structlog.get_logger(self._name)  # type: ignore[union-attr]
-                getattr(told, logging.getLevelName(level).lower())(event, **{**self._facts, **facts})
+                emitted = structlog.get_logger(self._name)  # type: ignore[union-attr]
+                getattr(emitted, logging.getLevelName(level).lower())(event, **{**self._facts, **facts})
                 return
             plain = logging.getLogger(self._name)
             if plain.isEnabledFor(level):

@@ -218,18 +218,18 @@ def check_unit(unit: str | None) -> None:
         raise ConfigurationError(f"event_time_unit={unit!r}: use one of {', '.join(map(repr, TIME_UNITS))}")
 
 
-def max_ahead_us(given: Duration | Forever | None, watermark: Watermark) -> int | None:
+def max_ahead_us(duration: Duration | Forever | None, watermark: Watermark) -> int | None:
     """How far ahead of `now` a time may lie, None for any. Unless it is said, a day where what comes moves the watermark: one
     message with a wrong date would make all others late, for good.
     """
-    if isinstance(given, Forever):
+    if isinstance(duration, Forever):
         return None
-    if given is None:
+    if duration is None:
         return DAY_US if watermark.kind == "bounded" else None
-    ahead_us = duration_us(given, "max_ahead")
+    ahead_us = duration_us(duration, "max_ahead")
     if ahead_us < 0:
         raise BadDuration(
-            f"max_ahead {given!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
+            f"max_ahead {duration!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
         )
     return ahead_us
 
@@ -241,14 +241,14 @@ def show_max_ahead(ahead_us: int | None, watermark: Watermark) -> Any:
     return forever if ahead_us is None else show_duration(ahead_us)
 
 
-def letters_us(given: Duration | Forever | None) -> int | None:
+def letters_us(duration: Duration | Forever | None) -> int | None:
     """How long dead letters are kept; None where it was not said."""
-    if given is None or isinstance(given, Forever):
-        return None if given is None else UNBOUNDED_US
-    kept_us = duration_us(given, "dead_letter_retention")
+    if duration is None or isinstance(duration, Forever):
+        return None if duration is None else UNBOUNDED_US
+    kept_us = duration_us(duration, "dead_letter_retention")
     if kept_us < 0:
         raise BadDuration(
-            f"dead_letter_retention {given!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
+            f"dead_letter_retention {duration!r} is negative: use '0 seconds' or more, or wr.forever for no limit"
         )
     return kept_us
 

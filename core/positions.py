@@ -75,11 +75,11 @@ def ids(*columns: str) -> Ids:
     return Ids(columns)
 
 
-def ids_of(given: Any) -> Ids | None:
+def ids_of(value: Any) -> Ids | None:
     """What `ids=` says: `wr.ids(...)`, a column, several in a sequence, or None."""
-    if given is None or isinstance(given, Ids):
-        return given
-    return ids(*check.names(given, "ids", "use 'order_id', several as ['day', 'number'], or wr.ids(...)"))
+    if value is None or isinstance(value, Ids):
+        return value
+    return ids(*check.names(value, "ids", "use 'order_id', several as ['day', 'number'], or wr.ids(...)"))
 
 
 #: Between a topic and its id in the name of a source; Kafka allows it in neither.

@@ -117,13 +117,13 @@ def relation(
     return Relation(operator, target, _distances(operator, distances, text), this, bound=reach)
 
 
-def _distances(operator: str, given: tuple[Any, ...], text: str) -> tuple[int, ...]:
+def _distances(operator: str, values: tuple[Any, ...], text: str) -> tuple[int, ...]:
     counts = _ARITY[operator]
-    if len(given) not in counts:
+    if len(values) not in counts:
         listed = ", ".join(map(str, counts[:-1]))
-        raise BadRelation(f"{text} has {len(given)} distances: use {listed} or {counts[-1]}")
+        raise BadRelation(f"{text} has {len(values)} distances: use {listed} or {counts[-1]}")
     ranged = operator in _ONE_RANGE
-    distances = [_distance(distance, text) for distance in given]
+    distances = [_distance(distance, text) for distance in values]
     if ranged:
         distances.sort()
         if distances[:1] == [INFINITE_US] or distances[1:] == [-INFINITE_US]:
@@ -141,26 +141,26 @@ def _distances(operator: str, given: tuple[Any, ...], text: str) -> tuple[int, .
     return tuple(distances)
 
 
-def _distance(given: Any, text: str) -> int:
-    if isinstance(given, Forever | NegativeForever):
-        return INFINITE_US if isinstance(given, Forever) else -INFINITE_US
-    if isinstance(given, str | timedelta):
-        return duration_us(given, "distance")
-    if given == 0 and not isinstance(given, bool):
+def _distance(value: Any, text: str) -> int:
+    if isinstance(value, Forever | NegativeForever):
+        return INFINITE_US if isinstance(value, Forever) else -INFINITE_US
+    if isinstance(value, str | timedelta):
+        return duration_us(value, "distance")
+    if value == 0 and not isinstance(value, bool):
         return 0
     raise BadRelation(
-        f"{text}: {given!r} is no distance: use a duration such as '10 seconds', 0, wr.forever or -wr.forever"
+        f"{text}: {value!r} is no distance: use a duration such as '10 seconds', 0, wr.forever or -wr.forever"
     )
 
 
-def _bound(given: Any, text: str, timed: bool) -> tuple[int, int]:
-    if not timed or not isinstance(given, tuple) or len(given) != 2:
+def _bound(value: Any, text: str, timed: bool) -> tuple[int, int]:
+    if not timed or not isinstance(value, tuple) or len(value) != 2:
         raise BadRelation(
-            f"{text}: bound={given!r}: say how far a time column lies from its own message, bound=('-1 hour', '1 hour')"
+            f"{text}: bound={value!r}: say how far a time column lies from its own message, bound=('-1 hour', '1 hour')"
         )
-    low_us, high_us = (_distance(end, text) for end in given)
+    low_us, high_us = (_distance(end, text) for end in value)
     if low_us > high_us:
-        raise BadRelation(f"{text}: bound={given!r} ends before it begins: turn it round")
+        raise BadRelation(f"{text}: bound={value!r} ends before it begins: turn it round")
     return low_us, high_us
 
 
@@ -179,7 +179,7 @@ class TemporalOperator(Protocol):
 def _operator(name: str, holds: str, distances: str, example: str) -> TemporalOperator:
     """Return the function of one temporal operator, with its help."""
 
-    def made(
+    def build(
         other: str | datetime,
         *distances: Duration | int | Forever | NegativeForever,
         this: str | None = None,
@@ -195,8 +195,8 @@ def _operator(name: str, holds: str, distances: str, example: str) -> TemporalOp
     distances: {distances}
     this, bound: not of this operator, which compares intervals"""
     more = (of_times if name in OF_TIMES else plain).format(distances=distances)
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"""A temporal operator of a rule: {holds}. A is the message of this pattern, B the other one.
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"""A temporal operator of a rule: {holds}. A is the message of this pattern, B the other one.
 
     other: the binding of the other pattern{more}
 
@@ -205,7 +205,7 @@ def _operator(name: str, holds: str, distances: str, example: str) -> TemporalOp
     >>> {name}({example})
     wr.{name}({example})
     """
-    return made
+    return build
 
 
 _RANGE = "none: at least a microsecond; one: at least so much; two: a range, negative ones too; `wr.forever` is no bound"

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 
-def meant(given: str, known: Iterable[str]) -> str | None:
+def meant(value: str, known: Iterable[str]) -> str | None:
     """The one of `known` that was probably to be written; upper and lower case are one."""
     by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.lower(), by_lower, 1)
+    near = difflib.get_close_matches(value.lower(), by_lower, 1)
     return by_lower[near[0]] if near else None
 
 
@@ -58,17 +58,17 @@ _OPTIONS_ELSEWHERE = {
 }
 
 
-def meant_option(given: str, known: Sequence[str]) -> str | None:
+def meant_option(value: str, known: Sequence[str]) -> str | None:
     """Return the one of the options `known` that was probably to be written."""
-    elsewhere = _OPTIONS_ELSEWHERE.get(given.lower().replace("_", ""), ())
-    return next((name for name in elsewhere if name in known), None) or meant(given, known)
+    elsewhere = _OPTIONS_ELSEWHERE.get(value.lower().replace("_", ""), ())
+    return next((name for name in elsewhere if name in known), None) or meant(value, known)
 
 
-def meant_aggregation(given: object, column: str) -> str | None:
+def meant_aggregation(value: object, column: str) -> str | None:
     """Return the call that was probably to be written for 'sum', ("v", "sum") or `wr.sum`; of `column` by default."""
-    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], str):
-        column, given = given
-    name = str(getattr(given, "__name__", given)).lower()
+    if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str):
+        column, value = value
+    name = str(getattr(value, "__name__", value)).lower()
     name = _ELSEWHERE.get(name, name)
     function = vars(sys.modules["windrow.core.aggregations"]).get(name)
     if not callable(function) or getattr(sys.modules["windrow"], name, None) is not function:

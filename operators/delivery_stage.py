@@ -30,7 +30,7 @@ from windrow.operators.steps.arrivals import InputReading
 from windrow.operators.steps.dead_letters import SKIPPED, DeadLetters, letters_by_input
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.input_filter import divided, further
-from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.poison_rows import sifted, sifted_into
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
@@ -49,9 +49,9 @@ def delivering(logic: Logic) -> Logic:
     return Delivering(logic) if logic.definition.policies else logic
 
 
-def counted(definition: Definition, given: Input, table: pa.Table, now_us: int) -> Slice:
+def counted(definition: Definition, input: Input, table: pa.Table, now_us: int) -> Slice:
     """The messages that an operator counts, in position order."""
-    return take_in(InputReading.of(definition, given), table, now_us, DeadLetters(0))
+    return countable_rows(InputReading.of(definition, input), table, now_us, DeadLetters(0))
 
 
 @dataclass
@@ -162,22 +162,22 @@ class Delivering(Logic):
                 self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
 
-    def _table_of(self, tables: Mapping[str, pa.Table], given: Input) -> pa.Table | None:
+    def _table_of(self, tables: Mapping[str, pa.Table], input: Input) -> pa.Table | None:
         """What came on an input; what has no name has but one."""
-        return tables.get(given.name) if self.definition.by_input else next(iter(tables.values()), None)
+        return tables.get(input.name) if self.definition.by_input else next(iter(tables.values()), None)
 
-    def _countable(self, kv: KV, given: Input, table: pa.Table, now_us: int) -> Slice:
+    def _countable(self, kv: KV, input: Input, table: pa.Table, now_us: int) -> Slice:
         """The messages among which is chosen, in position order: what no one counts takes no place."""
         # As the operator reads it, before the conditions do.
-        reading, known = InputReading.of(self.definition, given), self._logic.schema_of(kv, given.name)
+        reading, known = InputReading.of(self.definition, input), self._logic.schema_of(kv, input.name)
         table = reading.in_known_times(table, known)
         table = table.append_column(_AT, pa.array(np.arange(len(table))))
-        if given.where is not None:
-            table, _ = divided(given.where, table)
-        return take_in(reading, table, now_us, DeadLetters(0))
+        if input.where is not None:
+            table, _ = divided(input.where, table)
+        return countable_rows(reading, table, now_us, DeadLetters(0))
 
     def _passes(
-        self, kv: KV, chosen: Chosen, given: Input, policy: Policy, rows: Slice, now_us: int
+        self, kv: KV, chosen: Chosen, input: Input, policy: Policy, rows: Slice, now_us: int
     ) -> BoolArray:
         """True for messages that are taken."""
         sure = np.zeros(len(rows), dtype=bool)
@@ -187,21 +187,21 @@ class Delivering(Logic):
         if policy.within_us is not None:
             young: BoolArray = now_us - rows.times <= policy.within_us
             return young | sure
-        by = self.definition.keys(given) if policy.per == "key" else ()
+        by = self.definition.keys(input) if policy.per == "key" else ()
         groups = Groups([rows.table.column(b) for b in by], len(rows))
         if policy.newest is not None:
             return _newest(groups, sure, np.full(groups.size, policy.newest))
-        throttle, first = self._throttles[given.name], pa.array(groups.first_rows)
+        throttle, first = self._throttles[input.name], pa.array(groups.first_rows)
         keys = encode_equal([combine(rows.table.column(b)).take(first) for b in by]) if by else [b""]
         passes = _newest(groups, sure, np.where(throttle.rests(kv, keys[: groups.size], now_us), 0, 1))
         took = np.unique(groups.codes[passes]).tolist()
         throttle.took(chosen.batch, [keys[code] for code in took], now_us)
         return passes
 
-    def _skip(self, chosen: Chosen, given: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
+    def _skip(self, chosen: Chosen, input: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
         """These rows are not taken. They were heard, and move the watermark."""
         chosen.tables[_name(chosen, table)] = table.filter(pa.array(~_places(table, rows)))
-        prefix = self.definition.prefix(given)
+        prefix = self.definition.prefix(input)
         marks = {(source or prefix, p): us for (source, p), us in event_time_marks(rows).items()}
         chosen.marks = further(chosen.marks, marks)
         chosen.skipped += len(rows)
@@ -243,8 +243,8 @@ class Delivering(Logic):
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         return self._logic.rows(panes, commit)
 
-    def told(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
-        return self._logic.told(result, commit)
+    def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
+        return self._logic.emitted(result, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return self._logic.schema(self._all_marked(inputs))
@@ -255,15 +255,15 @@ class Delivering(Logic):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return self._logic.message_schema(self._all_marked(inputs))
 
-    def made(self, kv: KV) -> pa.Schema | None:
-        return self._logic.made(kv)
+    def known_schema(self, kv: KV) -> pa.Schema | None:
+        return self._logic.known_schema(kv)
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         known, mark = self._logic.schema_of(kv, name), self._mark_of(name)
         return known if known is None or mark is None else pa.schema([f for f in known if f.name != mark])
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        needs, mark = self._logic.needs_of(kv, name, beside), self._mark_of(name)
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        needs, mark = self._logic.needs_of(kv, name, other_inputs), self._mark_of(name)
         return needs if mark is None else _Marked(needs, mark)
 
     def called(self, input: str, column: str) -> tuple[str, ...]:

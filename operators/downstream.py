@@ -28,19 +28,19 @@ class Taker:
     def event_time(self) -> str:
         return self.input.event_time
 
-    def check_columns(self, told: Sequence[str], whose: str, remedy: str = "") -> None:
+    def check_columns(self, columns: Sequence[str], whose: str, remedy: str = "") -> None:
         """Refuse columns that the rows that it takes do not have, and a mark that they have. told: their columns; whose: whose
         rows they are."""
         mark = None if self.input.deliver is None else self.input.deliver.mark
-        if mark in told:
+        if mark in columns:
             raise ReservedColumn(
-                f"mark={mark!r} of {self.name!r} would stand beside the column of that name of {whose} have {list(told)}: give "
-                "it another one"
+                f"mark={mark!r} of {self.name!r} would stand beside the column of that name of {whose} have {list(columns)}: "
+                "give it another one"
             )
-        told = told if mark is None else [*told, mark]
-        lacking = next((f"column {column!r}" for column in self.columns if column not in told), None)
+        columns = columns if mark is None else [*columns, mark]
+        lacking = next((f"column {column!r}" for column in self.columns if column not in columns), None)
         if lacking is None:
             uses = (*self.input.asked, *self.uses)
-            lacking = next((f"a column in {use!r}" for use in uses if use.lacks(told)), None)
+            lacking = next((f"a column in {use!r}" for use in uses if use.lacks(columns)), None)
         if lacking is not None:
-            raise UnknownColumn(f"{lacking} of {self.name!r} is none of {whose} have {list(told)}{remedy}")
+            raise UnknownColumn(f"{lacking} of {self.name!r} is none of {whose} have {list(columns)}{remedy}")

@@ -35,7 +35,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
-from windrow.operators.steps.output_rows import to_rows, told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import output_rows, output_schema, to_rows, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import (
     Needs,
@@ -78,64 +78,64 @@ class OneInput(Definition):
     deliver: Policy | None
     written: tuple[tuple[str, str], ...] = field(compare=False)
 
-    def _fill(self, given: Mapping[str, Any], **own: Any) -> None:
+    def _fill(self, options: Mapping[str, Any], **own: Any) -> None:
         """Check what all operators of one input are given, and set the fields; `own`: those of this operator."""
         remedy = "name a column, several as by=('origin', 'carrier'), or () for no key"
-        by = check.names(given["by"], "by", remedy)
-        watermark, positions, zone = given["watermark"], given["positions"], given["time_zone"]
+        by = check.names(options["by"], "by", remedy)
+        watermark, positions, zone = options["watermark"], options["positions"], options["time_zone"]
         check.of_type(
-            given["event_time"], str, "event_time", "name the column that holds the time of the event"
+            options["event_time"], str, "event_time", "name the column that holds the time of the event"
         )
-        check.name(given["name"], "name")
-        if given["input"] is not None:
-            check.name(given["input"], "input")
-        check.number(given["dead_letter_limit"], "dead_letter_limit", "use a number of letters, 0 or more")
+        check.name(options["name"], "name")
+        if options["input"] is not None:
+            check.name(options["input"], "input")
+        check.number(options["dead_letter_limit"], "dead_letter_limit", "use a number of letters, 0 or more")
         if positions is not None:
             named = "use wr.positions('offset', partition='part', source='topic')"
             check.of_type(positions, Positions, "positions", named)
         if len(set(by)) != len(by):
             raise ConfigurationError(f"by={by!r} names a column twice: name each once")
-        if given["null_keys"] not in ("group", "dead_letter"):
-            raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
+        if options["null_keys"] not in ("group", "dead_letter"):
+            raise ConfigurationError(f"null_keys={options['null_keys']!r}: use 'group' or 'dead_letter'")
         if zone is not None:
             check_zone(zone)
-        check_unit(given["event_time_unit"])
+        check_unit(options["event_time_unit"])
         marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
-        policy = policy_of(given.get("deliver"), own.get("ids"))
+        policy = policy_of(options.get("deliver"), own.get("ids"))
         fields = {
             "by": by,
-            "event_time": given["event_time"],
+            "event_time": options["event_time"],
             "watermark": marked,
-            "name": given["name"],
-            "null_keys": given["null_keys"],
+            "name": options["name"],
+            "null_keys": options["null_keys"],
             "time_zone": zone,
-            "event_time_unit": given["event_time_unit"],
-            "max_ahead_us": max_ahead_us(given["max_ahead"], marked),
+            "event_time_unit": options["event_time_unit"],
+            "max_ahead_us": max_ahead_us(options["max_ahead"], marked),
             "positions": positions,
             "ids": None,
-            "dead_letter_limit": given["dead_letter_limit"],
-            "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
-            "input_name": given["input"],
-            "where": given.get("where"),
+            "dead_letter_limit": options["dead_letter_limit"],
+            "dead_letter_retention_us": letters_us(options["dead_letter_retention"]),
+            "input_name": options["input"],
+            "where": options.get("where"),
             "deliver": policy,
-            "written": self._written({**given, "deliver": policy}),
+            "written": self._written({**options, "deliver": policy}),
             **own,
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        self._check_told()
+        self._check_output()
 
-    def _check_told(self) -> None:
-        for column in self.told_columns or (*self.by, self.event_time):
+    def _check_output(self) -> None:
+        for column in self.output_columns or (*self.by, self.event_time):
             if column in RESERVED_COLUMNS:
                 raise ReservedColumn(
                     f"column {column!r} of {self.name!r} would clash with a column of ours in its rows "
                     f"({', '.join(RESERVED_COLUMNS)}): rename it"
                 )
 
-    def _written(self, given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    def _written(self, options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         parameters = inspect.signature(type(self)).parameters
-        return tuple((n, repr(given[n])) for n, p in parameters.items() if given[n] != p.default)
+        return tuple((n, repr(options[n])) for n, p in parameters.items() if options[n] != p.default)
 
     def _changed(self, **changes: Any) -> Self:
         changed = copy.copy(self)
@@ -178,10 +178,10 @@ class OneInput(Definition):
     def part_prefix(self, name: str) -> str:
         return self.prefix(self.inputs[0])
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
+    def columns_of(self, input: Input) -> tuple[str, ...]:
         return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
 
-    def keys(self, given: Input) -> tuple[str, ...]:
+    def keys(self, input: Input) -> tuple[str, ...]:
         return self.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
@@ -222,15 +222,15 @@ class OneInput(Definition):
                 f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time {self.event_time!r}; "
                 f"use event_time={self.event_time!r}"
             )
-        if self.told_columns is not None:
-            taker.check_columns(self.told_columns, f"{self.name!r}, whose rows")
+        if self.output_columns is not None:
+            taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         return 0
 
-    def of_handed_rows(self, given: Input) -> Self:
+    def of_forwarded_rows(self, input: Input) -> Self:
         return self._changed(
-            max_ahead_us=None, time_zone=given.time_zone, event_time_unit=given.event_time_unit
+            max_ahead_us=None, time_zone=input.time_zone, event_time_unit=input.event_time_unit
         )
 
 
@@ -239,13 +239,13 @@ class WholeMessages(Needs):
 
     whole = True
 
-    def __init__(self, definition: Definition, given: Input | None = None) -> None:
-        given = given or definition.inputs[0]
-        self._name, self._asked = definition.name, given.asked
+    def __init__(self, definition: Definition, input: Input | None = None) -> None:
+        input = input or definition.inputs[0]
+        self._name, self._asked = definition.name, input.asked
         #: Columns without which no message counts.
-        self.required = set(definition.columns_of(given))
-        self._keys = self.required - {given.event_time}
-        self._hands_on = definition.told_columns is None
+        self.required = set(definition.columns_of(input))
+        self._keys = self.required - {input.event_time}
+        self._forwards = definition.output_columns is None
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         come = {*(() if known is None else known.names), *names}
@@ -261,7 +261,7 @@ class WholeMessages(Needs):
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         ours = f"one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
-        return {n: f"column {n!r} is {ours}" for n in names if self._hands_on and n in RESERVED_COLUMNS}
+        return {n: f"column {n!r} is {ours}" for n in names if self._forwards and n in RESERVED_COLUMNS}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         refusal = key_refusal(name, kind) if name in self._keys else None
@@ -284,7 +284,7 @@ class OneInputLogic(Logic):
         return (self.aux_cf,)
 
     @abstractmethod
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         """File messages that can be counted, in position order; tell what they let it tell. Returns those that were counted:
         dead letters do not move the watermark."""
 
@@ -305,7 +305,7 @@ class OneInputLogic(Logic):
         self._learn(work.progress, table.schema)
         rows, marks = reading.arrivals(table, now_us, work.dead, partial(self._on_time, work))
         if len(rows):
-            rows = self.take(work, Slice(conformed(rows.table, work.schema), rows.times))
+            rows = self.accept(work, Slice(conformed(rows.table, work.schema), rows.times))
         work.result.marks.update(further(event_time_marks(rows), marks))
         work.progress.begin(now_us)
         return self._end(work)
@@ -348,10 +348,10 @@ class OneInputLogic(Logic):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return told_rows(panes, commit)
+        return output_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return told_schema(self.message_schema(inputs))
+        return output_schema(self.message_schema(inputs))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return without_labels(panes)
@@ -364,21 +364,21 @@ class OneInputLogic(Logic):
                 raise UnknownColumn.lacking(column, repr(self.definition.name), schema.names)
         return pa.schema(self.fields(schema))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         known = self.progress(kv).schema
         return None if known is None else pa.schema(self.fields(known))
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.progress(kv).schema
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         return self.needs
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
-        return (column,) if self.definition.told_columns is None else ()
+        return (column,) if self.definition.output_columns is None else ()
 
     def columns(self, kv: KV) -> list[str]:
-        made = self.made(kv)
+        made = self.known_schema(kv)
         return [] if made is None else list(made.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:

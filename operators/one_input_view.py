@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from windrow.core.time import Instant
 from windrow.core.types import concat
-from windrow.operators.steps.output_rows import told_schema
+from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import Made, View
 
 
@@ -18,7 +18,7 @@ class OneInputView(View):
 
     def schema(self) -> pa.Schema:
         known = self._known()
-        return pa.schema([]) if known is None else told_schema(self.logic.fields(known))
+        return pa.schema([]) if known is None else output_schema(self.logic.fields(known))
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         known = self._known() or pa.schema([])

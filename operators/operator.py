@@ -63,16 +63,16 @@ class Definition(ABC):
         """True if messages name their input: the sources of their positions begin with its name."""
         return True
 
-    def prefix(self, given: Input) -> str:
+    def prefix(self, input: Input) -> str:
         """What the sources of an input's messages begin with, and whoever fed them did not write."""
-        return given.source_prefix if self.by_input else ""
+        return input.source_prefix if self.by_input else ""
 
     def input(self, name: str) -> Input:
         """The input of that name."""
         return next(i for i in self.inputs if i.name == name)
 
     @abstractmethod
-    def columns_of(self, given: Input) -> tuple[str, ...]:
+    def columns_of(self, input: Input) -> tuple[str, ...]:
         """The columns that an input must have."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Definition(ABC):
     # -- how it is spread -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def keys(self, given: Input) -> tuple[str, ...]:
+    def keys(self, input: Input) -> tuple[str, ...]:
         """The key columns of an input: rows that differ in them never meet."""
 
     @property
@@ -128,7 +128,7 @@ class Definition(ABC):
         """The same definition, where that is so."""
         return self
 
-    def tells_until_us(self, reached_us: int) -> int:
+    def emitted_until_us(self, reached_us: int) -> int:
         """How far the times go of what it may have told, where its messages go to `reached_us`."""
         return reached_us
 
@@ -149,7 +149,7 @@ class Definition(ABC):
         """The columns, beside the window, by which a row replaces one that was told before; None where each is told once."""
 
     @property
-    def told_mode(self) -> str:
+    def emission_mode(self) -> str:
         """What a row is to those of its key and window before it: "accumulating", "retracting", "discarding"; "once": none."""
         return "once"
 
@@ -158,7 +158,7 @@ class Definition(ABC):
         return f"rows of {self.name!r} have no window whose last row holds all of its messages: check an aggregate"
 
     @property
-    def told_columns(self) -> tuple[str, ...] | None:
+    def output_columns(self) -> tuple[str, ...] | None:
         """The columns of its rows, beside our own; None where its inputs decide them."""
         return None
 
@@ -235,11 +235,11 @@ class Definition(ABC):
         """Refuse to be followed by an operator that would count twice, or too late, what this one tells."""
 
     @property
-    def tells_again(self) -> bool:
+    def emits_updates(self) -> bool:
         """True if rows may stand in place of rows that were told before, or take them back: who counts them has to know."""
         return False
 
-    def telling_back(self) -> Self:
+    def with_retractions(self) -> Self:
         """The same definition where it hands on, before a row that stands in place of another, that this one is taken back."""
         return self
 
@@ -250,7 +250,7 @@ class Definition(ABC):
         )
 
     @abstractmethod
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         """How far behind its watermark lie the times of what it tells in which nothing late had a part."""
 
     def times_of(self, event_time: str) -> Input | None:
@@ -258,7 +258,7 @@ class Definition(ABC):
         return None
 
     @abstractmethod
-    def of_handed_rows(self, given: Input) -> Self:
+    def of_forwarded_rows(self, input: Input) -> Self:
         """The same definition where an input takes rows of another operator, whose messages were judged already.
 
         given: that input, which says how these rows write their times
@@ -267,7 +267,7 @@ class Definition(ABC):
     # -- what does it -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         """What does it. tell: operators inside a graph whose rows are wanted, too."""
 
     @abstractmethod
@@ -311,15 +311,15 @@ class Logic(ABC):
         """File the messages of a step, by input, with position columns; tell what they let it tell."""
 
     def admit(
-        self, kv: KV, given: Input, table: pa.Table, beside: Mapping[str, pa.Table] | None = None
+        self, kv: KV, input: Input, table: pa.Table, other_inputs: Mapping[str, pa.Table] | None = None
     ) -> pa.Table:
         """Check what comes to an input from outside: the rows that can be counted, in the types that are known.
 
         beside: tables of other inputs in the same step
         """
-        time = None if given.time_made else given.event_time
+        time = None if input.time_made else input.event_time
         return admitted(
-            table, self.schema_of(kv, given.name), self.needs_of(kv, given.name, beside or {}), time
+            table, self.schema_of(kv, input.name), self.needs_of(kv, input.name, other_inputs or {}), time
         )
 
     def apart(self, before: KV) -> Logic:
@@ -356,7 +356,7 @@ class Logic(ABC):
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         """What the steps of a commit told, as rows."""
 
-    def told(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
+    def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
         """What the steps of a commit told, as rows, by operator."""
         return {self.definition.name: self.rows(result.panes, commit)} if result.panes else {}
 
@@ -373,7 +373,7 @@ class Logic(ABC):
         """The columns of `messages` over such inputs."""
 
     @abstractmethod
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         """The columns of `messages`, as far as they are known; None before its inputs have told theirs."""
 
     # -- what it knows of its inputs --------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class Logic(ABC):
         """What is known of the columns of an input."""
 
     @abstractmethod
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         """What is needed of the columns of an input; `beside`: tables of other inputs in the same step."""
 
     #: True if rows that hand on what came in have other columns, too.

@@ -28,7 +28,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import with_positions
-from windrow.operators.steps.output_rows import to_rows, told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import output_rows, output_schema, to_rows, without_labels
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, passed
 from windrow.operators.steps.work import Work, begin_step
@@ -41,7 +41,7 @@ class SeveralInputs(Definition):
     given: the inputs. late_us: how far below the watermark a message is taken
     """
 
-    given: tuple[Input, ...]
+    given_inputs: tuple[Input, ...]
     null_keys: str
     late_us: int
     #: Messages are known by their positions.
@@ -59,17 +59,17 @@ class SeveralInputs(Definition):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return self.given
+        return self.given_inputs
 
-    def keys(self, given: Input) -> tuple[str, ...]:
-        return self.by if given.by is None else given.by
+    def keys(self, input: Input) -> tuple[str, ...]:
+        return self.by if input.by is None else input.by
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((given.event_time, *self.keys(given))))
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((input.event_time, *self.keys(input))))
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
-        return self._changed(given=given)
+        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs)
+        return self._changed(given_inputs=given)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -83,14 +83,14 @@ class SeveralInputs(Definition):
         return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
-        names = [given.name for given in self.given]
+        names = [given.name for given in self.given_inputs]
         if before not in names:
             raise ConfigurationError(
                 f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
                 f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
             )
         given = self.input(before)
-        others = [i.watermark for i in self.given if i is not given and not i.static]
+        others = [i.watermark for i in self.given_inputs if i is not given and not i.static]
         follows = given.watermark.kind == "explicit" and given.watermark in others
         if (given.watermark != bounded() and not follows) or given.positions is not None:
             raise BadWatermark(
@@ -99,12 +99,14 @@ class SeveralInputs(Definition):
             )
         return Taker(self.name, given, self.columns_of(given), "it takes no message back", self.late_us)
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         return self.late_us
 
-    def of_handed_rows(self, given: Input) -> Self:
-        handed = replace(given, max_ahead_us=None)
-        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
+    def of_forwarded_rows(self, input: Input) -> Self:
+        forwarded = replace(input, max_ahead_us=None)
+        return self._changed(
+            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
+        )
 
 
 class InputSchemas:
@@ -150,11 +152,11 @@ class SeveralInputsLogic(Logic):
         return (self.aux_cf,)
 
     @abstractmethod
-    def needs(self, given: Input) -> Needs:
+    def needs(self, input: Input) -> Needs:
         """Return what is needed of the columns of an input."""
 
     @abstractmethod
-    def take(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+    def accept(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
         """Process the messages of a step by input, in position order, in the learnt types. Returns those that counted:
         dead letters do not advance the watermark."""
 
@@ -166,7 +168,7 @@ class SeveralInputsLogic(Logic):
     def fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """Return the columns of its rows over such inputs."""
 
-    def closed_us(self, given: Input, watermark_us: int) -> int:
+    def closed_us(self, input: Input, watermark_us: int) -> int:
         """Return the event time below which messages of an input that is not static are too late."""
         return passed(watermark_us, self.definition.late_us)
 
@@ -179,7 +181,7 @@ class SeveralInputsLogic(Logic):
         for name, reading in self.readings.items():
             if name in tables:
                 rows[name], marks[name] = self._arrivals(work, reading, tables[name])
-        for name, counted in self.take(work, rows).items():
+        for name, counted in self.accept(work, rows).items():
             work.result.marks.update(further(event_time_marks(counted), marks[name]))
         work.progress.begin(now_us)
         return work.end(self.aux_cf)
@@ -197,7 +199,7 @@ class SeveralInputsLogic(Logic):
     def _arrivals(
         self, work: Work, reading: InputReading, table: pa.Table
     ) -> tuple[Slice, Mapping[Partition, int]]:
-        given, kv = reading.given, work.kv
+        given, kv = reading.input, work.kv
         work.dead.input = given.name
         table = reading.in_known_times(table, self.schemas.of(kv, given.name))
         schema = self._learn(kv, reading, table.schema)
@@ -205,26 +207,26 @@ class SeveralInputsLogic(Logic):
         rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, given))
         return Slice(conformed(rows.table, schema), rows.times), marks
 
-    def _on_time(self, work: Work, given: Input, rows: Slice, dead: DeadLetters) -> Slice:
-        late = rows.times < self.closed_us(given, work.progress.watermark_us)
-        if given.static:
+    def _on_time(self, work: Work, input: Input, rows: Slice, dead: DeadLetters) -> Slice:
+        late = rows.times < self.closed_us(input, work.progress.watermark_us)
+        if input.static:
             late = np.zeros(len(rows), dtype=bool)
         return without_late(rows, late, dead, f"the watermark of {self.definition.name!r} has passed it")
 
     def _learn(self, kv: KV, reading: InputReading, seen: pa.Schema) -> pa.Schema:
-        known = self.schemas.of(kv, reading.given.name)
+        known = self.schemas.of(kv, reading.input.name)
         check_keys(reading.by, seen)
-        schema = learn(known, seen, self.needs(reading.given), reading.event_time)
-        self.schemas.save(kv, reading.given.name, known, schema)
+        schema = learn(known, seen, self.needs(reading.input), reading.event_time)
+        self.schemas.save(kv, reading.input.name, known, schema)
         return schema
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return told_rows(panes, commit)
+        return output_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return told_schema(self.message_schema(inputs))
+        return output_schema(self.message_schema(inputs))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return without_labels(panes)
@@ -235,18 +237,18 @@ class SeveralInputsLogic(Logic):
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for name, schema in inputs.items():
-            self.needs(self.readings[name].given).check(schema, schema.names)
+            self.needs(self.readings[name].input).check(schema, schema.names)
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         known = self.schemas.known(kv)
         return pa.schema(self.fields(known)) if len(known) == len(self.readings) else None
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.schemas.of(kv, name)
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self.needs(self.readings[name].given)
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        return self.needs(self.readings[name].input)
 
     def columns(self, kv: KV) -> list[str]:
-        made = self.made(kv)
+        made = self.known_schema(kv)
         return [] if made is None else list(made.names)

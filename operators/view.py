@@ -151,7 +151,7 @@ class View(ABC):
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
         """Of each of these rows, which it told, or of some columns of them: what it was made of."""
 
-    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
         """Of what one commit wrote, in the families `counted_in` of `kv`: how many messages a window had then (True), or
         how many more (False).
         """

@@ -56,9 +56,9 @@ def _of_rows(definition: Definition, inputs: Mapping[str, pa.Schema], table: pa.
     return found
 
 
-def _buckets(logic: Logic, given: Input, inputs: Mapping[str, pa.Schema], table: pa.Table) -> IntArray:
+def _buckets(logic: Logic, input: Input, inputs: Mapping[str, pa.Schema], table: pa.Table) -> IntArray:
     keys = []
-    for name, types in logic.key_types(given.name, inputs):
+    for name, types in logic.key_types(input.name, inputs):
         values = combine(table.column(name))
         for kind in types:  # in which they are compared with those of other inputs
             values = values.cast(kind, safe=False)

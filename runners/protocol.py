@@ -57,7 +57,7 @@ def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]
     return set()
 
 
-def untold(after: int, until: int) -> bool:
+def never_empty(after: int, until: int) -> bool:
     """Nobody can say of any batch that it brings nothing."""
     return False
 
@@ -81,7 +81,7 @@ class BatchProtocol:
     watermark_partition: Callable[[Partition], Partition] = itself
     unread: Callable[[], Collection[Partition]] = set
     explained: Callable[[Mapping[Partition, int], int], Collection[Partition]] = unexplained
-    nothing_came: Callable[[int, int], bool] = untold
+    nothing_came: Callable[[int, int], bool] = never_empty
     idle_batches: int = IDLE_BATCHES
     give: Give = hand_over
     sleep: Callable[[float], None] = time.sleep

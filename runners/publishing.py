@@ -63,7 +63,7 @@ class Publisher:
         self._outlets = {**self._sinks, **({} if dead_letters is None else {DEAD_LETTERS: dead_letters})}
         self._parts = {p.name: p for d in self._definitions for p in d.parts}
         self._reached: dict[str, int | None] | None = None
-        self._given = 0
+        self._published = 0
 
     def publish(self, give: Give, *, acknowledge: bool = True) -> bool:
         """Give the panes and dead letters of every commit that may not be out, in order. False where a sink refused.
@@ -76,7 +76,7 @@ class Publisher:
         if self._reached is None:
             self._reached = {name: sink.last_commit(job.job, name) for name, sink in self._outlets.items()}
         known = [k or 0 for k in self._reached.values()]
-        out = max(self._given, min(known, default=0))
+        out = max(self._published, min(known, default=0))
         ahead = [k for k in known if k > job.progress.commit]
         for record in job.unpublished(max(ahead, default=out) or None):
             for sink, panes in self._outputs(record):
@@ -85,7 +85,7 @@ class Publisher:
                 if not give(sink, Token(job.job, record.commit), panes):
                     return False
                 self._reached[panes.operator] = record.commit  # it is not given again because another refuses
-            self._given = record.commit
+            self._published = record.commit
             if acknowledge:
                 job.mark_published(record.commit)
         if acknowledge:

@@ -149,14 +149,14 @@ def _record(
     watermarks, now_us = _watermarks(last), now_of(last)
     mark_us = min(watermarks.values(), default=None)
     marks = dict(last.marks)
-    told: dict[str, Any] = {"by": driver, "at_us": at_us}
+    emitted: dict[str, Any] = {"by": driver, "at_us": at_us}
     if to.watermark_us is not None:
-        told["watermark_us"] = [mark_us, to.watermark_us]
+        emitted["watermark_us"] = [mark_us, to.watermark_us]
         watermarks = {name: min(us, to.watermark_us) for name, us in watermarks.items()}
         marks = {p: replace(m, max_time_us=_least(m.max_time_us, to.watermark_us)) for p, m in marks.items()}
         mark_us = min(watermarks.values(), default=None)
     if to.now_us is not None:
-        told["now_us"] = [now_us, to.now_us]
+        emitted["now_us"] = [now_us, to.now_us]
         now_us = to.now_us
         marks = {
             p: Mark(max_time_us=m.max_time_us, seen_us=_least(m.seen_us, now_us)) for p, m in marks.items()
@@ -169,7 +169,7 @@ def _record(
         shards=tuple(results),
         watermark_us=mark_us,
         marks=marks,
-        meta={**last.meta, "watermarks": watermarks, "now_us": now_us, REPAIR: told},
+        meta={**last.meta, "watermarks": watermarks, "now_us": now_us, REPAIR: emitted},
     )
 
 

@@ -42,7 +42,7 @@ logger = get_logger()
 COPIED_AT_ONCE = 10_000
 
 
-class Given(Protocol):
+class SourceRows(Protocol):
     """What the source gave. offsets: by partition, in the order of partition, offset and ordinal, which counts the rows."""
 
     @property
@@ -96,7 +96,7 @@ def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
 class GivenByInput:
     """What the sources of inputs gave."""
 
-    def __init__(self, inputs: Mapping[str, Given]) -> None:
+    def __init__(self, inputs: Mapping[str, SourceRows]) -> None:
         self._inputs = inputs
         self.offsets = {p: o for given in inputs.values() for p, o in given.offsets.items()}
 
@@ -150,7 +150,7 @@ def bring_back(
     if not ranges:
         return
     _check_lowered(definition, spec, commits)
-    _tell(definition.name, spec, redo)
+    _log(definition.name, spec, redo)
     given = read(ranges)
     taken = _Taken(redo, given.offsets)
     if isinstance(again, RunAgain):
@@ -227,7 +227,7 @@ def _at_once(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int,
         first = k
 
 
-def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
+def _log(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     logger.warning(
         "messages are lost, and read from the source again",
         job=spec.job,
@@ -238,23 +238,23 @@ def _tell(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     )
 
 
-def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, given: GivenByInput, taken: _Taken) -> None:
+def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByInput, taken: _Taken) -> None:
     """All steps, on a store beside the shard's; then its messages are the shard's."""
     logic = again.logic
-    with _beside(logic, spec) as scratch:
+    with _empty_store(logic, spec) as scratch:
         again.prepare(kv, scratch)
         for k, step in enumerate(taken.redo):
             if step.kind == "advance":
                 logic.advance(scratch, step.watermark_us, step.now_us)
             else:
-                found = given.by_input(taken.chosen(k, k + 1))
+                found = rows_by_input.by_input(taken.chosen(k, k + 1))
                 tables = {
                     name: logic.admit(scratch, logic.definition.input(name), table)
                     for name, (table, _) in found.items()
                 }
                 for piece in _pieces(logic, scratch, tables) if step.divided else (tables,):
                     sifted_into(partial(_ingested, logic, step.now_us), scratch, piece)
-        _take_over(again, scratch, kv, spec)
+        _adopt(again, scratch, kv, spec)
 
 
 def _pieces(logic: Logic, kv: KV, tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
@@ -269,7 +269,7 @@ def _ingested(logic: Logic, now_us: int, kv: KV, tables: Mapping[str, pa.Table])
 
 
 @contextmanager
-def _beside(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
+def _empty_store(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
     """An empty store beside the shard's."""
     path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
     scratch = RocksKV(path, logic.cfs())
@@ -280,7 +280,7 @@ def _beside(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
         destroy(path)
 
 
-def _take_over(again: RunAgain, scratch: KV, kv: KV, spec: ShardSpec) -> None:
+def _adopt(again: RunAgain, scratch: KV, kv: KV, spec: ShardSpec) -> None:
     """The messages of `scratch` are the shard's, if it has come to what the shard came to."""
     logic = again.logic
     if again.reached(scratch) != again.reached(kv):

@@ -153,7 +153,7 @@ def _readable(text: str) -> str:
 
 
 def _times(
-    values: list[Any], name: str, time_zone: str | None, unit: TimeUnit | None, made: _Columns
+    values: list[Any], name: str, time_zone: str | None, unit: TimeUnit | None, derived: _Columns
 ) -> pa.Array:
     zone = None if time_zone is None else zone_of(time_zone)
     times: list[int | None] = []
@@ -161,7 +161,7 @@ def _times(
         time_us, problem = event_time_us(value, zone, unit)
         times.append(time_us)
         if problem is not None:
-            made.spoil(i, f"event time {name!r} {problem}")
+            derived.spoil(i, f"event time {name!r} {problem}")
     return pa.array(times, pa.int64()).cast(_STAMP)
 
 

@@ -78,7 +78,7 @@ class TaskPlan:
     #: Messages that are lost can be read again: a shard that has lost its own says so, and does not fail.
     can_replay: bool = False
     #: Operators inside chains whose panes are wanted too.
-    tell: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     #: Rows are ranges of offsets, which the task reads for itself, but what lies below `taken`; topic -> its partitions.
     reads: KafkaStream | None = None
     taken: Mapping[Partition, int] = field(default_factory=dict)
@@ -305,9 +305,9 @@ class Work:
 
     def steps(self, definition: Definition, spool: Spool) -> None:
         """The steps of one definition over its rows, of which each piece is one."""
-        plan, logic, name = self.plan, definition.logic(self.plan.tell), definition.name
+        plan, logic, name = self.plan, definition.logic(self.plan.outputs), definition.name
         watermark_us, rows = plan.watermarks_us[name], 0
-        step = self._tell(logic, logic.advance(self.overlay, watermark_us, plan.now_us))
+        step = self._collect(logic, logic.advance(self.overlay, watermark_us, plan.now_us))
         keeping = logic.refiling()
         before = 0 if keeping is None else logic.progress(self.overlay).step
         if spool.is_divided:
@@ -318,8 +318,8 @@ class Work:
             if plan.parts is None:
                 taken = ingest_rows(logic, self.overlay, mine, plan.now_us)
             else:
-                taken = self._take_groups(logic, plan.parts, mine, watermark_us)
-            step, rows = step.then(self._tell(logic, taken)), rows + len(mine)
+                taken = self._ingest_grouped(logic, plan.parts, mine, watermark_us)
+            step, rows = step.then(self._collect(logic, taken)), rows + len(mine)
         self._note(step, definition)
         if step.groups:
             self.counters[GROUPS_OF + name] = step.groups
@@ -331,7 +331,7 @@ class Work:
             if spool.is_divided:
                 self.counters[PIECES_OF + name] = max(after - before, 1)
 
-    def _tell(self, logic: Logic, step: StepResult) -> StepResult:
+    def _collect(self, logic: Logic, step: StepResult) -> StepResult:
         """What a step told goes to the commit's rows, a table at a time where it is much; the step without it."""
         parts = [step]
         if sum(table.nbytes for table in step.panes) > spill.SLICE_BYTES:
@@ -340,18 +340,18 @@ class Work:
         del step
         parts.reverse()
         while parts:
-            for name, rows in logic.told(parts.pop(), self.plan.commit).items():
+            for name, rows in logic.emitted(parts.pop(), self.plan.commit).items():
                 self.panes.setdefault(name, Gathered()).add(rows)
         return quiet
 
-    def _take_groups(
-        self, logic: Logic, parts: Sequence[str], mine: pa.Table, watermark_us: int
+    def _ingest_grouped(
+        self, logic: Logic, parts: Sequence[str], rows: pa.Table, watermark_us: int
     ) -> StepResult:
         """An `ingest` of rows that Spark has pre-aggregated."""
         grouping, [schema] = logic.grouping(), self._columns(logic.definition).values()
         assert grouping is not None
         names = {f"{PART}{i}": name for i, name in enumerate(parts)}
-        groups = mine.rename_columns([names.get(c, c) for c in mine.column_names])
+        groups = rows.rename_columns([names.get(c, c) for c in rows.column_names])
         grouped = grouping.ingest_groups(self.overlay, groups, schema, watermark_us, self.plan.now_us)
         self.answer.rows += grouped.rows
         self.answer.uncounted_rows += grouped.uncounted

@@ -83,7 +83,7 @@ class _Pages:
         for low, high in batch.ranges(cf):
             of = {start for start in self.starts if low < start + _LAST and start + _FIRST < high}
             if of:
-                self._take([key for key in self.values if low <= key < high])
+                self._remember([key for key in self.values if low <= key < high])
         points = {key: value for key, value in batch.points(cf).items() if key[_AT] == _FIRST}
         before = map(self.values.get, points)
         self.nbytes -= sum(map(len, filter(None, before)))
@@ -94,7 +94,7 @@ class _Pages:
         self.nbytes += sum(map(len, fresh.values()))
         self.starts.update(map(_START, fresh))
 
-    def _take(self, keys: Iterable[bytes]) -> None:
+    def _remember(self, keys: Iterable[bytes]) -> None:
         self.nbytes -= sum(len(self.values.pop(key)) for key in keys)
 
 

@@ -64,7 +64,7 @@ class Held(NamedTuple):
     since: list[bytes]
     all_waiting: bool
     asked: IntArray = NO_PAGES
-    beside: Waiting | None = None
+    buffered: Waiting | None = None
     stays: bool = False
 
 
@@ -100,13 +100,13 @@ class Pages:
         by: Sequence[str],
         page_rows: int | None = None,
         remembers: bool = False,
-        beside: int | None = None,
+        buffered: int | None = None,
     ) -> None:
         """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next.
         beside: the start of a window beside which rows wait (`stores/write_buffer.py`)
         """
         self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
-        self._beside = beside
+        self._buffered = buffered
         self._remembers, self._run_bytes = remembers, REMEMBERED_BYTES if remembers else RUN_BYTES
         self._written = Written()
 
@@ -167,9 +167,9 @@ class Pages:
                 held[start] = Held(None, {}, [prefix] if values else [], True)
                 continue
             since = list(kv.scan(self.cf, key_of(prefix, SINCE), prefix_end(prefix)))
-            beside = None
-            if start == self._beside and since:
-                beside, since = Waiting.of(since, schemas, self.by), []
+            buffered = None
+            if start == self._buffered and since:
+                buffered, since = Waiting.of(since, schemas, self.by), []
             blocks = [rows_of(block, schemas) for _, block in since]
             wanted: Collection[int] = range(head.pages)
             if mine is not None and not (waiting and head.waits):
@@ -178,9 +178,9 @@ class Pages:
             if wanted:
                 there = self._get(kv, prefix, wanted, head.pages, value)
                 pages_asked = (
-                    NO_PAGES if start != self._beside else np.fromiter(wanted, np.int64, len(wanted))
+                    NO_PAGES if start != self._buffered else np.fromiter(wanted, np.int64, len(wanted))
                 )
-                held[start] = Held(head, there, [key for key, _ in since], waiting, pages_asked, beside)
+                held[start] = Held(head, there, [key for key, _ in since], waiting, pages_asked, buffered)
                 pages += there.values()
                 tables += blocks
         tables = [*self._written.rows(pages, schemas), *tables]

@@ -105,10 +105,10 @@ def narrow_rows(rows: pa.Table, schema: bytes) -> bytes:
     return Packed(rows, schema, np.array([0, len(rows)]), narrow=True).page(0)
 
 
-def _narrow(columns: Columns, schema: pa.Schema, given: Sequence[Part]) -> list[Part]:
+def _narrow(columns: Columns, schema: pa.Schema, page_parts: Sequence[Part]) -> list[Part]:
     """The same, of as few bytes as their values need."""
     parts = list[Part]()
-    for part in given:
+    for part in page_parts:
         if part.name == "null":
             parts += [number(f"null{i}", np.ascontiguousarray(row)) for i, row in enumerate(part.values.T)]
         elif part.item or columns.record[part.name].kind == "V":

@@ -41,7 +41,7 @@ class Waiting:
 
     def __init__(self, path: str, wait_s: float) -> None:
         self._path, self._wait_s = path, wait_s
-        self._began, self._told = time.monotonic(), False
+        self._began, self._reported = time.monotonic(), False
 
     def go_on(self, error: Exception) -> None:
         """Raises `StateLocked` when it has been long enough."""
@@ -52,8 +52,8 @@ class Waiting:
                 f"the store {self._path} is still open in {by or 'another process'} after {wait_s:g} seconds: wait until it is "
                 f"closed there, or build a private copy ({error})"
             ) from error
-        if by is not None and waited_s >= PATIENCE_S and not self._told:
-            self._told = True
+        if by is not None and waited_s >= PATIENCE_S and not self._reported:
+            self._reported = True
             logger.warning(
                 "waiting for a store that is open elsewhere", path=self._path, by=by, seconds=wait_s
             )

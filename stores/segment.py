@@ -165,12 +165,12 @@ def write_segment(
         else _encode_parts(commit, shard, batch, extra)
     )
 
-    def told() -> Iterator[bytes | memoryview]:
+    def chunks() -> Iterator[bytes | memoryview]:
         for frame in frames:
             digest.update(frame)
             yield frame
 
-    write_whole(os.fspath(path), told(), fsync=fsync, fsync_dir=fsync_dir)
+    write_whole(os.fspath(path), chunks(), fsync=fsync, fsync_dir=fsync_dir)
     return digest.hexdigest()
 
 

@@ -41,11 +41,11 @@ from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch
 from windrow.stores.page_format import hashes_of, page_of, rows_in
 from windrow.stores.page_store import Held, Pages
-from windrow.stores.tombstones import changes, standing
+from windrow.stores.tombstones import changes, live_rows
 from windrow.stores.window_state import END, START, UPSERT, Near
 from windrow.stores.write_buffer import Waiting, WaitingRows, is_much
 
-SESSION, PANE, STANDS = "__session", "__pane", "__stands"
+SESSION, PANE, CURRENT = "__session", "__pane", "__stands"
 #: Of rows that were read: where they lie.
 HOME = "__home"
 #: The home of sessions that may still grow.
@@ -74,7 +74,7 @@ class SessionStore:
     """The state rows of one definition. width_us: of a bucket; keeps: True if their messages are kept."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int, *, keeps: bool = False) -> None:
-        self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, beside=HOT)
+        self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, buffered=HOT)
         self._rows = BlockWindows(cf, aux, by, self._pages, narrow=True)
         self._waiting = WaitingRows(cf, aux, by, HOT)
         self._aux, self.width_us, self._keeps = aux, width_us, keeps
@@ -153,7 +153,7 @@ class SessionStore:
         pages = self._rows.pages(kv, HOT)
         return pages > 0 and not is_much(rows, pages)
 
-    def lay_beside(self, kv: KV, rows: pa.Table) -> bool:
+    def buffer_rows(self, kv: KV, rows: pa.Table) -> bool:
         """Let rows wait; returns True where they are to be laid into sessions now, with all that waits."""
         return self._waiting.add(kv, rows, self._rows.pages(kv, HOT))
 
@@ -189,8 +189,8 @@ class SessionStore:
         self._note(kv, rows)
         if self._keeps:
             self._note_begins(kv, rows)
-        if (open_ := near.held.get(HOT)) is not None and open_.beside is not None:
-            left = self._take_out(kv, open_)
+        if (open_ := near.held.get(HOT)) is not None and open_.buffered is not None:
+            left = self._remove_buffered(kv, open_)
             near = Near(near.rows, {**near.held, HOT: open_._replace(stays=left)})
             # What seems to be left behind may go on with what waits: it is left as it is.
             kept = (lambda some: some) if left else kept
@@ -238,14 +238,14 @@ class SessionStore:
             if blocks is None or blocks.newest.block.kind != Kind.CHANGED:
                 self._rows.fold(kv, home, _folded)
             elif (found := self._rows.read(kv, [home])) is not None:
-                self._rows.replace(kv, [home], _folded(standing(found, self._rows.by)))
+                self._rows.replace(kv, [home], _folded(live_rows(found, self._rows.by)))
 
-    def _take_out(self, kv: KV, held: Held) -> bool:
+    def _remove_buffered(self, kv: KV, held: Held) -> bool:
         """Take out what waits for pages that were asked for, and are written now. True if something still waits."""
-        assert held.beside is not None and held.head is not None
-        mine = waits_for(held, held.beside)
+        assert held.buffered is not None and held.head is not None
+        mine = waits_for(held, held.buffered)
         if mine.any():
-            self._waiting.replace(kv, held.beside, held.beside.where(~mine))
+            self._waiting.replace(kv, held.buffered, held.buffered.where(~mine))
         return not mine.all()
 
     def clear(self, kv: KV) -> None:
@@ -319,7 +319,7 @@ class SessionStore:
 
     def _as_rows(self, rows: pa.Table) -> pa.Table:
         """Rows as they were given, of which none is gone."""
-        rows = standing(rows, self._rows.by).drop_columns([UPSERT])
+        rows = live_rows(rows, self._rows.by).drop_columns([UPSERT])
         return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])
 
     def _moved(self, kept: Callable[[pa.Table], pa.Table], rows: pa.Table) -> pa.Table:

@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
     schema: pa.Schema
     lie: pa.Schema
     nbytes: int
-    told: dict[int, pa.Array | int]
+    held: dict[int, pa.Array | int]
 
 
 class Spill:
@@ -51,47 +51,47 @@ class Spill:
         """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
         for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
-                some, told = self._apart(batch) if len(batch) >= _MANY else (batch, {})
-                self._write(number, some, batch.schema, told)
+                some, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+                self._write(number, some, batch.schema, held)
 
     def deal(self, rows: pa.Table, to: npt.NDArray[np.uint8]) -> None:
         """More rows of several tables, to each in their order. to: of each row the number of its table"""
         at = 0
         for batch in rows.combine_chunks().to_batches():
             own, at = to[at : at + len(batch)], at + len(batch)
-            some, told = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+            some, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
             ordered = taken(pa.Table.from_batches([some]), np.argsort(own, kind="stable"))
             bounds = np.r_[0, np.cumsum(np.bincount(own))].tolist()
             for number, (low, high) in enumerate(pairwise(bounds)):
                 n = high - low
-                ones = {i: one if isinstance(one, int) else one.slice(0, n) for i, one in told.items()}
+                ones = {i: one if isinstance(one, int) else one.slice(0, n) for i, one in held.items()}
                 for piece in ordered.slice(low, n).to_batches():
                     self._write(number, piece, batch.schema, ones)
 
     def _write(
-        self, number: int, some: pa.RecordBatch, schema: pa.Schema, told: dict[int, pa.Array | int]
+        self, number: int, some: pa.RecordBatch, schema: pa.Schema, held: dict[int, pa.Array | int]
     ) -> None:
         data = some.serialize()
         at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
         nbytes = data.size + sum(
-            (some.column(one) if isinstance(one, int) else one).nbytes for one in told.values()
+            (some.column(one) if isinstance(one, int) else one).nbytes for one in held.values()
         )
-        piece = _Piece(at, data.size, len(some), schema, some.schema, nbytes, told)
+        piece = _Piece(at, data.size, len(some), schema, some.schema, nbytes, held)
         self._pieces.setdefault(number, []).append(piece)
 
     def _apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, pa.Array | int]]:
         """The columns that are to be written, and what is told of the others."""
-        lie, told = list[int](), dict[int, pa.Array | int]()
+        lie, held = list[int](), dict[int, pa.Array | int]()
         for i, column in enumerate(batch.columns):
-            if _is_told(column) and (of_one := self._repeated(column[0], len(column))) is not None:
-                told[i] = of_one
+            if _is_constant(column) and (of_one := self._repeated(column[0], len(column))) is not None:
+                held[i] = of_one
             elif (
                 twin := next((k for k, n in enumerate(lie) if _equal(column, batch.column(n))), None)
             ) is None:
                 lie.append(i)
             else:
-                told[i] = twin
-        return batch.select(lie), told
+                held[i] = twin
+        return batch.select(lie), held
 
     def _repeated(self, one: pa.Scalar, n: int) -> pa.Array | None:
         """A column of one value. All tables that are read have it of the same memory; None where that would be too much."""
@@ -128,14 +128,14 @@ class Spill:
     def whole(self, numbers: Iterable[int]) -> pa.Table:
         """Tables as one, each column of which is one piece of memory."""
         numbers = list(numbers)
-        tables, told = self.read(numbers), [p.told for n in numbers for p in self._pieces.get(n, ())]
+        tables, held = self.read(numbers), [p.held for n in numbers for p in self._pieces.get(n, ())]
         rows = concat(tables)
         if len(tables) == 1:
             return rows
         columns = list[pa.Array]()
         for i, column in enumerate(rows.columns):
-            ones = [one for of in told if isinstance(one := of.get(i), pa.Array)]
-            alike = len(ones) == len(told) and all(one[0].equals(column[0]) for one in ones)
+            ones = [one for of in held if isinstance(one := of.get(i), pa.Array)]
+            alike = len(ones) == len(held) and all(one[0].equals(column[0]) for one in ones)
             of_one = self._repeated(column[0], len(rows)) if alike else None
             columns.append(whole(column) if of_one is None else of_one)
         return pa.table(columns, schema=rows.schema)
@@ -226,7 +226,7 @@ class Away:
         self._from += 1
 
 
-def _is_told(column: pa.Array) -> bool:
+def _is_constant(column: pa.Array) -> bool:
     """True if a column of some rows is of one value, or of none."""
     if column.null_count == len(column):
         return not pa.types.is_nested(column.type)
@@ -242,10 +242,10 @@ def _equal(column: pa.Array, other: pa.Array) -> bool:
 
 def _table(data: pa.Buffer, piece: _Piece) -> pa.Table:
     batch = pa.ipc.read_record_batch(data, piece.lie)
-    if not piece.told:
+    if not piece.held:
         return pa.Table.from_batches([batch])
     lie, columns = iter(batch.columns), list[pa.Array]()
     for i in range(len(piece.schema)):
-        told = piece.told.get(i)
-        columns.append(next(lie) if told is None else batch.column(told) if isinstance(told, int) else told)
+        held = piece.held.get(i)
+        columns.append(next(lie) if held is None else batch.column(held) if isinstance(held, int) else held)
     return pa.Table.from_arrays(columns, schema=piece.schema)

@@ -28,10 +28,10 @@ _PUT, _DELETED = b"\x01", b"\x00"
 class Spilling(Overlay):
     """An overlay of which `relieve` brings what is pending out of memory, where it is much. Reads see it all the same."""
 
-    def __init__(self, base: KV, beside: str) -> None:
+    def __init__(self, base: KV, store_path: str) -> None:
         """beside: the path of the store beside which what does not fit memory has a folder, until this is closed."""
         super().__init__(base)
-        self._folder = f"{beside}.spill-{os.getpid()}-{time.monotonic_ns()}"
+        self._folder = f"{store_path}.spill-{os.getpid()}-{time.monotonic_ns()}"
         self._spilled: _Spilled | None = None
 
     def folder(self) -> str:

@@ -24,7 +24,7 @@ def takes_away(rows: pa.Table) -> bool:
     return not bool(_upserts(rows).all())
 
 
-def standing(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+def live_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """What is there of rows, oldest first."""
     upserts = _upserts(rows)
     if upserts.all():

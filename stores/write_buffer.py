@@ -45,11 +45,11 @@ class Waiting(NamedTuple):
         rows = concat(tables).combine_chunks()
         return cls([key for key, _ in blocks], rows, hashes_of(rows, by))
 
-    def where(self, mine: BoolArray) -> Waiting:
+    def where(self, selected: BoolArray) -> Waiting:
         """Those rows alone; the blocks are these of all."""
-        if mine.all():
+        if selected.all():
             return self
-        return Waiting(self.keys, self.rows.filter(pa.array(mine)), self.hashes[mine])
+        return Waiting(self.keys, self.rows.filter(pa.array(selected)), self.hashes[selected])
 
 
 class WaitingRows:

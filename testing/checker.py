@@ -206,12 +206,12 @@ def _read(source: KafkaStream) -> Iterator[pa.Table]:
 
 def _dead_positions(sink: KafkaSink) -> Iterator[Position]:
     for record in _records(sink, sink.topic):
-        told: Mapping[str, bytes] = dict(record.headers() or [])
-        if "windrow.source" in told:
+        emitted: Mapping[str, bytes] = dict(record.headers() or [])
+        if "windrow.source" in emitted:
             yield Position(
-                told["windrow.source"].decode(),
-                int(told["windrow.partition"]),
-                int(told["windrow.offset"]),
+                emitted["windrow.source"].decode(),
+                int(emitted["windrow.partition"]),
+                int(emitted["windrow.offset"]),
             )
 
 
@@ -281,7 +281,7 @@ def _follow(report: Report, definition: Definition, cell: Cell, rows: Sequence[R
             report.broken.append(f"{what} comes after INSERT {following - 1}")
         if ended:
             report.broken.append(f"{what} comes after a pane marked as the last")
-        if definition.told_mode == "retracting" and current is not None:
+        if definition.emission_mode == "retracting" and current is not None:
             report.broken.append(f"{what} comes while INSERT {current['pane']['index']} still stands")
         current, ended, following = row, row["pane"]["is_last"], index + 1
     return current
@@ -302,8 +302,8 @@ def _compare(
 
 
 def _values(definition: Definition, row: Record) -> Record:
-    told = definition.told_columns or ()
-    return {name: row[name] for name in told if name not in definition.by}
+    emitted = definition.output_columns or ()
+    return {name: row[name] for name in emitted if name not in definition.by}
 
 
 def _same(definition: Definition, a: Record, b: Record) -> bool:

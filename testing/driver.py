@@ -38,15 +38,15 @@ from windrow.operators.steps.progress import Progress
 from windrow.runners.embedded import Embedded
 from windrow.testing.clock import ManualClock
 from windrow.testing.faults import CommitPoint, SimulatedCrash, die_at
-from windrow.testing.ledger import told_equal
+from windrow.testing.ledger import same_output
 from windrow.testing.verification import Expected, as_given, check_kept, check_letters, compare, expect
 
 #: Details of dead letters whose values do not fit their columns.
 _OF_TYPE = re.compile(r"column '|wr\..*: (the )?column of type")
 
-Given: TypeAlias = Message | Mapping[str, Any]
+MessageLike: TypeAlias = Message | Mapping[str, Any]
 #: Of one input, or of several by their names.
-Fed: TypeAlias = Iterable[Given] | Mapping[str, Iterable[Given]]
+Fed: TypeAlias = Iterable[MessageLike] | Mapping[str, Iterable[MessageLike]]
 
 
 class TestDriver:
@@ -133,7 +133,7 @@ class TestDriver:
             [listed] = made.values()
             self.op.add_messages(listed)
 
-    def add(self, message: Given, input: str | None = None) -> None:
+    def add(self, message: MessageLike, input: str | None = None) -> None:
         """`add_message`: one message, a step of its own.
 
         message: a `wr.Message`, or a dict for one without a position
@@ -154,10 +154,10 @@ class TestDriver:
     def _input(self, name: str | None) -> Input:
         return self.op._intake.input(name)
 
-    def _place(self, given: Input, position: Position) -> Position:
+    def _place(self, input: Input, position: Position) -> Position:
         """Where the log has a message: its source begins with the name of the input, where messages name theirs."""
         placed = Position(*position)
-        return placed._replace(source=self.definition.prefix(given) + placed.source)
+        return placed._replace(source=self.definition.prefix(input) + placed.source)
 
     def _remember(self, name: str, messages: Sequence[Message]) -> None:
         given, reached = self._input(name), dict(self._reached)
@@ -336,9 +336,9 @@ class TestDriver:
         """
         expected = self.expected()
         letters = self.op.dead_letters()
-        compare("pane", self.committed_panes() if panes is None else panes, expected.panes, told_equal)
-        for name in self._told_inside():
-            compare(f"row of {name!r}", self.committed_panes(name), expected.told[name], told_equal)
+        compare("pane", self.committed_panes() if panes is None else panes, expected.panes, same_output)
+        for name in self._inner_outputs():
+            compare(f"row of {name!r}", self.committed_panes(name), expected.emitted[name], same_output)
         check_letters(self.definition, letters, expected.dead_letters)
         check_kept(self.definition, self.op, expected.oracle)
         counted = self.op.counters.get("duplicates", 0)
@@ -353,7 +353,7 @@ class TestDriver:
             )
         return expected
 
-    def _told_inside(self) -> Iterator[str]:
+    def _inner_outputs(self) -> Iterator[str]:
         """The operators inside a graph whose rows a sink is given."""
         for part in self.definition.parts[:-1]:
             if isinstance(self._sink, Mapping) and part.name in self._sink:
@@ -420,5 +420,5 @@ class JoinDriver(TestDriver):
     committed_rows = TestDriver.committed_panes
 
 
-def _message(given: Given) -> Message:
-    return given if isinstance(given, Message) else Message(given)
+def _message(message: MessageLike) -> Message:
+    return message if isinstance(message, Message) else Message(message)

@@ -27,23 +27,23 @@ class Broken(AssertionError):
 
 
 @dataclass
-class Told:
+class ExpectedOutput:
     """What steps tell. rows: by operator; letters: (reason, position) of what was buried."""
 
     rows: dict[str, list[Any]] = field(default_factory=dict)
-    letters: list[Letter] = field(default_factory=list)
+    dead_letters: list[Letter] = field(default_factory=list)
 
     def add(self, oracle: Oracle, done: Outcome) -> None:
         """What a step of an oracle gave."""
         for name, one in (oracle.gave or {oracle.definition.name: done}).items():
             self.rows.setdefault(name, []).extend(one.rows)
-        self.letters += [(letter.reason, letter.position) for letter in done.dead]
+        self.dead_letters += [(letter.reason, letter.position) for letter in done.dead]
 
-    def join(self, more: Told) -> None:
+    def join(self, more: ExpectedOutput) -> None:
         """And what a later step told."""
         for name, rows in more.rows.items():
             self.rows.setdefault(name, []).extend(rows)
-        self.letters += more.letters
+        self.dead_letters += more.dead_letters
 
 
 class Judge:
@@ -64,22 +64,22 @@ class Judge:
 
     def advance(
         self, watermarks_us: Mapping[str, int], now_us: int, pushed: Collection[int] = (END_OF_TIME_US,)
-    ) -> Told:
+    ) -> ExpectedOutput:
         """Raises `Broken` where a watermark is not what is due. pushed: where somebody has asked it to go."""
-        told = Told()
+        emitted = ExpectedOutput()
         for definition, oracle, marks in self._each:
             watermark_us = watermarks_us[definition.name]
             due_us = marks.advance(now_us, watermark_us if watermark_us in pushed else None)
             if due_us != watermark_us:
                 raise Broken(f"the watermark of {definition.name!r} is {watermark_us}, due is {due_us}")
-            told.add(oracle, oracle.advance(watermark_us, now_us))
-        return told
+            emitted.add(oracle, oracle.advance(watermark_us, now_us))
+        return emitted
 
     def ingest(
         self, messages: Sequence[tuple[str, Message]], watermarks_us: Mapping[str, int], now_us: int
-    ) -> Told:
+    ) -> ExpectedOutput:
         """messages: each with the name of its input, at the position under which the job files it."""
-        told, counted = Told(), list[tuple[str, int, int]]()
+        emitted, counted = ExpectedOutput(), list[tuple[str, int, int]]()
         for definition, oracle, _ in self._each:
             names = [i.name for i in definition.inputs]
             by_input: dict[str, list[Message]] = {name: [] for name in names}
@@ -89,18 +89,18 @@ class Judge:
                 if name in by_input:
                     by_input[name].append(message)
             if any(by_input.values()):
-                told.add(oracle, oracle.ingest(by_input, now_us, watermarks_us[definition.name]))
+                emitted.add(oracle, oracle.ingest(by_input, now_us, watermarks_us[definition.name]))
                 counted += oracle.counted
         for _, _, marks in self._each:
             marks.observe(counted, now_us)
-        return told
+        return emitted
 
-    def overdue(self, now_us: int) -> Told:
+    def overdue(self, now_us: int) -> ExpectedOutput:
         """What an advance at this moment would tell. Nothing moves by it."""
-        after, told = copy.deepcopy(self), Told()
+        after, emitted = copy.deepcopy(self), ExpectedOutput()
         for _, oracle, marks in after._each:
-            told.add(oracle, oracle.advance(marks.advance(now_us), now_us))
-        return told
+            emitted.add(oracle, oracle.advance(marks.advance(now_us), now_us))
+        return emitted
 
     @property
     def duplicates(self) -> int:
@@ -160,11 +160,11 @@ def _left(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _place(told: Any) -> tuple[str, ...]:
-    if isinstance(told, JoinedRow):
-        return (repr(_plain(told)), told.timing.value, told.kind.value)
-    window = told.window
-    return (repr(told.key), repr(window) if not hasattr(window, "__dict__") else repr(vars(window)))
+def _place(emitted: Any) -> tuple[str, ...]:
+    if isinstance(emitted, JoinedRow):
+        return (repr(_plain(emitted)), emitted.timing.value, emitted.kind.value)
+    window = emitted.window
+    return (repr(emitted.key), repr(window) if not hasattr(window, "__dict__") else repr(vars(window)))
 
 
 def _label(row: JoinedRow) -> tuple[object, ...]:

@@ -66,8 +66,8 @@ class Draw:
         """Any aggregate. given: what of it is decided already; `window` "in time": one that ends, "session": of any kind."""
         return self.valid(lambda: self._aggregate(name, given))
 
-    def _aggregate(self, name: str, given: dict[str, Any]) -> wr.Aggregate:
-        window, tuples, bounded = self._window(given.get("window"))
+    def _aggregate(self, name: str, fixed: dict[str, Any]) -> wr.Aggregate:
+        window, tuples, bounded = self._window(fixed.get("window"))
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
             "event_time": "t",
@@ -79,17 +79,17 @@ class Draw:
             "allowed_lateness": self.pick(None, None, self.units(4)) if bounded else None,
             "ids": self.pick(None, None, None, wr.ids("i", "v")),
             "deliver": self.policy(),
-            **given,
+            **fixed,
             "window": window,
         }
-        return self.variation.of(partial(wr.Aggregate, name=name), options, given)
+        return self.variation.of(partial(wr.Aggregate, name=name), options, fixed)
 
     def cogroup(self, name: str, *inputs: str, **given: Any) -> wr.CoGroup:
         """Any aggregate over these inputs. given: as for `aggregate`."""
         return self.valid(lambda: self._cogroup(name, inputs, given))
 
-    def _cogroup(self, name: str, inputs: Sequence[str], given: Mapping[str, Any]) -> wr.CoGroup:
-        window, tuples, bounded = self._window(given.get("window"))
+    def _cogroup(self, name: str, inputs: Sequence[str], fixed: Mapping[str, Any]) -> wr.CoGroup:
+        window, tuples, bounded = self._window(fixed.get("window"))
         agg = {alias: self._of(a, inputs) for alias, a in self._aggregations("v").items()}
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
@@ -99,13 +99,13 @@ class Draw:
             "retention": self._retention(tuples, bounded),
             "allowed_lateness": self.pick(None, None, self.units(4)) if bounded else None,
             "ids": self.pick(None, None, None, wr.ids("i", "v")),
-            **given,
+            **fixed,
             "window": window,
         }
         both = [
             wr.Input(i, event_time="t", watermark=self.watermark(), deliver=self.policy()) for i in inputs
         ]
-        return self.variation.of(partial(wr.CoGroup, inputs=both, name=name), options, given)
+        return self.variation.of(partial(wr.CoGroup, inputs=both, name=name), options, fixed)
 
     def _of(self, aggregation: Any, inputs: Sequence[str]) -> Any:
         of = self.pick(None, *inputs)
@@ -156,8 +156,8 @@ class Draw:
         """Any join window. given: as for `aggregate`."""
         return self.valid(lambda: self._join_window(name, given))
 
-    def _join_window(self, name: str, given: Mapping[str, Any]) -> wr.JoinWindow:
-        window, tuples, bounded = self._window(given.get("window"))
+    def _join_window(self, name: str, fixed: Mapping[str, Any]) -> wr.JoinWindow:
+        window, tuples, bounded = self._window(fixed.get("window"))
         triggers: list[Any] = [wr.every_batch, wr.every_batch, wr.never, wr.every(2), wr.every(self.units(4))]
         emit = wr.Emit(early=self.pick(*triggers), late=self.pick(*triggers))
         options: dict[str, Any] = {
@@ -171,7 +171,7 @@ class Draw:
             "null_keys": self.pick("group", "group", "dead_letter"),
             "ids": self.pick(None, None, None, wr.ids("i", "v")),
             "deliver": self.policy(),
-            **given,
+            **fixed,
             "window": window,
         }
         return wr.JoinWindow(name=name, **options)
@@ -316,7 +316,7 @@ class Draw:
         right: str,
         hows: Sequence[str],
         said: Mapping[str, dict[str, Any]],
-        given: Mapping[str, Any],
+        fixed: Mapping[str, Any],
     ) -> wr.Join:
         how = self.pick(*hows)
         low, high = sorted((self.chance.randint(-6, 3), self.chance.randint(-3, 6)))
@@ -341,7 +341,7 @@ class Draw:
             ),
             "allowed_lateness": self.pick(None, None, self.units(0), self.units(4)),
             "emit": self.pick(None, None, wr.Emit(early=wr.every(self.units(4)), late=wr.every_batch)),
-            **given,
+            **fixed,
         }
         if common:
             windows = (None, None)
@@ -394,7 +394,7 @@ class Draw:
         """Any alert."""
         return self.valid(lambda: self._alert(name, given))
 
-    def _alert(self, name: str, given: Mapping[str, Any]) -> wr.Alert:
+    def _alert(self, name: str, fixed: Mapping[str, Any]) -> wr.Alert:
         frame: Any = self.pick(None, self.units(4), self.units(9), 3)
         value = wr.col("v" if frame is None else "newest")
         repeat = self.pick(wr.never, wr.every(2), wr.every(self.units(5)))
@@ -416,7 +416,7 @@ class Draw:
             "watermark": self.watermark(),
             "null_keys": self.pick("group", "dead_letter"),
             "deliver": self.policy(),
-            **given,
+            **fixed,
         }
         return wr.Alert(name=name, **options)
 
@@ -424,7 +424,7 @@ class Draw:
         """Any windows around messages."""
         return self.valid(lambda: self._over(name, given))
 
-    def _over(self, name: str, given: Mapping[str, Any]) -> wr.Over:
+    def _over(self, name: str, fixed: Mapping[str, Any]) -> wr.Over:
         ends = self.chance.randint(-6, 1), self.chance.randint(-2, 4)
         counted = self.pick(True, False)
         if counted:
@@ -445,11 +445,11 @@ class Draw:
             "null_keys": self.pick("group", "dead_letter"),
             "deliver": self.policy(),
             **self._again(),
-            **given,
+            **fixed,
         }
         if any(not hasattr(a.frame or frame, "low_us") for a in options["agg"].values()):
             options["ttl"] = self.pick(self.units(3), self.units(10), wr.forever)
-        return self.variation.of(partial(wr.Over, name=name), options, given)
+        return self.variation.of(partial(wr.Over, name=name), options, fixed)
 
     def _again(self) -> dict[str, Any]:
         """What rows are told again of windows around messages, half of the time none."""
@@ -466,7 +466,7 @@ class Draw:
         """Any windows around the messages of another input; anchors=None: of a clock."""
         return self.valid(lambda: self._anchored(name, messages, anchors, given))
 
-    def _anchored(self, name: str, messages: str, anchors: str | None, given: Mapping[str, Any]) -> wr.Over:
+    def _anchored(self, name: str, messages: str, anchors: str | None, fixed: Mapping[str, Any]) -> wr.Over:
         frame, bounded, again = self._span(anchors is None)
         agg = {"around": wr.count(), "near": wr.sum("v"), "top": wr.max("v"), "all": wr.collect_list("v")}
         options: dict[str, Any] = {
@@ -483,7 +483,7 @@ class Draw:
             "null_keys": self.pick("group", "dead_letter"),
             "deliver": self.policy(),
             **(self._again() if again else {}),
-            **given,
+            **fixed,
         }
         return wr.Over(name=name, input=messages, **options)
 

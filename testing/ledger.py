@@ -59,7 +59,7 @@ def panes_equal(a: Pane, b: Pane) -> bool:
     )
 
 
-def told_equal(a: Any, b: Any) -> bool:
+def same_output(a: Any, b: Any) -> bool:
     """True if two panes, or two rows of one kind, say the same; in which commit they were told does not count.
 
     Rows of one commit share their columns: a column that one of two rows does not have is null.
@@ -86,7 +86,7 @@ def all_panes_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
     a, b: lists of panes, or of rows
     """
-    return len(a) == len(b) and all(told_equal(x, y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(same_output(x, y) for x, y in zip(a, b, strict=True))
 
 
 def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:

@@ -101,8 +101,8 @@ class OracleDriver:
         if input is not None and explicit_us is not None:
             self._watermark.complete(input, explicit_us)
             explicit_us = None
-        told, buried = self._oracle.advance(self._watermark.advance(now_us, explicit_us), now_us)
-        return panes + told, dead + buried
+        emitted, buried = self._oracle.advance(self._watermark.advance(now_us, explicit_us), now_us)
+        return panes + emitted, dead + buried
 
 
 def _placed(message: Message, prefix: str) -> Message:

@@ -137,10 +137,10 @@ def feed_of(played: Played, random: Random) -> Feed:
     return found if isinstance(found, Feed) else check_scenario(found).feed(random)
 
 
-def check_scenario(given: Any) -> Scenario:
+def check_scenario(value: Any) -> Scenario:
     """What has to be a scenario, and is."""
     scenario: Scenario = check.of_type(
-        given,
+        value,
         Scenario,
         "the job",
         "give a windrow.testing.Scenario(operators, messages), or a function that draws one",
@@ -168,10 +168,10 @@ def load_name(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _table(given: Any) -> pa.Table:
-    if isinstance(given, pa.Table):
-        return given
-    rows = [dict(row) for row in given]
+def _table(value: Any) -> pa.Table:
+    if isinstance(value, pa.Table):
+        return value
+    rows = [dict(row) for row in value]
     try:
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
@@ -216,5 +216,5 @@ def _merged(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, dict[st
     return [(name, row) for _, _, name, row in sorted(placed, key=lambda one: one[:2])]
 
 
-def _time(given: Input, row: Mapping[str, Any]) -> int | None:
-    return event_time_us(row.get(given.event_time), given.time_zone, 0, None, given.event_time_unit)
+def _time(input: Input, row: Mapping[str, Any]) -> int | None:
+    return event_time_us(row.get(input.event_time), input.time_zone, 0, None, input.event_time_unit)

@@ -91,7 +91,7 @@ def how(failure: BaseException | None) -> str:
     return str(failure) if isinstance(failure, Failure) else f"{type(failure).__name__}: {failure}"
 
 
-def told(report: Report, again: str) -> str:
+def failure_text(report: Report, again: str) -> str:
     """How a seed failed. again: the command that plays seeds of this kind."""
     n = len(report.faults)
     what = f"seed {report.seed}, {n} fault{'' if n == 1 else 's'}: {how(report.failure)}"
@@ -201,16 +201,16 @@ def command(
         counts += report.counts
         if report.failure is not None:
             failed += 1
-            tqdm.write(told(report, again))
+            tqdm.write(failure_text(report, again))
     print(Summary(given.seeds, failed, counts))
     return min(failed, 100)
 
 
-def _one(play: Play, given: Any, again: str) -> int:
+def _one(play: Play, value: Any, again: str) -> int:
     """One seed, and its story."""
-    faults = None if given.faults is None else [int(n) for n in given.faults.split(",") if n]
-    report = play(given.seed, faults=faults)
-    if given.shrink and report.failure is not None:
+    faults = None if value.faults is None else [int(n) for n in value.faults.split(",") if n]
+    report = play(value.seed, faults=faults)
+    if value.shrink and report.failure is not None:
         report = shrunk(play, report)
     print("\n".join(report.story))
     if report.failure is None:

@@ -163,11 +163,11 @@ def parse(body: Mapping[str, Any], names: Mapping[str, Any]) -> Scenario:
 class _Steps:
     """Collects actions; what is expected is hung on the action before it."""
 
-    def __init__(self, made: Definition, start_us: int, columns: tuple[str, ...] | None) -> None:
-        self._definition, self._columns = made, columns
+    def __init__(self, definition: Definition, start_us: int, columns: tuple[str, ...] | None) -> None:
+        self._definition, self._columns = definition, columns
         self._now_us = start_us
-        self._offsets = {given.name: 0 for given in made.inputs}
-        self._times = {given.name: given.event_time for given in made.inputs}
+        self._offsets = {given.name: 0 for given in definition.inputs}
+        self._times = {given.name: given.event_time for given in definition.inputs}
         self._seen: set[str] = set()
         self.actions: list[Action] = []
 
@@ -189,7 +189,7 @@ class _Steps:
             case "now":
                 self._act(Action("now", label, us=self._clock(value)))
             case "expect":
-                self._last(kind, label).expected = [self._told(row) for row in _list(value)]
+                self._last(kind, label).expected = [self._row(row) for row in _list(value)]
             case "expect_dead":
                 self._last(kind, label).expected_dead = [self._letter(row) for row in _list(value)]
             case "windows":
@@ -257,7 +257,7 @@ class _Steps:
 
     # -- what is expected -------------------------------------------------------------------------------------------
 
-    def _told(self, row: Any) -> PaneRow | ListedRow:
+    def _row(self, row: Any) -> PaneRow | ListedRow:
         if self._columns is None:
             return self._pane(row)
         timing, *values = _list(row)
@@ -311,12 +311,12 @@ class _Steps:
 
     def _values(self, value: Any) -> dict[str, Any]:
         """All columns that are told beside the keys."""
-        told = self._definition.told_columns
-        if told is None:
+        emitted = self._definition.output_columns
+        if emitted is None:
             raise TranscriptError(
                 f"rows of {self._definition.name!r} are no panes: name columns, and write them as lists"
             )
-        names = tuple(name for name in told if name not in self._definition.by)
+        names = tuple(name for name in emitted if name not in self._definition.by)
         _known(value, names, names)
         return {name: value[name] for name in names}
 

@@ -216,7 +216,7 @@ class _End:
     """
 
     windows: dict[Any, WindowInfo]
-    told: Any
+    emitted: Any
     dead: list[tuple[Any, ...]]
 
 
@@ -254,7 +254,7 @@ class _Run:
 
     @property
     def _mode(self) -> str:
-        return self._definition.told_mode
+        return self._definition.emission_mode
 
     def _windows(self) -> list[WindowInfo]:
         """Windows, where they can be asked for without saying of which input."""
@@ -347,5 +347,5 @@ def _compare(scenario: Scenario, variation: str, straight: _End, cut: _End) -> N
         alike = (info.messages, info.first, info.last) == (other.messages, other.first, other.last)
         if not alike or not values_equal(info.values, other.values):
             raise TranscriptError(f"{where}: a window holds {other!r} instead of {info!r}")
-    if not values_equal(straight.told, cut.told):
-        raise TranscriptError(f"{where}: ends with {cut.told!r} instead of {straight.told!r}")
+    if not values_equal(straight.emitted, cut.emitted):
+        raise TranscriptError(f"{where}: ends with {cut.emitted!r} instead of {straight.emitted!r}")

@@ -32,12 +32,12 @@ class Expected:
     """What the oracle makes of a job's log. told: by operator; panes: those of the results, or rows."""
 
     oracle: Oracle
-    told: Mapping[str, list[Any]]
+    emitted: Mapping[str, list[Any]]
     dead_letters: list[DeadLetter]
 
     @property
     def panes(self) -> list[Any]:
-        return self.told[self.oracle.definition.name]
+        return self.emitted[self.oracle.definition.name]
 
     @property
     def rows(self) -> list[Any]:
@@ -66,7 +66,7 @@ def expect(
     definition, waiting = lives[0][1], list(lives[1:])
     oracle = definition.oracle(declared_of(definition.inputs, schema, definition.name) or None)
     marks = InputsOracle(definition)
-    told: dict[str, list[Any]] = {part.name: [] for part in definition.parts}
+    emitted: dict[str, list[Any]] = {part.name: [] for part in definition.parts}
     dead: list[DeadLetter] = []
     unread: Unread = {}
     for position, message in sorted(fed.items(), key=lambda one: one[0]):
@@ -87,9 +87,9 @@ def expect(
                 raise AssertionError(f"step {number} {step}: the watermark should be {due_us}")
             done = oracle.advance(watermark_us, step.now_us)
         for name, one in (oracle.gave or {definition.name: done}).items():
-            told[name] += one.rows
+            emitted[name] += one.rows
         dead += done.dead
-    return Expected(oracle, told, dead)
+    return Expected(oracle, emitted, dead)
 
 
 def _taken(definition: Definition, unread: Unread, step: Step) -> dict[str, list[Message]]:
@@ -139,10 +139,10 @@ def as_given(definition: Definition, position: Position) -> Position:
     return position
 
 
-def letters_as_given(definition: Definition, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+def letters_as_given(definition: Definition, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     """Dead letters of an oracle as users see them: their input is named, where messages name theirs."""
     shown = []
-    for letter in letters:
+    for letter in dead_letters:
         name = None
         if letter.position is not None and definition.by_input:
             source = letter.position.source

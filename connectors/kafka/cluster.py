@@ -159,9 +159,9 @@ class Kafka:
         return True
 
 
-def as_kafka(given: Kafka | str) -> Kafka:
+def as_kafka(kafka: Kafka | str) -> Kafka:
     """A cluster, or its servers."""
-    return given if isinstance(given, Kafka) else Kafka(given)
+    return kafka if isinstance(kafka, Kafka) else Kafka(kafka)
 
 
 def topic_partition(topic: str, partition: int, offset: int | None = None) -> Any:

@@ -93,13 +93,13 @@ class SourceOptions:
     committed: bool = True
     poll_timeout_s: float = 120.0
     resume_from: str | None = None
-    given: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
     def check_for(self, *, streaming: bool) -> None:
         """Refuse options of the other kind of query."""
         other, word = (_BATCH_ONLY, "stream") if streaming else (_STREAM_ONLY, "bounded read")
         for name in other:
-            if name in self.given:
+            if name in self.named:
                 raise ConfigurationError(f"option {name} means nothing for a {word}: leave it out")
         for side, bound in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
             for topic, offsets in _named(bound).items():
@@ -124,9 +124,9 @@ def _named(bound: Bound | None) -> Mapping[str, Mapping[int, int]]:
     )
 
 
-def parse(given: Mapping[str, str]) -> SourceOptions:
+def parse(fixed: Mapping[str, str]) -> SourceOptions:
     """The options as values. Raises `ConfigurationError`, naming the option, what it was and what to write."""
-    options = {name.lower(): value for name, value in given.items()}
+    options = {name.lower(): value for name, value in fixed.items()}
     properties = {n: v for n, v in options.items() if n.startswith("kafka.")}
     options = {n: v for n, v in options.items() if n not in properties}
     known = {name.lower(): name for name in NAMES}

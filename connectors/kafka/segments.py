@@ -16,7 +16,7 @@ import msgpack
 
 from windrow.checkpoint.transport import At
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka
-from windrow.connectors.kafka.topics import LINES, PartitionReader, delete_below, told_again
+from windrow.connectors.kafka.topics import LINES, PartitionReader, delete_below, ignore_error
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, KafkaFailed, StateLost
 from windrow.stores.files import make_folder, write_whole
@@ -40,13 +40,13 @@ class SegmentTopic:
         from confluent_kafka import KafkaError
 
         if self._producer is None:
-            self._producer = self.kafka.producer(linger_ms=0, logger=LINES, error_cb=told_again)
+            self._producer = self.kafka.producer(linger_ms=0, logger=LINES, error_cb=ignore_error)
         offsets: dict[str, list[int]] = {kind: [] for kind in files}
         errors: list[Any] = []
         asked = 0
         for kind, path in files.items():
 
-            def told(error: KafkaError | None, message: Any, kind: str = kind) -> None:
+            def on_delivery(error: KafkaError | None, message: Any, kind: str = kind) -> None:
                 if error is None:
                     offsets[kind].append(message.offset())
                 else:
@@ -57,7 +57,11 @@ class SegmentTopic:
                 while True:
                     try:
                         self._producer.produce(
-                            self.topic, chunk, key=_name(path).encode(), partition=shard, on_delivery=told
+                            self.topic,
+                            chunk,
+                            key=_name(path).encode(),
+                            partition=shard,
+                            on_delivery=on_delivery,
                         )
                         break
                     except BufferError:

@@ -94,9 +94,9 @@ class KafkaSink:
             raise ConfigurationError(
                 f"mode 'upsert' and the rows of {definition.name!r}, which have no window to be known by: use mode='append'"
             )
-        if definition.told_columns is None:
+        if definition.output_columns is None:
             return
-        columns = [*definition.told_columns, "commit"]
+        columns = [*definition.output_columns, "commit"]
         if self.key is not None and self.key not in columns:
             raise ConfigurationError(
                 f"key {self.key!r} is none of the columns {columns} of {definition.name!r}"

@@ -72,13 +72,13 @@ class Unread:
         return begin
 
 
-def unread_of(definition: Definition, given: Input, stream: KafkaStream) -> Unread | None:
+def unread_of(definition: Definition, input: Input, stream: KafkaStream) -> Unread | None:
     """What of an input nobody has to read; None where each record has to be looked at.
 
     Every operator that takes the input must skip by where records stand, or by their timestamps: not by their keys, nor by what
     is in them, as guarantees and filters do, and none may keep what it skips.
     """
-    found = [_of(part, one, stream) for part, one in _takers(definition, given)]
+    found = [_of(part, one, stream) for part, one in _takers(definition, input)]
     places = [one.newest for one in found if one is not None and one.newest is not None]
     ages = [one.within_us for one in found if one is not None and one.within_us is not None]
     if found and len(places) == len(found):
@@ -88,10 +88,10 @@ def unread_of(definition: Definition, given: Input, stream: KafkaStream) -> Unre
     return None
 
 
-def counted_offsets(definition: Definition, given: Input, rows: pa.Table, now_us: int) -> list[int]:
+def counted_offsets(definition: Definition, input: Input, rows: pa.Table, now_us: int) -> list[int]:
     """Of rows of one partition those that every operator counts that takes the input; none where one cannot be asked."""
     found: set[int] | None = None
-    for part, one in _takers(definition, given):
+    for part, one in _takers(definition, input):
         try:
             offsets = set(counted(part, one, rows, now_us).table.column(OFFSET).to_pylist())
         except (WindrowError, pa.ArrowException):
@@ -100,23 +100,23 @@ def counted_offsets(definition: Definition, given: Input, rows: pa.Table, now_us
     return sorted(found or ())
 
 
-def _takers(definition: Definition, given: Input) -> list[tuple[Definition, Input]]:
+def _takers(definition: Definition, input: Input) -> list[tuple[Definition, Input]]:
     """The operators that take an input, and what each calls it."""
     if definition.by_input:
-        return [(part, one) for part in definition.parts for one in part.inputs if one.name == given.name]
+        return [(part, one) for part in definition.parts for one in part.inputs if one.name == input.name]
     return [(one.parts[0], one.parts[0].inputs[0]) for one in definition.apart]  # the one input
 
 
-def _of(definition: Definition, given: Input, stream: KafkaStream) -> Unread | None:
-    policy: Policy | None = given.deliver
+def _of(definition: Definition, input: Input, stream: KafkaStream) -> Unread | None:
+    policy: Policy | None = input.deliver
     if policy is None or policy.guaranteed is not None:
         return None
     if policy.record is not None or policy.mark is not None:
         return None
     if policy.within_us is not None:
-        stamped = dict(stream.columns).get(given.event_time) == "timestamp" and not given.time_made
+        stamped = dict(stream.columns).get(input.event_time) == "timestamp" and not input.time_made
         return Unread(within_us=policy.within_us) if stamped else None
-    keys = definition.keys(given) if policy.per == "key" else ()
-    if not policy.counts or keys or given.where is not None:
+    keys = definition.keys(input) if policy.per == "key" else ()
+    if not policy.counts or keys or input.where is not None:
         return None
     return Unread(newest=policy.newest or 1)

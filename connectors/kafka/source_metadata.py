@@ -23,7 +23,7 @@ class Cluster:
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self._admin: Any = None
-        self._heard = ""
+        self._last_error = ""
 
     @property
     def admin(self) -> Any:
@@ -36,7 +36,7 @@ class Cluster:
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that follows from what was heard before
-            self._heard = self.kafka.redacted(error.str())
+            self._last_error = self.kafka.redacted(error.str())
 
     def topics_like(self, pattern: str) -> list[str]:
         """Topics whose whole name matches, but Kafka's own."""
@@ -55,12 +55,12 @@ class Cluster:
             asked = self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
             for topic, future in asked.items():
                 try:
-                    told = future.result()
+                    emitted = future.result()
                 except KafkaException as error:
                     if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         continue
                     raise
-                found[topic] = (_shown(told.topic_id), sorted(p.id for p in told.partitions))
+                found[topic] = (_shown(emitted.topic_id), sorted(p.id for p in emitted.partitions))
             return found
 
         return self._patiently(ask)
@@ -125,12 +125,12 @@ class Cluster:
         while True:
             try:
                 answer = ask()
-                self._heard = ""
+                self._last_error = ""
                 return answer
             except KafkaException as error:
                 self.admin.poll(0)  # for `_hear`, and for what librdkafka logs
                 if time.monotonic() > until or not _may_pass(error.args[0]):
-                    heard = f" (last heard: {self._heard})" if self._heard else ""
+                    heard = f" (last heard: {self._last_error})" if self._last_error else ""
                     raise KafkaFailed(
                         f"{self.kafka.servers} did not answer: {error.args[0].str()}{heard}. Is the broker running, reachable "
                         f"from here, and is {self.kafka!r} how it is reached?"

@@ -109,7 +109,7 @@ class PartitionReader:
         return self._consumer
 
 
-def told_again(error: Any) -> None:
+def ignore_error(error: Any) -> None:
     """For `error_cb`: a fatal error is raised by the next call too. Without this, it comes in the middle of a callback."""
 
 
@@ -131,7 +131,7 @@ class Claim:
             compression_type="zstd",
             message_max_bytes=MAX_RECORD_BYTES,
             logger=LINES,
-            error_cb=told_again,
+            error_cb=ignore_error,
         )
         try:
             self._producer.init_transactions(TIMEOUT_S)
@@ -148,7 +148,7 @@ class Claim:
 
         offsets: list[int] = []
 
-        def told(error: Any, message: Any) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
             if error is None:
                 offsets.append(message.offset())
 
@@ -158,7 +158,7 @@ class Claim:
             for key, value in records:
                 while True:
                     try:
-                        producer.produce(topic, value, key=key, partition=partition, on_delivery=told)
+                        producer.produce(topic, value, key=key, partition=partition, on_delivery=on_delivery)
                         break
                     except BufferError:
                         producer.poll(1.0)

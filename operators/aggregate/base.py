@@ -22,11 +22,11 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
-from windrow.operators.steps.derived_columns import made, made_schema, raw
+from windrow.operators.steps.derived_columns import made_schema, raw, with_derived
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.input_filter import divided
-from windrow.operators.steps.intake import Slice, in_known_times, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, in_known_times
 from windrow.operators.steps.progress import EMISSION, RECOMPUTED, Progress
 from windrow.operators.steps.schema_inference import (
     Needs,
@@ -155,11 +155,11 @@ class Steps(Logic):
         self._learn(progress, table.schema)
         assert progress.schema is not None
         known_times = "" if self.definition.inputs[0].time_made else time
-        return made(self.definition.makes, in_learnt_types(table, progress.schema, known_times))
+        return with_derived(self.definition.makes, in_learnt_types(table, progress.schema, known_times))
 
     def _bind(self, schema: pa.Schema) -> None:
         schema = self.seen_schema(schema)
-        if self._calculation is None or not self._calculation.given.equals(schema):
+        if self._calculation is None or not self._calculation.input_schema.equals(schema):
             self._calculation = Calculation(self.definition, schema)
 
     def _kept_from(self, progress: Progress) -> int:
@@ -176,7 +176,7 @@ class Steps(Logic):
             return table, None
         table, others = divided(self.definition.where, table)
         heard = self.definition._changed(null_keys="group", ids=None)
-        return table, take_in(heard, others, now_us, dead)
+        return table, countable_rows(heard, others, now_us, dead)
 
     def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
         """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""
@@ -192,10 +192,10 @@ class Steps(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         [table] = tables.values()
-        return self.take(kv, table, now_us)
+        return self.ingest_table(kv, table, now_us)
 
     @abstractmethod
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File the messages of a step, and fire what they fill."""
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
@@ -217,7 +217,7 @@ class Steps(Logic):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return pane_message_schema(self.definition, self._over(inputs))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         known = self.progress(kv).schema
         return (
             None
@@ -231,7 +231,7 @@ class Steps(Logic):
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.progress(kv).schema
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         return self.needs
 
     def begun(self, kv: KV) -> bool:

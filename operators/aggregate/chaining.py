@@ -80,7 +80,7 @@ def _keeps(definition: AggregateDefinition) -> str:
     return ""
 
 
-def tells_again(definition: AggregateDefinition) -> bool:
+def emits_updates(definition: AggregateDefinition) -> bool:
     """True if panes may stand in place of panes of before."""
     mode = definition.emit.mode
     return mode == "retracting" or (mode == "accumulating" and not _once(definition))
@@ -95,7 +95,7 @@ def _once(definition: AggregateDefinition) -> bool:
     return isinstance(emit.early, Never) and settled and emit.on_time and not emit.closing_pane
 
 
-def tells_until_us(definition: AggregateDefinition, reached_us: int) -> int:
+def emitted_until_us(definition: AggregateDefinition, reached_us: int) -> int:
     """The last moment of the newest window that holds a time."""
     if reached_us <= START_OF_TIME_US or definition.tuple_window or isinstance(definition.window, Global):
         return reached_us
@@ -136,7 +136,7 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
 def _trouble(first: AggregateDefinition, second: Taker) -> str:
     """Why panes of the one would be counted twice, or too late, by the other; "" where they would not."""
     emit = first.emit
-    if not emit.on_time and emit.tells_late and first.allowed_lateness_us:
+    if not emit.on_time and emit.emits_late and first.allowed_lateness_us:
         return (
             "without ON_TIME panes what is left of a window is told when it is late; use on_time=True, or "
             "emit=wr.Emit.append()"
@@ -146,7 +146,7 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
             "its messages may be taken back, and what becomes of a session that falls apart may have ended long ago: let it "
             "come last"
         )
-    if not first.tells_again:
+    if not first.emits_updates:
         discarding = emit.mode == "discarding" and emit.closing_pane
         return "a closing pane tells a window again; leave it out" if discarding else ""
     if second.keeps:

@@ -82,7 +82,7 @@ class AggregateDefinition(Definition):
     keeps_messages: bool = False
     #: In a graph: that it takes messages back, and that it hands on what its panes stand in place of.
     takes_back: bool = False
-    hands_back: bool = False
+    forwards_retractions: bool = False
 
     #: Keys and event time that are made of columns of the input.
     makes: Makes = ()
@@ -104,7 +104,7 @@ class AggregateDefinition(Definition):
         return self.keeps_messages or evolution.needs_messages(self)
 
     @property
-    def tells_what_goes(self) -> bool:
+    def emits_evicted(self) -> bool:
         """True if a window that goes by its number before it ends tells what it would have told then."""
         return False
 
@@ -180,8 +180,8 @@ class AggregateDefinition(Definition):
     def recomputing(self) -> Self:
         return self._changed(recompute=True)
 
-    def tells_until_us(self, reached_us: int) -> int:
-        return chaining.tells_until_us(self, reached_us)
+    def emitted_until_us(self, reached_us: int) -> int:
+        return chaining.emitted_until_us(self, reached_us)
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
@@ -211,10 +211,10 @@ class AggregateDefinition(Definition):
     def part_prefix(self, name: str) -> str:
         return self.prefix(self.inputs[0])
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
+    def columns_of(self, input: Input) -> tuple[str, ...]:
         return self.needs
 
-    def keys(self, given: Input) -> tuple[str, ...]:
+    def keys(self, input: Input) -> tuple[str, ...]:
         return self.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
@@ -222,11 +222,11 @@ class AggregateDefinition(Definition):
         return self._changed(watermark=watermarks[given.name]) if given.name in watermarks else self
 
     @property
-    def told_columns(self) -> tuple[str, ...]:
+    def output_columns(self) -> tuple[str, ...]:
         return (*self.by, *self.agg)
 
     @property
-    def told_mode(self) -> str:
+    def emission_mode(self) -> str:
         return self.emit.mode
 
     def unsettled(self) -> str | None:
@@ -243,8 +243,8 @@ class AggregateDefinition(Definition):
             )
         if self.policies:
             return f"{self.name!r} skips messages under {self.deliver!r}: only what takes all of them can be checked"
-        untold = not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late)
-        if emit.mode == "discarding" or untold:
+        not_emitted = not emit.on_time or (isinstance(emit.late, Never) and not emit.drop_late)
+        if emit.mode == "discarding" or not_emitted:
             return (
                 f"the last pane of a window under {emit!r} need not be all of it: check a job that is accumulating or "
                 "retracting, with panes on time and late"
@@ -271,11 +271,11 @@ class AggregateDefinition(Definition):
         return in_runs(self)
 
     @property
-    def tells_again(self) -> bool:
-        return chaining.tells_again(self)
+    def emits_updates(self) -> bool:
+        return chaining.emits_updates(self)
 
-    def telling_back(self) -> Self:
-        return self._changed(hands_back=True)
+    def with_retractions(self) -> Self:
+        return self._changed(forwards_retractions=True)
 
     def taking_back(self) -> Self:
         return self._changed(takes_back=True)
@@ -283,12 +283,12 @@ class AggregateDefinition(Definition):
     @property
     def takes_back_panes(self) -> bool:
         """True if a pane that another one of its window stands in place of is taken back."""
-        return self.emit.mode == "retracting" or self.hands_back
+        return self.emit.mode == "retracting" or self.forwards_retractions
 
     @property
     def remembers(self) -> bool:
         """True if what the last pane said has to be known when the next one is told."""
-        return self.emit.remembers or self.hands_back or self.takes_back
+        return self.emit.remembers or self.forwards_retractions or self.takes_back
 
     def check_begins(self) -> None:
         if self.inherited:
@@ -303,17 +303,17 @@ class AggregateDefinition(Definition):
     def check_followed(self, taker: Taker) -> None:
         chaining.check_followed(self, taker)
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         # A session that can never be corrected is told a moment after its end, not at it; one that is taken back may be taken
         # back at the very moment at which its end is late.
-        return 1 if self.session and (not self.emit.tells_late or self.tells_again) else 0
+        return 1 if self.session and (not self.emit.emits_late or self.emits_updates) else 0
 
-    def of_handed_rows(self, given: Input) -> Self:
+    def of_forwarded_rows(self, input: Input) -> Self:
         return self._changed(
-            max_ahead_us=None, time_zone=given.time_zone, event_time_unit=given.event_time_unit
+            max_ahead_us=None, time_zone=input.time_zone, event_time_unit=input.event_time_unit
         )
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.aggregate.logic import WindowAggregator
         from windrow.operators.aggregate.propagated_windows import InheritedAggregator
         from windrow.operators.aggregate.sessions.logic import SessionAggregator
@@ -410,6 +410,6 @@ def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
 
 def default_lateness(retention: Retention, emit: Emit) -> int:
     """The retention; nothing where late messages would be told to nobody: then they are dead letters."""
-    if emit.drop_late or not emit.tells_late:
+    if emit.drop_late or not emit.emits_late:
         return 0
     return UNBOUNDED_US if retention.time_us is None else retention.time_us

@@ -12,7 +12,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.stores.kv import KV
 
 
-class Behind(Logic):
+class Delegating(Logic):
     """engine: the logic of the aggregate that does the work."""
 
     def __init__(self, definition: AggregateDefinition, engine: AggregateDefinition) -> None:

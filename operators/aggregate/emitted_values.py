@@ -24,7 +24,7 @@ from windrow.operators.steps.groups import combine
 Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
 
 
-class Told(NamedTuple):
+class EmittedValues(NamedTuple):
     """values: what last panes said, by alias, where `known`. open: there was one, and nobody noted what it said."""
 
     values: dict[str, pa.Array]
@@ -32,7 +32,7 @@ class Told(NamedTuple):
     open: BoolArray
 
 
-def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> Told:
+def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
     """What the rows themselves note."""
     size = len(rows)
     had = combine(rows.column(PANES)).to_numpy() > 0
@@ -45,7 +45,7 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> Told:
     mark = combine(rows.column(TOLD)) if TOLD in rows.column_names else pa.nulls(size, pa.bool_())
     unmarked = mark.is_null().to_numpy(zero_copy_only=False)
     known = had & mark.fill_null(False).to_numpy(zero_copy_only=False)
-    return Told(values, known, had & unmarked)
+    return EmittedValues(values, known, had & unmarked)
 
 
 def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
@@ -62,25 +62,25 @@ def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.T
     return pa.table([*columns, *values.values(), mark], names=names)
 
 
-def told_by(
+def last_emitted(
     rows: pa.Table, now: Mapping[str, pa.Array], computed: BoolArray, read: Values | None
 ) -> tuple[dict[str, pa.Array], BoolArray]:
     """(what last panes said, where that is known) of merged rows, whose present values are `now` where `computed`.
 
     `read` has it from kept messages, those up to the last pane.
     """
-    told = noted(rows, {a: column.type for a, column in now.items()})
-    if not told.open.any():
-        return told.values, told.known
+    emitted = noted(rows, {a: column.type for a, column in now.items()})
+    if not emitted.open.any():
+        return emitted.values, emitted.known
     if read is None:
         found: Mapping[str, pa.Array] = now
-        fresh = told.open & computed & (combine(rows.column(PENDING)).to_numpy() == 0)
+        fresh = emitted.open & computed & (combine(rows.column(PENDING)).to_numpy() == 0)
     else:
         found, broken = read(rows)
-        fresh = told.open.copy()
+        fresh = emitted.open.copy()
         fresh[[b.group for b in broken]] = False
-    values = {a: choose(fresh, combine(found[a]), old) for a, old in told.values.items()}
-    return values, told.known | fresh
+    values = {a: choose(fresh, combine(found[a]), old) for a, old in emitted.values.items()}
+    return values, emitted.known | fresh
 
 
 def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table) -> pa.Table:
@@ -94,8 +94,8 @@ def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table
     if not moves.any():
         return merged
     at = np.flatnonzero(moves)
-    told = head.take(pa.array(at))
-    found, broken = calculation.finish({n: told.column(n) for n in told.column_names}, len(told))
+    emitted = head.take(pa.array(at))
+    found, broken = calculation.finish({n: emitted.column(n) for n in emitted.column_names}, len(emitted))
     lost = np.zeros(len(head), dtype=bool)
     lost[[at[b.group] for b in broken]] = True
     place = np.zeros(len(head), dtype=np.int64)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitted_values import Values, choose, marks, note, of_gone, told_by
+from windrow.operators.aggregate.emitted_values import Values, choose, last_emitted, marks, note, of_gone
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.base import SumOverflow
 from windrow.operators.aggregations.calculation import Broken, Calculation, any_differ
@@ -63,13 +63,13 @@ def fire(
     closing: bool,
     step: int,
     dead: DeadLetters,
-    told_of: Values | None = None,
+    last_values: Values | None = None,
     always: bool = False,
 ) -> Fired:
     """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
 
     `always`: what is told is told again where nothing changed.
-    `told_of`: what the last panes said, from kept messages.
+    `last_values`: what the last panes said, from kept messages.
     """
     size = len(rows)
     if size == 0:
@@ -78,40 +78,40 @@ def fire(
     values, broken = values_of(rows)
     aliases = list(definition.agg)
     columns = [combine(values[a]) for a in aliases]
-    speaks = np.ones(size, dtype=bool)
+    fires = np.ones(size, dtype=bool)
     for b in broken:
-        if speaks[b.group]:
+        if fires[b.group]:
             bury(definition, rows, b, dead)
-        speaks[b.group] = False
+        fires[b.group] = False
 
     empty, asked = _empty(definition, rows), closing and emit.closing_pane
-    told: dict[str, pa.Array] = {}
+    emitted: dict[str, pa.Array] = {}
     known = np.zeros(size, dtype=bool)
     if definition.remembers:
-        told, known = told_by(rows, dict(zip(aliases, columns, strict=True)), speaks, told_of)
-        changed = any_differ([told[a] for a in aliases], columns, size) | ~known | empty
+        emitted, known = last_emitted(rows, dict(zip(aliases, columns, strict=True)), fires, last_values)
+        changed = any_differ([emitted[a] for a in aliases], columns, size) | ~known | empty
         if emit.only_if_changed and not asked:
-            speaks &= changed
+            fires &= changed
         if emit.mode == "retracting" and timing != ON_TIME and not asked and not always:
-            speaks &= changed
+            fires &= changed
     elif emit.only_if_changed and not asked:
-        speaks &= combine(rows.column(PENDING)).to_numpy() > 0
+        fires &= combine(rows.column(PENDING)).to_numpy() > 0
 
-    goes = speaks & known & empty
-    speaks &= ~empty
-    back = _Back(told, goes | (speaks & known & definition.takes_back_panes), goes)
-    panes = _panes(definition, rows, columns, speaks, back, timing, is_last)
+    removed = fires & known & empty
+    fires &= ~empty
+    back = _Back(emitted, removed | (fires & known & definition.takes_back_panes), removed)
+    panes = _panes(definition, rows, columns, fires, back, timing, is_last)
     for alias, column in zip(aliases, columns, strict=True):
-        told[alias] = choose(speaks, column, told[alias]) if alias in told else column
-    return Fired(panes, _after(definition, rows, told, known & ~goes, speaks, step))
+        emitted[alias] = choose(fires, column, emitted[alias]) if alias in emitted else column
+    return Fired(panes, _after(definition, rows, emitted, known & ~removed, fires, step))
 
 
 class _Back(NamedTuple):
     """What is taken back. told: what stood; retracts: of which rows; goes: those of which nothing comes in its place."""
 
-    told: Mapping[str, pa.Array]
+    emitted: Mapping[str, pa.Array]
     retracts: BoolArray
-    goes: BoolArray
+    removed: BoolArray
 
 
 def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
@@ -142,14 +142,14 @@ def _panes(
     definition: AggregateDefinition,
     rows: pa.Table,
     columns: list[pa.Array],
-    speaks: BoolArray,
+    fires: BoolArray,
     taken_back: _Back,
     timing: str,
     is_last: BoolArray,
 ) -> pa.Table | None:
     order = in_window_order(rows, definition.by)
-    says, goes = np.flatnonzero(speaks[order]), np.flatnonzero(taken_back.retracts[order])
-    if not len(says) and not len(goes):
+    says, removed = np.flatnonzero(fires[order]), np.flatnonzero(taken_back.retracts[order])
+    if not len(says) and not len(removed):
         return None
     index = combine(rows.column(PANES)).to_numpy()
     fixed = [START, END, *definition.by]
@@ -159,17 +159,17 @@ def _panes(
         inserts = inserts.append_column(alias, column)
     inserts = taken(inserts, at)
     inserts = label(inserts, timing, index[at], is_last[at], INSERT)
-    if not len(goes):
+    if not len(removed):
         return inserts
-    back = order[goes]
+    back = order[removed]
     retractions = rows.select(fixed).take(pa.array(back))
     for alias in definition.agg:
-        retractions = retractions.append_column(alias, taken_back.told[alias].take(pa.array(back)))
-    kinds = back_kinds(definition, taken_back.goes[back])
+        retractions = retractions.append_column(alias, taken_back.emitted[alias].take(pa.array(back)))
+    kinds = back_kinds(definition, taken_back.removed[back])
     retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
     # A retraction stands directly before the pane that replaces it.
     both = pa.concat_tables([inserts, retractions])
-    positions = np.concatenate([2 * says + 1, 2 * goes])
+    positions = np.concatenate([2 * says + 1, 2 * removed])
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
@@ -194,9 +194,9 @@ def label(
 def _after(
     definition: AggregateDefinition,
     rows: pa.Table,
-    told: Mapping[str, pa.Array],
+    emitted: Mapping[str, pa.Array],
     known: BoolArray,
-    speaks: BoolArray,
+    fires: BoolArray,
     step: int,
 ) -> pa.Table:
     """The rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
@@ -205,15 +205,15 @@ def _after(
     pending = pa.array(np.zeros(size, dtype=np.int64))
     now = pa.array(np.full(size, step, dtype=np.int64))
     # What was discarded counts as told. Else the step is that of the last pane, whose messages are the ones up to it.
-    steps = now if emit.mode == "discarding" else choose(speaks, now, combine(rows.column(EMIT_STEP)))
-    replaced = {PENDING: pending, PANES: pa.array(before + speaks), EMIT_STEP: steps}
+    steps = now if emit.mode == "discarding" else choose(fires, now, combine(rows.column(EMIT_STEP)))
+    replaced = {PENDING: pending, PANES: pa.array(before + fires), EMIT_STEP: steps}
     gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
     names = [n for n in rows.column_names if not n.startswith(gone) and n not in (TOLD, SINCE)]
     table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
-    lost = (before > 0) & ~speaks & ~known
+    lost = (before > 0) & ~fires & ~known
     if definition.remembers:
-        silent = pa.array(np.arange(size), mask=speaks)
-        gone_said = {a: column.take(silent) for a, column in of_gone(rows, told).items()}
-        return note(table, {**told, **gone_said}, marks(speaks | known, lost))
+        silent = pa.array(np.arange(size), mask=fires)
+        gone_said = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
+        return note(table, {**emitted, **gone_said}, marks(fires | known, lost))
     # Nothing pending, and yet the accumulators do not say what was told.
     return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

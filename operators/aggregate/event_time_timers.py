@@ -89,7 +89,7 @@ class StoredWindows(Steps):
 
         fire_rows: fires merged rows, and gives them as they are afterwards
         """
-        told = Away(result.panes, external_sort.SLICE_BYTES)
+        emitted = Away(result.panes, external_sort.SLICE_BYTES)
         # The messages of a window are read at once: where they are kept it is not taken apart.
         most = external_sort.SLICE_BYTES if self.history is None else sys.maxsize
         for chunk in self.store.chunks(kv, starts, most):
@@ -98,7 +98,7 @@ class StoredWindows(Steps):
             elif chunk.rows is not None:
                 rows = fire_rows(result, self._merge(chunk.rows, dead, notes=self._notes(False)))
                 self._rewrite(kv, chunk.starts, rows, watermark_us)
-            told.gathered()
+            emitted.gathered()
 
     def _fire_shares(
         self,
@@ -159,13 +159,13 @@ class StoredWindows(Steps):
         *,
         closing: bool = False,
         always: bool = False,
-        untold: Collection[str] = (),
+        not_emitted: Collection[str] = (),
     ) -> pa.Table:
         """untold: aggregations that no pane has told yet."""
         emit, watermark_us = self.definition.emit, progress.watermark_us
         ends = combine(rows.column(END)).to_numpy()
         is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
-        if timing == ON_TIME and not emit.tells_late:
+        if timing == ON_TIME and not emit.emits_late:
             is_last = np.ones(len(rows), dtype=bool)
         if timing == EARLY:
             is_last = np.zeros(len(rows), dtype=bool)
@@ -175,10 +175,12 @@ class StoredWindows(Steps):
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             return self._values(kv, state)
 
-        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+        def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             assert self.history is not None
-            told, broken = self.history.values(kv, state, self.calculation, self.assigner, told=True)
-            return {a: pa.nulls(len(v), v.type) if a in untold else v for a, v in told.items()}, broken
+            emitted, broken = self.history.values(kv, state, self.calculation, self.assigner, emitted=True)
+            return {
+                a: pa.nulls(len(v), v.type) if a in not_emitted else v for a, v in emitted.items()
+            }, broken
 
         fired = fire(
             self.definition,
@@ -190,7 +192,7 @@ class StoredWindows(Steps):
             closing=closing,
             step=progress.step,
             dead=dead,
-            told_of=None if self.history is None else told_of,
+            last_values=None if self.history is None else last_values,
             always=always,
         )
         if fired.panes is not None:

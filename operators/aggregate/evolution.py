@@ -100,17 +100,17 @@ def _changes(
     lacks: bool,
 ) -> Iterator[str]:
     """What has changed, and whether state could be opened with that change alone."""
-    comes_and_goes = "not on such windows" if definition.inherited else ALONE
+    changes = "not on such windows" if definition.inherited else ALONE
     old, new = described.get("agg", {}), own["agg"]
     for alias, text in new.items():
         if former.get(alias, text) != text:
             yield f"{alias!r} was {former[alias]}, and is {text}: give the new one a name that there was not"
         elif alias not in old:
             late = lacks and definition.agg[alias].full_state
-            yield f"{alias!r} has come, {text}: {_NONE_KEPT if late else comes_and_goes}"
+            yield f"{alias!r} has come, {text}: {_NONE_KEPT if late else changes}"
     for alias, text in old.items():
         if alias not in new:
-            yield f"{alias!r} has gone, {text}: {comes_and_goes}"
+            yield f"{alias!r} has gone, {text}: {changes}"
     for key in _others(own, described):
         alone = ALONE if key == "window" and gap_us is not None else "not on this state"
         yield f"{key} was {described.get(key)!r}, and is {own.get(key)!r}: {alone}"

@@ -48,7 +48,7 @@ def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         ends = np.cumsum(taken)
-        goes_on = at + taken < sizes
-        until = int(place[ends[goes_on] - 1].min()) + 1 if goes_on.any() else len(order)
+        continues = at + taken < sizes
+        until = int(place[ends[continues] - 1].min()) + 1 if continues.any() else len(order)
         yield rows_taken(some, order[:until])
         at += np.bincount(np.searchsorted(ends, order[:until], side="right"), minlength=len(runs))

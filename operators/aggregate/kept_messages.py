@@ -253,7 +253,7 @@ class History:
         calculation: Calculation,
         assigner: WindowAssigner,
         *,
-        told: bool = False,
+        emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
         rows = self._of_windows(kv, state, calculation)
@@ -263,7 +263,7 @@ class History:
             row_of, windows, window_ends = assigner.assign(rows.times)
             took = window_ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of]
             row_of, windows = row_of[took], windows[took]
-        return self.evaluate(kv, state, rows, row_of, windows, calculation, told=told)
+        return self.evaluate(kv, state, rows, row_of, windows, calculation, emitted=emitted)
 
     def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
         """The messages of the times of windows; others may be among them."""
@@ -280,11 +280,11 @@ class History:
         windows: IntArray,
         calculation: Calculation,
         *,
-        told: bool = False,
+        emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
         if rows is None or len(row_of) == 0:
-            return self.evaluate_members(kv, state, None, row_of, row_of, calculation, told=told)
+            return self.evaluate_members(kv, state, None, row_of, row_of, calculation, emitted=emitted)
         by, size, starts = self.definition.by, len(state), state.column(START)
         index = pa.array(row_of)
         windows_of = pa.concat_arrays([combine(starts), pa.array(windows)])
@@ -299,7 +299,7 @@ class History:
         ]
         codes = Groups([windows_of, *keys], size + len(row_of)).codes
         # State rows come first and are distinct, so they are groups 0 .. size - 1.
-        return self.evaluate_members(kv, state, rows, row_of, codes[size:], calculation, told=told)
+        return self.evaluate_members(kv, state, rows, row_of, codes[size:], calculation, emitted=emitted)
 
     def evaluate_members(
         self,
@@ -310,7 +310,7 @@ class History:
         member: IntArray,
         calculation: Calculation,
         *,
-        told: bool = False,
+        emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         """Values of `state` rows from messages, message `row_of[i]` being of the row `member[i]`, or of none that is there."""
         size, starts = len(state), state.column(START)
@@ -323,10 +323,10 @@ class History:
             none = np.zeros(0, dtype=np.int64)
             return self._masked(kv, calculation, {**values, **extra}, broken + more, starts, (none, none))
         wanted = member < size
-        if told or self.definition.emit.mode == "discarding":
+        if emitted or self.definition.emit.mode == "discarding":
             last = combine(state.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.where(wanted, member, 0)]
             step = combine(rows.table.column(STEP)).to_numpy()[row_of]
-            wanted &= step <= last if told else step > last
+            wanted &= step <= last if emitted else step > last
         row_of, member = row_of[wanted], member[wanted]
         # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
         order = encoded_positions(rows.table)

@@ -36,7 +36,7 @@ from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PE
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
@@ -64,20 +64,20 @@ class WindowAggregator(Ticking, Grouping):
             if now_before_us is not None:
                 moment = Moment(progress.step, now_us, now_before_us, (before_us, watermark_us))
                 self._tick(kv, progress, result, dead, moment, watermark_us, ended)
-            told = len(result.panes)
+            emitted = len(result.panes)
             self._close(kv, progress, result, dead, before_us, watermark_us)
             if last_words:
-                result.panes[told:] = together(result.panes[told:] + last_words, self.definition.by)
+                result.panes[emitted:] = together(result.panes[emitted:] + last_words, self.definition.by)
             self._purge(kv, progress, watermark_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File messages and fire what they fill."""
         progress, result, dead = self._begin(kv)
         corrections = self._corrections(kv, progress, dead)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
-        rows = take_in(self.definition, table, now_us, dead)
+        rows = countable_rows(self.definition, table, now_us, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
@@ -233,7 +233,7 @@ class WindowAggregator(Ticking, Grouping):
                 parts = [self._merge(others, dead, notes=self._notes(True)) if mine is None else mine]
         rows = self._merge(rows, dead, notes=notes)
         moment = Moment(progress.step, now_us, moved=(progress.watermark_us, progress.watermark_us))
-        fires = self._judged(kv, rows, moment).speaks(trigger)
+        fires = self._judged(kv, rows, moment).fires(trigger)
         if fires.any():
             chosen = rows if fires.all() else rows.filter(pa.array(fires))
             parts.append(self._fire(kv, progress, result, dead, chosen, timing))
@@ -258,22 +258,22 @@ class WindowAggregator(Ticking, Grouping):
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
-        if not emit.on_time and emit.tells_late:
+        if not emit.on_time and emit.emits_late:
             self.due.end(kv, starts)
             return starts
         progress.dirty.difference_update(starts)
         if emit.on_time:
 
-            def on_time(told: StepResult, rows: pa.Table) -> pa.Table:
-                return self._fire(kv, progress, told, dead, rows, ON_TIME)
+            def on_time(emitted: StepResult, rows: pa.Table) -> pa.Table:
+                return self._fire(kv, progress, emitted, dead, rows, ON_TIME)
 
             self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
             return []
         for chunk in chunks(starts):  # what is pending and will find nobody to say it later is said now
-            self._tell_waiting(kv, progress, result, dead, chunk, ON_TIME)
+            self._emit_pending(kv, progress, result, dead, chunk, ON_TIME)
         return []
 
-    def _tell_waiting(
+    def _emit_pending(
         self,
         kv: KV,
         progress: Progress,
@@ -315,16 +315,16 @@ class WindowAggregator(Ticking, Grouping):
         watermark_us, emit = progress.watermark_us, self.definition.emit
         open_us = passed(watermark_us, self.definition.allowed_lateness_us)
 
-        def again(told: StepResult, rows: pa.Table) -> pa.Table:
+        def again(emitted: StepResult, rows: pa.Table) -> pa.Table:
             ends = combine(rows.column(END)).to_numpy()
             early = ends > watermark_us
-            speaks = (
-                (combine(rows.column(PANES)).to_numpy() > 0) & (ends > open_us) & (early | emit.tells_late)
+            fires = (
+                (combine(rows.column(PANES)).to_numpy() > 0) & (ends > open_us) & (early | emit.emits_late)
             )
-            parts = [rows.filter(pa.array(~speaks))]
-            for timing, mask in ((EARLY, early & speaks), (LATE, ~early & speaks)):
+            parts = [rows.filter(pa.array(~fires))]
+            for timing, mask in ((EARLY, early & fires), (LATE, ~early & fires)):
                 chosen = rows.filter(pa.array(mask))
-                parts.append(self._fire(kv, progress, told, dead, chosen, timing, untold=recomputed))
+                parts.append(self._fire(kv, progress, emitted, dead, chosen, timing, not_emitted=recomputed))
             return concat([part for part in parts if len(part)])
 
         starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
@@ -343,7 +343,7 @@ class WindowAggregator(Ticking, Grouping):
     ) -> None:
         """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
-        if not emit.tells_late or not (self._closes or progress.dirty):
+        if not emit.emits_late or not (self._closes or progress.dirty):
             return
         starts = self._windows(kv, passed(before_us, lateness_us), passed(watermark_us, lateness_us))
         if not self._closes:
@@ -351,18 +351,18 @@ class WindowAggregator(Ticking, Grouping):
         progress.dirty.difference_update(starts)
         if emit.closing_pane:
 
-            def last(told: StepResult, rows: pa.Table) -> pa.Table:
-                speaks = ~self._ended(rows, result.ended)
-                if not speaks.any():
+            def last(emitted: StepResult, rows: pa.Table) -> pa.Table:
+                fires = ~self._ended(rows, result.ended)
+                if not fires.any():
                     return rows
-                fired = rows.filter(pa.array(speaks))
-                after = self._fire(kv, progress, told, dead, fired, LATE, closing=True)
-                return concat([rows.filter(pa.array(~speaks)), after])
+                fired = rows.filter(pa.array(fires))
+                after = self._fire(kv, progress, emitted, dead, fired, LATE, closing=True)
+                return concat([rows.filter(pa.array(~fires)), after])
 
             self._fire_whole(kv, result, dead, starts, watermark_us, last)
             return
         for chunk in chunks(starts):
-            self._tell_waiting(kv, progress, result, dead, chunk, LATE, closing=True)
+            self._emit_pending(kv, progress, result, dead, chunk, LATE, closing=True)
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
         """Drop what the size limits put out of retention; returns what it had still to say."""
@@ -384,18 +384,18 @@ class WindowAggregator(Ticking, Grouping):
             rows = self._merge(near.rows, dead, notes=self._notes(True))
             names = [rows.column(b) for b in self.limits.by]
             keys = encode_equal(names) if names else [b""] * len(rows)
-            goes = np.array([k in by_start[start] for k in keys], dtype=bool)
+            removed = np.array([k in by_start[start] for k in keys], dtype=bool)
             ends = combine(rows.column(END)).to_numpy()
             early, open_ = ends > watermark_us, ends > closed_us
-            untold = (ends > before_us) & self.definition.tells_what_goes
+            not_emitted = (ends > before_us) & self.definition.emits_evicted
             waiting = combine(rows.column(PENDING)).to_numpy() > 0
             for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-                told = (not isinstance(trigger, Never)) | untold
-                speaks = waiting & told | open_ & emit.closing_pane
-                speaks &= goes & mask
-                if speaks.any():
-                    self._fire(kv, progress, said, dead, rows.filter(pa.array(speaks)), timing, closing=True)
-            self.store.put(kv, near, rows.filter(pa.array(~goes)))
+                emitted = (not isinstance(trigger, Never)) | not_emitted
+                fires = waiting & emitted | open_ & emit.closing_pane
+                fires &= removed & mask
+                if fires.any():
+                    self._fire(kv, progress, said, dead, rows.filter(pa.array(fires)), timing, closing=True)
+            self.store.put(kv, near, rows.filter(pa.array(~removed)))
             if not self.store.starts(kv, start, start + 1):
                 progress.dirty.discard(start)
         progress.watermark_us = before_us

@@ -12,9 +12,9 @@ import pyarrow as pa
 from windrow.operators.aggregate.assignment import file_rows
 from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead_letters import DeadLetters
-from windrow.operators.steps.derived_columns import made
+from windrow.operators.steps.derived_columns import with_derived
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.intake import take_in
+from windrow.operators.steps.intake import countable_rows
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted_into
 from windrow.operators.steps.replayed_steps import Redone
 from windrow.stores.kv import KV
@@ -42,9 +42,9 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     if len(table) == 0:
         return
     first = combine(table.column(STEP))[0].as_py()
-    table = made(operator.definition.makes, table)
+    table = with_derived(operator.definition.makes, table)
     table, _ = operator._passing(table, int(redone.nows_us[first]), silent)
-    rows = take_in(operator.definition, table, int(redone.nows_us[first]), silent)
+    rows = countable_rows(operator.definition, table, int(redone.nows_us[first]), silent)
     if len(rows) == 0:
         return
     watermark_us = redone.watermarks_us[combine(rows.table.column(STEP)).to_numpy()]

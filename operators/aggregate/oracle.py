@@ -60,7 +60,7 @@ class AggregateOracle(PlainIntake):
         if definition.recomputed_us:
             self._learn_arguments(kept, [])
         for message in kept:
-            input = self._given(message.position).name
+            input = self._input_of(message.position).name
             mine, own = self._of(input), self._arguments[input]
             new = [a for a, _ in definition.recomputed_us if a not in message.arguments]
             message.arguments |= dict.fromkeys(new)
@@ -79,15 +79,15 @@ class AggregateOracle(PlainIntake):
 
         expiry, cells = self._drop_by_size(before, after), self._sorted()
         for cell in cells:
-            if before < self._end(cell) <= after and (emit.on_time or (cell.pending and not emit.tells_late)):
+            if before < self._end(cell) <= after and (emit.on_time or (cell.pending and not emit.emits_late)):
                 cell.fired = True
-                no_more = not emit.tells_late
+                no_more = not emit.emits_late
                 panes += self._emit(cell, Timing.ON_TIME, no_more or self._closed(cell, after))
         for cell in cells:
             early, closed = self._is_early(cell, after), self._closed(cell, after)
             trigger = emit.early if early else emit.late
             moment = self._moment(cell, now, ticked, (before, after))
-            if moment.speaks(trigger) and (cell.pending or not closed):
+            if moment.fires(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if early else Timing.LATE
                 panes += self._emit(cell, timing, closed and not early, always=moment.insists(trigger))
         for cell in cells:
@@ -146,8 +146,8 @@ class AggregateOracle(PlainIntake):
         self._recomputed = recomputed
         for cell in self._sorted():
             early = self._is_early(cell, watermark_us)
-            told = cell.panes > 0 and cell.first_us < max(us for _, us in recomputed)
-            if told and not self._closed(cell, watermark_us) and (early or emit.tells_late):
+            emitted = cell.panes > 0 and cell.first_us < max(us for _, us in recomputed)
+            if emitted and not self._closed(cell, watermark_us) and (early or emit.emits_late):
                 panes += self._emit(cell, Timing.EARLY if early else Timing.LATE, False)
         return panes
 
@@ -156,13 +156,13 @@ class AggregateOracle(PlainIntake):
 
         In discarding mode the values are of the messages since the last pane: the rest was discarded with it.
         """
-        return [self._info(c, c.fired) for c in sorted(self._cells.values(), key=place) if c.standing]
+        return [self._info(c, c.fired) for c in sorted(self._cells.values(), key=place) if c.remaining]
 
     def _info(self, cell: Cell, fired: bool) -> WindowInfo:
         return WindowInfo(
             window=shown(cell.window),
             key=self._key(cell),
-            messages=len(cell.standing),
+            messages=len(cell.remaining),
             first=min(m.position for m in cell.messages),
             last=max(m.position for m in cell.messages),
             values={alias: self._value_or_none(alias, cell) for alias in self.definition.agg},
@@ -170,7 +170,7 @@ class AggregateOracle(PlainIntake):
             fired=fired,
         )
 
-    def handed(self, row: Any) -> dict[str, Any]:
+    def forwarded(self, row: Any) -> dict[str, Any]:
         assert isinstance(row.window, Window)
         start_us, end_us = row.window.start_us, row.window.end_us
         return {
@@ -183,9 +183,9 @@ class AggregateOracle(PlainIntake):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self.definition.told_columns, *WINDOW_COLUMNS)
+        return (*self.definition.output_columns, *WINDOW_COLUMNS)
 
-    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+    def _only_advances(self, message: Taken, watermark_us: int) -> bool:
         covering, open_ = self._covering(message, self._key_of(message), watermark_us)
         return bool(open_) or not covering
 
@@ -265,7 +265,7 @@ class AggregateOracle(PlainIntake):
             cell.fired = True
             return self._emit(cell, Timing.ON_TIME, True)
         early = self._is_early(cell, watermark_us)
-        fires = self._moment(cell, now_us, None, (watermark_us, watermark_us)).speaks(
+        fires = self._moment(cell, now_us, None, (watermark_us, watermark_us)).fires(
             emit.early if early else emit.late
         )
         return self._emit(cell, Timing.EARLY if early else Timing.LATE, False) if fires else []
@@ -281,12 +281,12 @@ class AggregateOracle(PlainIntake):
         except Exception as error:
             cell.pending, cell.since_us = [], None
             if emit.mode == "discarding":
-                cell.told_in = self._step  # what is discarded counts as told
+                cell.emitted_in = self._step  # what is discarded counts as told
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
         cell.pending, cell.since_us = [], None
-        if not cell.standing:
+        if not cell.remaining:
             return self._vanished(cell, timing)
         unchanged = cell.sent is not None and same(self._said(cell.sent), values)
         asked = closing and emit.closing_pane
@@ -300,7 +300,7 @@ class AggregateOracle(PlainIntake):
         panes.append(Pane(window, self._key(cell), values, timing, cell.panes, is_last))
         cell.panes += 1
         cell.sent = values
-        cell.told_in = self._step
+        cell.emitted_in = self._step
         cell.ended = is_last
         return panes
 
@@ -322,7 +322,7 @@ class AggregateOracle(PlainIntake):
         if not numbered and cell.first_us < since.get(alias, cell.first_us):
             return None  # it came to the state when the window had, or could have had, messages
         discarding = self.definition.emit.mode == "discarding"
-        rows, messages = [], cell.pending if discarding else cell.standing
+        rows, messages = [], cell.pending if discarding else cell.remaining
         if numbered and any(alias not in m.arguments for m in messages):
             return None  # it came to the state when the window had messages
         for message in messages:
@@ -344,9 +344,9 @@ class AggregateOracle(PlainIntake):
                 return ticked_us is not None and moved[0] > START_OF_TIME_US and ticks(leaf, *moved)
             return ticked_us is not None and ticks(leaf, ticked_us, now_us)
 
-        over, told = not self._is_early(cell, moved[1]), cell.told_in == self._step
+        over, emitted = not self._is_early(cell, moved[1]), cell.emitted_in == self._step
         passed = over and self._is_early(cell, moved[0])
-        return Moment(cell, now_us, ticked_us is not None, ends, shown, told, over, passed)
+        return Moment(cell, now_us, ticked_us is not None, ends, shown, emitted, over, passed)
 
     def _value_or_none(self, alias: str, cell: Cell) -> Any:
         try:
@@ -389,7 +389,7 @@ class AggregateOracle(PlainIntake):
         last_words = []
         for group, cells in groups.items():
             windows = sorted({(cell.end_us, cell.first_us) for cell in cells})
-            count, total = len(windows), sum(len(cell.standing) for cell in cells)
+            count, total = len(windows), sum(len(cell.remaining) for cell in cells)
             for window in windows:
                 too_many = retention.windows is not None and count > retention.windows
                 too_large = retention.messages is not None and total > retention.messages
@@ -399,14 +399,14 @@ class AggregateOracle(PlainIntake):
                 dropped = [cell for cell in here if not isinstance(cell.window, TupleWindow) or cell.fired]
                 count -= len(dropped) == len(here)
                 for cell in dropped:
-                    total -= len(cell.standing)
+                    total -= len(cell.remaining)
                     self._drop(cell)
                     if isinstance(cell.window, Window):
                         self._floors_us[group] = max(window[0], self._floors_us.get(group, START_OF_TIME_US))
                     early = self._is_early(cell, watermark_us)
-                    untold = self.definition.tells_what_goes and self._is_early(cell, before_us)
+                    not_emitted = self.definition.emits_evicted and self._is_early(cell, before_us)
                     never = isinstance(emit.early if early else emit.late, Never)
-                    waits = cell.pending and (untold or not never)
+                    waits = cell.pending and (not_emitted or not never)
                     open_ = isinstance(cell.window, Window) and not self._closed(cell, before_us)
                     if waits or (open_ and emit.closing_pane):
                         last_words.append((cell, Timing.EARLY if early else Timing.LATE))

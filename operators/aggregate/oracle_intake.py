@@ -32,7 +32,7 @@ class PlainIntake(Oracle):
         self._filters = {name: Filter(where) for name, where in wheres.items()}
         #: What else is asked of messages, beside aggregations, by input.
         self._asked: dict[str, list[Arguments]] = {name: [f] for name, f in self._filters.items()}
-        self._made = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
+        self._derived = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
         self._dead: list[DeadLetter] = []
         self._inputs = definition, definition.inputs
 
@@ -45,7 +45,7 @@ class PlainIntake(Oracle):
 
     # -- of which input -----------------------------------------------------------------------------------------------
 
-    def _given(self, position: Position | None) -> Input:
+    def _input_of(self, position: Position | None) -> Input:
         """The input of a message; with several, the source of its position begins with its name."""
         if self._inputs[0] is not self.definition:  # which makes them anew whenever it is asked
             self._inputs = self.definition, self.definition.inputs
@@ -63,14 +63,14 @@ class PlainIntake(Oracle):
     def _learn_arguments(self, admitted: Iterable[Taken], others: Iterable[Message]) -> None:
         """What columns are. A column is known by its name also where only a message that does not count has it: `others`."""
         for name, arguments in self._arguments.items():
-            known = [m.payload for m in admitted if self._given(m.position).name == name]
+            known = [m.payload for m in admitted if self._input_of(m.position).name == name]
             arguments.learn(
-                known + [dict.fromkeys(m.payload) for m in others if self._given(m.position).name == name]
+                known + [dict.fromkeys(m.payload) for m in others if self._input_of(m.position).name == name]
             )
 
     def _arguments_of(self, message: Taken) -> dict[str, tuple[Any, ...] | None]:
         """By alias; None where the message is not one of those that are aggregated. Raises `Raised`."""
-        found = self._arguments[self._given(message.position).name].of(message.payload)
+        found = self._arguments[self._input_of(message.position).name].of(message.payload)
         return {alias: found.get(alias) for alias in self.definition.agg}
 
     def _admitted(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> list[Taken]:
@@ -80,8 +80,8 @@ class PlainIntake(Oracle):
         timed = [t for m in made if (t := self._timed(m, now_us)) is not None]
         every = [*messages, *(m for _, m in made)]
         for name, asked in self._asked.items():
-            known = [t.payload for t in timed if self._given(t.position).name == name]
-            known += [dict.fromkeys(m.payload) for m in every if self._given(m.position).name == name]
+            known = [t.payload for t in timed if self._input_of(t.position).name == name]
+            known += [dict.fromkeys(m.payload) for m in every if self._input_of(m.position).name == name]
             for arguments in asked:
                 arguments.learn(known)
         admitted = [t for t in timed if self._passes(t, watermark_us) and self._admit(t)]
@@ -91,7 +91,7 @@ class PlainIntake(Oracle):
     def _learn_made(self, payloads: Iterable[Mapping[str, Any]]) -> None:
         """All but times: what is none is of any type."""
         time = self.definition.event_time
-        self._made.learn([{n: v for n, v in payload.items() if n != time} for payload in payloads])
+        self._derived.learn([{n: v for n, v in payload.items() if n != time} for payload in payloads])
 
     # -- one by one ---------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class PlainIntake(Oracle):
         """The message with the keys and the time that are made of its columns."""
         position, message = placed
         try:
-            found = self._made.of(dict(message.payload))
+            found = self._derived.of(dict(message.payload))
         except Raised as error:
             self._bury("malformed", str(error), position, None, dict(message.payload))
             return None
@@ -119,7 +119,7 @@ class PlainIntake(Oracle):
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
         position, message = placed
-        payload, given = dict(message.payload), self._given(position)
+        payload, given = dict(message.payload), self._input_of(position)
         value = payload.get(given.event_time)
         time_us = event_time_us(value, given.time_zone, now_us, given.max_ahead_us, given.event_time_unit)
         if time_us is None:
@@ -131,17 +131,17 @@ class PlainIntake(Oracle):
     def _passes(self, message: Taken, watermark_us: int) -> bool:
         """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
         try:
-            if self._filters[self._given(message.position).name].passes(message.payload):
+            if self._filters[self._input_of(message.position).name].passes(message.payload):
                 return True
         except Raised as error:
             self._bury("malformed", str(error), message.position, message.time_us, message.payload)
             return False
-        if self._is_heard(message, watermark_us):
+        if self._only_advances(message, watermark_us):
             self.counted.append((message.position.source, message.position.partition, message.time_us))
         return False
 
     @abstractmethod
-    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+    def _only_advances(self, message: Taken, watermark_us: int) -> bool:
         """True of what would not be too late by itself."""
 
     def _admit(self, message: Taken) -> bool:
@@ -159,7 +159,7 @@ class PlainIntake(Oracle):
         return tuple(key_field(message.payload.get(column)) for column in self._keys_of(message.position))
 
     def _keys_of(self, position: Position) -> tuple[str, ...]:
-        return self.definition.keys(self._given(position))
+        return self.definition.keys(self._input_of(position))
 
     def _bury(
         self,

@@ -74,7 +74,7 @@ def pane_rows(
 ) -> pa.Table:
     """Panes of steps as rows of `schema`."""
     tables = []
-    if definition.hands_back:
+    if definition.forwards_retractions:
         panes = [table.filter(pc.not_equal(table.column(KIND), REPLACED)) for table in panes]
     parts = [part for table in panes for part in _contiguous(table)]
     commits = pa.array(np.full(max(map(len, parts), default=0), commit, dtype=np.int64))
@@ -119,11 +119,11 @@ def pane_messages(
         columns = [
             as_type(combine(table.column(f.name)), f.type) for f in schema if f.name in table.column_names
         ]
-        told = pa.table([*columns, *map(stamps, times)], schema=schema)
-        if definition.tells_again:
+        emitted = pa.table([*columns, *map(stamps, times)], schema=schema)
+        if definition.emits_updates:
             inserted = pc.equal(table.column(KIND), INSERT)
-            told = told.append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1)))
-        tables.append(told)
+            emitted = emitted.append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1)))
+        tables.append(emitted)
     return pa.concat_tables(tables)
 
 
@@ -134,10 +134,10 @@ def sorted_states(
     if definition.takes_back:  # of windows whose messages were all taken back there is nothing to tell
         holds = pc.greater(rows.column(MESSAGES), 0)
         rows, values = rows.filter(holds), {a: v.filter(holds) for a, v in values.items()}
-    told = rows.select([START, END, *definition.by, MESSAGES, PANES, FIRST, LAST])
+    emitted = rows.select([START, END, *definition.by, MESSAGES, PANES, FIRST, LAST])
     for alias in definition.agg:
-        told = told.append_column(VALUE + alias, values[alias])
-    return told.take(pa.array(in_window_order(told, definition.by)))
+        emitted = emitted.append_column(VALUE + alias, values[alias])
+    return emitted.take(pa.array(in_window_order(emitted, definition.by)))
 
 
 def to_infos(definition: AggregateDefinition, rows: pa.Table, fired: BoolArray) -> list[WindowInfo]:
@@ -158,11 +158,11 @@ def to_infos(definition: AggregateDefinition, rows: pa.Table, fired: BoolArray) 
             messages=messages,
             first=None if first is None else Position(*decode_position(first)[0]),
             last=None if last is None else Position(*decode_position(last)[0]),
-            values=told,
+            values=emitted,
             panes=panes,
             fired=is_over,
         )
-        for span, key, told, is_over, messages, first, last, panes in zip(
+        for span, key, emitted, is_over, messages, first, last, panes in zip(
             spans, keys, values, fired.tolist(), *labels, strict=True
         )
     ]

@@ -24,7 +24,7 @@ def to_panes(rows: pa.Table, by: Sequence[str], job: str, *, tuples: bool) -> It
     aggregates = [name for name in rows.column_names if name not in by and name not in RESERVED_COLUMNS]
     raw, label = (rows.column(name).combine_chunks() for name in ("window", "pane"))
     starts, ends = (_bounds(raw.field(f)) for f in (("first", "last") if tuples else ("start", "end")))
-    told = [label.field(f).to_pylist() for f in ("timing", "index", "is_last", "kind")]
+    emitted = [label.field(f).to_pylist() for f in ("timing", "index", "is_last", "kind")]
     commits = rows.column("commit").to_pylist()
     tokens = {commit: Token(job, commit) for commit in set(commits)}
     windows = {span: make_window(*span, tuples=tuples) for span in set(zip(starts, ends, strict=True))}
@@ -32,7 +32,7 @@ def to_panes(rows: pa.Table, by: Sequence[str], job: str, *, tuples: bool) -> It
         zip(starts, ends, strict=True),
         dicts(rows, by, by),
         dicts(rows, aggregates, aggregates),
-        *told,
+        *emitted,
         commits,
         strict=True,
     )

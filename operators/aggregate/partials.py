@@ -77,7 +77,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
         return None
     return Pushdown(
         faults=faults_of(definition, schema),
-        given=definition.inputs[0],
+        input=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
         parts=parts,
@@ -97,7 +97,7 @@ def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[
         plain = all(isinstance(a, str) for a in aggregation.args)
         if kernel is None or aggregation.condition is not None or not plain:
             return None
-        if any(_is_hidden(calculation.given.field(str(a)).type) for a in aggregation.args):
+        if any(_is_hidden(calculation.input_schema.field(str(a)).type) for a in aggregation.args):
             return None
         parts = kernel.spark_partials([str(a) for a in aggregation.args])
         if parts is None:

@@ -28,7 +28,7 @@ from windrow.core.emit import (
 )
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitted_values import Values, note_before_merge, of_gone, told_by
+from windrow.operators.aggregate.emitted_values import Values, last_emitted, note_before_merge, of_gone
 from windrow.operators.aggregate.emitter import bury
 from windrow.operators.aggregate.micro_batching.entries import Entries, Laid
 from windrow.operators.aggregate.triggers import true_of
@@ -85,10 +85,10 @@ class Judged:
 
 def in_message_order(judged: list[Judged]) -> list[pa.Table]:
     """Panes of several judgements as one table: as single messages would have told them, and inside a message by window."""
-    told: list[pa.Table] = [j.panes for j in judged if j.panes is not None]
-    if len(told) < 2:
-        return told
-    table = concat(told)
+    emitted: list[pa.Table] = [j.panes for j in judged if j.panes is not None]
+    if len(emitted) < 2:
+        return emitted
+    table = concat(emitted)
     order = np.lexsort((combine(table.column(START)).to_numpy(), np.concatenate([j.at for j in judged])))
     return [table.take(pa.array(order))]
 
@@ -140,7 +140,7 @@ class _Places:
             found = laid.newest(spread)[self.where]
             return np.where(found >= 0, number[found], -1)
 
-        self.speaks = self.right.copy()
+        self.emits = self.right.copy()
         self.known = np.zeros(len(self), dtype=bool)
         if emit.remembers:
             before = newest(self.right)
@@ -152,32 +152,32 @@ class _Places:
             )
             changed |= ~self.known
             if emit.only_if_changed:
-                self.speaks &= changed
+                self.emits &= changed
             if emit.mode == "retracting":
-                self.speaks &= changed | self.full
-        before = newest(self.speaks)
-        self.told = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
-        self.retracts = self.speaks & self.known & (emit.mode == "retracting")
-        spoken = np.cumsum(self.speaks) - self.speaks
+                self.emits &= changed | self.full
+        before = newest(self.emits)
+        self.emitted = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
+        self.retracts = self.emits & self.known & (emit.mode == "retracting")
+        fired = np.cumsum(self.emits) - self.emits
         first = np.searchsorted(self.group, self.group)
-        self.panes = judge.laid.before(PANES)[self.group] + spoken - spoken[first]
+        self.panes = judge.laid.before(PANES)[self.group] + fired - fired[first]
         #: Panes were sent, and nobody knows any more what the last one said.
-        self.lost = (self.panes > 0) & ~self.speaks & ~self.known
+        self.lost = (self.panes > 0) & ~self.emits & ~self.known
 
     def said(self, rows: IntArray) -> dict[str, pa.Array]:
         """What was told at places, or in stored rows, which are numbered after them."""
         stored = self.judge.stored_values
         return {a: take_or_null(pa.concat_arrays([self.values[a], stored[a]]), rows) for a in self.kinds}
 
-    def told_panes(self) -> tuple[pa.Table | None, IntArray]:
+    def emitted_panes(self) -> tuple[pa.Table | None, IntArray]:
         """Panes in the order of messages and windows, a retraction before what replaces it; the message of each."""
-        if not self.speaks.any():
+        if not self.emits.any():
             return None, np.zeros(0, dtype=np.int64)
-        new, back = np.flatnonzero(self.speaks), np.flatnonzero(self.retracts)
+        new, back = np.flatnonzero(self.emits), np.flatnonzero(self.retracts)
         at = np.r_[self.at[back], self.at[new]]
         timing = np.where(self.full[np.r_[back, new]], ON_TIME, self.judge.rule.timing)
         table = self.names.take(pa.array(np.r_[back, new]))
-        said = self.said(self.told[back])
+        said = self.said(self.emitted[back])
         for alias in self.kinds:
             both = pa.concat_arrays([said[alias], self.values[alias].take(pa.array(new))])
             table = table.append_column(alias, both)
@@ -194,7 +194,8 @@ class _Places:
 class Judge:
     """Judges the entries of a run, one after the other, as their steps would.
 
-    stored: what there is of their (window, key), merged, a row each. values_of: of state rows; told_of: what their last panes
+    stored: what there is of their (window, key), merged, a row each. values_of: of state rows; last_values: what their last
+    panes
     said
     """
 
@@ -207,7 +208,7 @@ class Judge:
         rule: Rule,
         dead: DeadLetters,
         values_of: Values,
-        told_of: Values | None = None,
+        last_values: Values | None = None,
     ) -> None:
         self.calculation, self.rule, self.dead, self.values_of = calculation, rule, dead, values_of
         self.definition = definition
@@ -219,8 +220,8 @@ class Judge:
         self.stored_values: Mapping[str, pa.Array] = {a: pa.nulls(0, kind) for a, kind in kinds.items()}
         if stored is not None:
             nothing = {a: pa.nulls(len(stored), kind) for a, kind in kinds.items()}
-            read = told_of if self.definition.emit.remembers else None
-            values, known = told_by(stored, nothing, np.zeros(len(stored), dtype=bool), read)
+            read = last_values if self.definition.emit.remembers else None
+            values, known = last_emitted(stored, nothing, np.zeros(len(stored), dtype=bool), read)
             self.stored_values = {a: as_type(combine(v), kinds[a]) for a, v in values.items()}
             self.stored_known[: len(stored)] = known
 
@@ -246,13 +247,13 @@ class Judge:
             places[laid.last] = True
             fold = laid.parted if self.definition.emit.mode == "discarding" else laid.folded
             accumulators = fold(self.calculation, places)
-        told = _Places(
+        emitted = _Places(
             self, fires, full, None if accumulators is None else accumulators.filter(pa.array(fires[places]))
         )
-        panes, at = told.told_panes()
+        panes, at = emitted.emitted_panes()
         waits = np.empty(len(fires), dtype=bool)
         waits[laid.order] = ~fires
-        return Judged(panes, at, self._after(told, fires, places, accumulators), waits)
+        return Judged(panes, at, self._after(emitted, fires, places, accumulators), waits)
 
     def _fires(self, trigger: Trigger, accumulators: pa.Table | None = None) -> tuple[BoolArray, BoolArray]:
         """(entries that fire, those of them that fill their window). accumulators: at each of them, for a trigger by value."""
@@ -262,7 +263,7 @@ class Judge:
         if self.rule.size is not None:
             full = laid.before(MESSAGES)[laid.group] + nth >= self.rule.size
         if by_value(trigger):
-            return full | self._speak(trigger, self._values(accumulators)), full
+            return full | self._triggered(trigger, self._values(accumulators)), full
         if isinstance(trigger, EveryCount):
             first = np.maximum(trigger.n - laid.before(PENDING), 1)[laid.group]
             return full | ((nth >= first) & ((nth - first) % trigger.n == 0)), full
@@ -280,13 +281,13 @@ class Judge:
                 state = state.append_column(name, accumulators.column(name))
         return pa.table({**{b: state.column(b) for b in by}, **self.values_of(state)[0]})
 
-    def _speak(self, trigger: Trigger, values: pa.Table) -> BoolArray:
+    def _triggered(self, trigger: Trigger, values: pa.Table) -> BoolArray:
         """True for the entries that a trigger by value lets speak: a pane is where the next one counts from."""
         truth = {leaf: true_of(leaf.condition, values) for leaf in leaves(trigger) if isinstance(leaf, When)}
         if isinstance(trigger, When):
             return truth[trigger]
         laid = self.laid
-        told, pending, before = np.zeros(len(values), dtype=bool), 0, laid.before(PENDING).tolist()
+        emitted, pending, before = np.zeros(len(values), dtype=bool), 0, laid.before(PENDING).tolist()
 
         def holds(part: Trigger, at: int) -> bool:
             match part:
@@ -303,24 +304,26 @@ class Judge:
         for i, (group, place) in enumerate(zip(laid.group.tolist(), laid.place.tolist(), strict=True)):
             pending = before[group] + 1 if place == 0 else pending + 1
             if holds(trigger, i):
-                told[i], pending = True, 0
-        return told
+                emitted[i], pending = True, 0
+        return emitted
 
     def _after(
-        self, told: _Places, fires: BoolArray, places: BoolArray, accumulators: pa.Table | None
+        self, emitted: _Places, fires: BoolArray, places: BoolArray, accumulators: pa.Table | None
     ) -> pa.Table:
         """The state rows after the run."""
         laid, discarding = self.laid, self.definition.emit.mode == "discarding"
         count = np.diff(laid.bounds)
         newest = np.full(laid.size, -1, dtype=np.int64)  # the last place of each group that fired
-        newest[told.group] = np.arange(len(told))
+        newest[emitted.group] = np.arange(len(emitted))
         spoke = np.full(laid.size, -1, dtype=np.int64)
-        spoke[told.group[told.speaks]] = np.flatnonzero(told.speaks)
+        spoke[emitted.group[emitted.emits]] = np.flatnonzero(emitted.emits)
         since = np.where(
-            newest >= 0, laid.last - told.where[newest] if len(told) else 0, laid.before(PENDING) + count
+            newest >= 0,
+            laid.last - emitted.where[newest] if len(emitted) else 0,
+            laid.before(PENDING) + count,
         )
         stepped = newest if discarding else spoke
-        steps = laid.steps[told.where[stepped]] if len(told) else np.zeros(laid.size, dtype=np.int64)
+        steps = laid.steps[emitted.where[stepped]] if len(emitted) else np.zeros(laid.size, dtype=np.int64)
         before = combine(laid.table.column(EMIT_STEP).take(pa.array(laid.first)))
         emit_step = np.where(stepped >= 0, steps, before.fill_null(0).to_numpy())
         unset = (stepped < 0) & before.is_null().to_numpy(zero_copy_only=False)
@@ -331,21 +334,24 @@ class Judge:
         for name, column in (
             (MESSAGES, pa.array(laid.before(MESSAGES) + count)),
             (PENDING, pa.array(since)),
-            (PANES, pa.array(laid.before(PANES) + np.bincount(told.group[told.speaks], minlength=laid.size))),
+            (
+                PANES,
+                pa.array(laid.before(PANES) + np.bincount(emitted.group[emitted.emits], minlength=laid.size)),
+            ),
             (EMIT_STEP, pa.array(emit_step, mask=unset)),
             (FIRST, first),
             (LAST, last),
         ):
             rows = rows.append_column(name, column)
         if SINCE in laid.table.column_names:
-            rows = rows.append_column(SINCE, self._since(told.where, newest))
+            rows = rows.append_column(SINCE, self._since(emitted.where, newest))
         if accumulators is not None:
             at = (np.cumsum(places) - 1)[laid.last]
             gone = fires[laid.last] & discarding
             for name in accumulators.column_names:
                 part = take_or_null(combine(accumulators.column(name)), np.where(gone, -1, at))
                 rows = rows.append_column(name, part)
-        rows = self._with_told(rows, told, newest, spoke, fires[laid.last])
+        rows = self._with_emitted(rows, emitted, newest, spoke, fires[laid.last])
         start = combine(rows.column(START)).to_numpy()
         return rows.take(pa.array(np.lexsort((start, laid.at[laid.last]))))
 
@@ -361,8 +367,8 @@ class Judge:
         old = np.where((newest < 0) & (np.arange(laid.size) < laid.stored), np.arange(laid.size), -1)
         return pc.min_element_wise(came, take_or_null(column, old))
 
-    def _with_told(
-        self, rows: pa.Table, told: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray
+    def _with_emitted(
+        self, rows: pa.Table, emitted: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray
     ) -> pa.Table:
         """What last panes said, as far as the accumulators do not say it: for each group its last place, or what is stored."""
         laid, emit, some = self.laid, self.definition.emit, newest >= 0
@@ -371,22 +377,22 @@ class Judge:
         if TOLD in laid.table.column_names:
             column = combine(laid.table.column(TOLD).slice(0, laid.stored)).cast(pa.int8())
             mark[: laid.stored] = column.fill_null(-1).to_numpy(zero_copy_only=False)
-        source = np.where(stored & ~some, len(told) + np.arange(laid.size), -1)
-        if len(told):
-            known, lost = told.known[newest] | told.speaks[newest], told.lost[newest]
+        source = np.where(stored & ~some, len(emitted) + np.arange(laid.size), -1)
+        if len(emitted):
+            known, lost = emitted.known[newest] | emitted.emits[newest], emitted.lost[newest]
             mark[some] = -1
             if not emit.remembers:
                 # Noted where more has come since; else the accumulators say it.
-                known = told.speaks[newest] & ~fired & self.rule.notes
+                known = emitted.emits[newest] & ~fired & self.rule.notes
             else:
-                source = np.where(some & (spoke < 0) & stored, len(told) + np.arange(laid.size), source)
+                source = np.where(some & (spoke < 0) & stored, len(emitted) + np.arange(laid.size), source)
             mark[some & lost] = 0
             mark[some & known] = 1
             source = np.where(some & known & (spoke >= 0), spoke, source)
         silent = np.where(stored & (spoke < 0), np.arange(laid.size), -1)
         for alias, column in of_gone(laid.table, self.definition.agg).items():
             rows = rows.append_column(EMITTED + alias, take_or_null(column, silent))
-        values = told.said(source)
+        values = emitted.said(source)
         if any(v.null_count < len(v) for v in values.values()) or (mark == 1).any():
             for alias, value in values.items():
                 rows = rows.append_column(EMITTED + alias, value)

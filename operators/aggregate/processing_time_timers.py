@@ -43,7 +43,7 @@ class Ticking(StoredWindows):
 
         ended: starts of windows that the watermark has passed, and of which nothing was told for that
         """
-        emit, told, waiting = self.definition.emit, len(result.panes), list[pa.Table]()
+        emit, emitted, waiting = self.definition.emit, len(result.panes), list[pa.Table]()
         due, looked_at = self.due.passed(kv, moment.now_us), set[int]()
         for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
             starts = set(due) if delays(trigger) else set()
@@ -58,7 +58,7 @@ class Ticking(StoredWindows):
             ordered = np.array(sorted(starts), dtype=np.int64)
             early = self.assigner.ends(ordered) > watermark_us
             for chunk in chunks(ordered[early if timing == EARLY else ~early].tolist()):
-                left = self._tell_some(kv, progress, result, dead, chunk, timing, trigger, moment)
+                left = self._fire_triggered(kv, progress, result, dead, chunk, timing, trigger, moment)
                 looked_at.update(chunk)
                 progress.dirty.difference_update(chunk)
                 if left is not None:
@@ -69,7 +69,7 @@ class Ticking(StoredWindows):
             rest = np.array(sorted(due - looked_at), dtype=np.int64)
             looked_at.update(rest[self.assigner.ends(rest) <= watermark_us].tolist())
         self.due.note(kv, due & looked_at, waiting, moment.now_us)
-        result.panes[told:] = together(result.panes[told:], self.definition.by)
+        result.panes[emitted:] = together(result.panes[emitted:], self.definition.by)
 
     def _taking(self, kv: KV, watermark_us: int) -> list[int]:
         """Starts of windows that still take messages."""
@@ -79,7 +79,7 @@ class Ticking(StoredWindows):
         """Start of the first window that still takes messages."""
         return self.assigner.first_open(passed(watermark_us, self.definition.allowed_lateness_us))
 
-    def _tell_some(
+    def _fire_triggered(
         self,
         kv: KV,
         progress: Progress,
@@ -93,24 +93,26 @@ class Ticking(StoredWindows):
         """Fire what the trigger lets speak; returns the rows with something that goes on waiting."""
         always = moment.insists(trigger)
 
-        def speak(told: StepResult, rows: pa.Table) -> pa.Table:
-            speaks = self._judged(kv, rows, moment).speaks(trigger)
+        def emit_fired(emitted: StepResult, rows: pa.Table) -> pa.Table:
+            fires = self._judged(kv, rows, moment).fires(trigger)
             if always:  # of a window that has closed only keys with something new
                 takes = combine(rows.column(START)).to_numpy() >= self._first_open(moment.moved[1])
-                speaks &= takes | (combine(rows.column(PENDING)).to_numpy() > 0)
-            if not speaks.any():
+                fires &= takes | (combine(rows.column(PENDING)).to_numpy() > 0)
+            if not fires.any():
                 return rows
-            fired = self._fire(kv, progress, told, dead, rows.filter(pa.array(speaks)), timing, always=always)
-            return concat([rows.filter(pa.array(~speaks)), fired])
+            fired = self._fire(
+                kv, progress, emitted, dead, rows.filter(pa.array(fires)), timing, always=always
+            )
+            return concat([rows.filter(pa.array(~fires)), fired])
 
         if always:  # it tells whole windows, and leaves nothing that waits
-            self._fire_whole(kv, result, dead, starts, progress.watermark_us, speak)
+            self._fire_whole(kv, result, dead, starts, progress.watermark_us, emit_fired)
             return None
         near = self.store.near(kv, starts, None)
         if near.rows is None:
             return None
         rows = self._merge(near.rows, dead, notes=self._notes(True))
-        after = speak(result, rows)
+        after = emit_fired(result, rows)
         if after is not rows:
             self.store.put(kv, near, after)
         waiting = combine(after.column(PENDING)).to_numpy() > 0

@@ -52,14 +52,14 @@ class InheritedView(AggregateView):
         rows = self._kept(kv, (last_us, None), (last_us, None), info.key or None)
         return None if rows is None else rows.take(np.flatnonzero(_of_start(rows.table, info)))
 
-    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
-        assert made.window is not None
-        last_us = made.window.window.end_us - 1  # type: ignore[union-attr]
+    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+        assert provenance.window is not None
+        last_us = provenance.window.window.end_us - 1  # type: ignore[union-attr]
         rows = self.logic.store.read(kv, [last_us])
         if rows is None:
             return []
-        mine = (combine(rows.column(START)).to_numpy() == last_us) & of_key(rows, made.window.key)
-        rows = rows.filter(pa.array(mine & _of_start(rows, made.window)))
+        mine = (combine(rows.column(START)).to_numpy() == last_us) & of_key(rows, provenance.window.key)
+        rows = rows.filter(pa.array(mine & _of_start(rows, provenance.window)))
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
 
 

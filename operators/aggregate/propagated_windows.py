@@ -16,7 +16,7 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Tumbling
 from windrow.operators.aggregate.chaining import WINDOW_START
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.delegating import Behind
+from windrow.operators.aggregate.delegating import Delegating
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Refiling
@@ -28,7 +28,7 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV
 
 
-class InheritedAggregator(Behind):
+class InheritedAggregator(Delegating):
     """One definition on one store. Holds no state of its own."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
@@ -39,10 +39,10 @@ class InheritedAggregator(Behind):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        return _told(self.engine.advance(kv, watermark_us, now_us))
+        return _emitted(self.engine.advance(kv, watermark_us, now_us))
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        return _told(self.engine.ingest(kv, tables, now_us))
+        return _emitted(self.engine.ingest(kv, tables, now_us))
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         self.engine.learn(kv, input, schema)
@@ -66,7 +66,7 @@ class InheritedAggregator(Behind):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return pane_message_schema(self.definition, self._over(inputs[self.definition.inputs[0].name]))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         known = self.progress(kv).schema
         return None if known is None else pane_message_schema(self.definition, self._over(known))
 
@@ -75,8 +75,8 @@ class InheritedAggregator(Behind):
 
     # -- what it knows of its input ---------------------------------------------------------------------------------
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        needs: Needs = self.engine.needs_of(kv, name, beside)
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        needs: Needs = self.engine.needs_of(kv, name, other_inputs)
         return needs
 
     def columns(self, kv: KV) -> list[str]:
@@ -88,7 +88,7 @@ class InheritedAggregator(Behind):
         return InheritedView(self, stores, watermark_us, prefix)
 
 
-def _told(step: StepResult) -> StepResult:
+def _emitted(step: StepResult) -> StepResult:
     step.panes = [with_starts(table) for table in step.panes]
     return step
 

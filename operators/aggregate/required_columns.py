@@ -37,11 +37,11 @@ class AggregateNeeds(Needs):
             self._names.update(aggregation.columns)
         self._names.difference_update(dict(definition.makes))
         #: What is asked beside aggregations, as if one were filtered by it, or of it.
-        self._beside: dict[str, Aggregation] = {}
+        self._extra: dict[str, Aggregation] = {}
         for n, asked in enumerate(definition.inputs[0].asked):
-            self._beside[f"__asked {n}"] = Aggregation("count", (), (), asked)
+            self._extra[f"__asked {n}"] = Aggregation("count", (), (), asked)
         if definition.own_gap is not None:
-            self._beside["__gap"] = Aggregation("any_value", (definition.own_gap,))
+            self._extra["__gap"] = Aggregation("any_value", (definition.own_gap,))
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}
@@ -50,7 +50,7 @@ class AggregateNeeds(Needs):
         for needed in self.definition.needs:
             if needed not in columns:
                 raise missing(needed, repr(self.definition.name), columns)
-        makes, beside = self.definition.makes, [e for a in self._beside.values() for e in a.expressions]
+        makes, beside = self.definition.makes, [e for a in self._extra.values() for e in a.expressions]
 
         def asked(types: Mapping[str, pa.DataType]) -> None:
             seen = made_schema(makes, pa.schema(types.items()))
@@ -65,7 +65,7 @@ class AggregateNeeds(Needs):
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)
         made = [Aggregation("count", (expression,)) for _, expression in self.definition.makes]
-        asked = mentioned([*made, *self._beside.values(), *self.definition.agg.values()], names)
+        asked = mentioned([*made, *self._extra.values(), *self.definition.agg.values()], names)
         return self._names.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
@@ -93,5 +93,5 @@ class AggregateNeeds(Needs):
                 if refusal is not None:
                     return refusal
             types = {f.name: f.type for f in seen}
-        whole = self.definition._changed(agg={**self._beside, **self.definition.agg})
+        whole = self.definition._changed(agg={**self._extra, **self.definition.agg})
         return refusal_of(whole, name, types[name], types) or gap_refused(self.definition.own_gap, types)

@@ -68,7 +68,7 @@ def delta_rows(
     merged, broken = calculation.merge(lifted, groups)
     first, last = groups.first_rows, groups.last_rows
     counts = np.bincount(groups.codes, minlength=groups.size).astype(np.int64)
-    stands = counts if rows.sign is None else _stands(rows.sign[row_of], groups)
+    current = counts if rows.sign is None else _net_counts(rows.sign[row_of], groups)
     if rows.has_positions:
         if in_position_order or each:
             first_position, last_position = (
@@ -86,7 +86,7 @@ def delta_rows(
         START: pa.array(starts[first]),
         END: pa.array(ends[first]),
         **{b: k.take(pa.array(first)) for b, k in zip(by, keys, strict=True)},
-        MESSAGES: pa.array(stands),
+        MESSAGES: pa.array(current),
         PENDING: pa.array(counts),
         PANES: zeros,
         EMIT_STEP: pa.nulls(groups.size, pa.int64()),
@@ -102,7 +102,7 @@ def _is_each(row_of: IntArray, rows: int) -> bool:
     return len(row_of) == rows and bool((row_of == np.arange(rows)).all())
 
 
-def _stands(sign: IntArray, groups: Groups) -> IntArray:
+def _net_counts(sign: IntArray, groups: Groups) -> IntArray:
     """Of each group, how many messages came less those that went."""
     net = np.zeros(groups.size, dtype=np.int64)
     np.add.at(net, groups.codes, sign)

@@ -81,10 +81,10 @@ class Judged:
     moment: Moment
     values: Callable[[], pa.Table]
 
-    def speaks(self, trigger: Trigger) -> BoolArray:
+    def fires(self, trigger: Trigger) -> BoolArray:
         """True for each row that the trigger lets speak now."""
         if isinstance(trigger, AnyOf):
-            return np.asarray(np.logical_or.reduce([self.speaks(t) for t in trigger.triggers]))
+            return np.asarray(np.logical_or.reduce([self.fires(t) for t in trigger.triggers]))
         if self.moment.before_us is None:
             return np.asarray(self._holds(trigger))
         come = [self._comes(leaf) for leaf in leaves(trigger) if by_time(leaf)]
@@ -126,8 +126,8 @@ class Judged:
 
     def _silent(self) -> BoolArray:
         """True where no pane was told in this step."""
-        told = combine(self.rows.column(EMIT_STEP)).fill_null(-1).to_numpy()
-        return np.asarray(told != self.moment.step, dtype=bool)
+        emitted = combine(self.rows.column(EMIT_STEP)).fill_null(-1).to_numpy()
+        return np.asarray(emitted != self.moment.step, dtype=bool)
 
 
 def true_of(condition: Expr, values: pa.Table) -> BoolArray:

@@ -35,7 +35,7 @@ from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
@@ -78,11 +78,11 @@ class TupleAggregator(Steps):
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
         return self._end(kv, progress, result, dead)
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
-        rows = take_in(self.definition, table, now_us, dead)
+        rows = countable_rows(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         result.marks = dict(event_time_marks(rows))
         if others is not None:
@@ -196,7 +196,7 @@ class TupleAggregator(Steps):
     ) -> None:
         full = combine(merged.column(MESSAGES)).to_numpy() >= self.size
         early = self.definition.emit.early
-        due = ~full & self._judged(kv, merged, moment).speaks(early)
+        due = ~full & self._judged(kv, merged, moment).fires(early)
         parts = []
         for mask, timing in ((full, ON_TIME), (due, EARLY)):
             if mask.any():
@@ -237,8 +237,8 @@ class TupleAggregator(Steps):
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             return self._values(kv, state)
 
-        def told_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-            return self._values(kv, state, told=True)
+        def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            return self._values(kv, state, emitted=True)
 
         fired = fire(
             self.definition,
@@ -250,14 +250,14 @@ class TupleAggregator(Steps):
             closing=False,
             step=progress.step,
             dead=dead,
-            told_of=None if self.history is None else told_of,
+            last_values=None if self.history is None else last_values,
         )
         if fired.panes is not None:
             result.panes.append(fired.panes)
         return fired.rows
 
     def _values(
-        self, kv: KV, state: pa.Table, *, told: bool = False
+        self, kv: KV, state: pa.Table, *, emitted: bool = False
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
         if self.history is None:
             return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
@@ -286,7 +286,7 @@ class TupleAggregator(Steps):
             )
         numbers = self.history.store.positions(keys)[2]
         row_of, firsts = self._assign(numbers)
-        return self.history.evaluate(kv, state, rows, row_of, firsts, self.calculation, told=told)
+        return self.history.evaluate(kv, state, rows, row_of, firsts, self.calculation, emitted=emitted)
 
     # -- time and retention -----------------------------------------------------------------------------------------
 
@@ -307,11 +307,11 @@ class TupleAggregator(Steps):
         if not tables:
             return
         rows = without(concat(tables), UPSERT)
-        speaks = self._judged(kv, rows, moment).speaks(self.definition.emit.early)
-        if speaks.any():
-            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(speaks)), EARLY)
+        fires = self._judged(kv, rows, moment).fires(self.definition.emit.early)
+        if fires.any():
+            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(fires)), EARLY)
             self.store.append(kv, after, upsert=True)
-        waiting = ~speaks & (combine(rows.column(PENDING)).to_numpy() > 0)
+        waiting = ~fires & (combine(rows.column(PENDING)).to_numpy() > 0)
         if waiting.any():
             self._note_waiting(kv, rows.filter(pa.array(waiting)))
 

@@ -85,7 +85,7 @@ def normalise(
     inputs: Collection[str] = (),
 ) -> dict[str, Any]:
     """Check what the user wrote and turn it into the fields of `AggregateDefinition`. inputs: what aggregations may be of."""
-    keys, time, makes = _made(by, event_time)
+    keys, time, makes = _derived_columns(by, event_time)
     _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
     _check_of(agg, inputs)
     kept = _retention(retention, window, emit, (*keys, *agg))
@@ -144,7 +144,7 @@ def _of_taken(agg: Mapping[str, Aggregation], policy: Policy | None) -> dict[str
     }
 
 
-def _made(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:
+def _derived_columns(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:
     """(key columns, the column of event time, what of them is made of others)."""
     (keys, made_keys), (time, made_time) = keys_of(by), time_of(event_time)
     if made_time and time in keys:

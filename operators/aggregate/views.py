@@ -110,10 +110,10 @@ class AggregateView(View):
         self.input(input)
         definition = self.definition
         rows = self._rows(start, end, key)
-        told = ("window", *definition.by, *definition.agg)
+        emitted = ("window", *definition.by, *definition.agg)
         schema = pa.schema(
             [
-                *(f for f in self.schema() if f.name in told),
+                *(f for f in self.schema() if f.name in emitted),
                 ("messages", pa.int64()),
                 ("first", POSITION),
                 ("last", POSITION),
@@ -232,7 +232,7 @@ class AggregateView(View):
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         at_us = instant_us(at, "start")
-        return [self._made(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
+        return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
         """`rows`: panes, or what of them another operator keeps."""
@@ -247,11 +247,11 @@ class AggregateView(View):
             names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
             for name, info in zip(names, windows, strict=True):
                 if name not in made:
-                    made[name] = self._made(info)
+                    made[name] = self._provenance(info)
             found.append([made[name] for name in names])
         return found
 
-    def _made(self, info: WindowInfo) -> Made:
+    def _provenance(self, info: WindowInfo) -> Made:
         if self.logic.history is None:
             return Made(info, None, None)
         messages: list[StoredMessage] = []
@@ -272,13 +272,15 @@ class AggregateView(View):
         took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
         return rows.take(np.unique(row_of[took]))
 
-    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
-        assert made.window is not None
-        start = _start(made.window)
+    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+        assert provenance.window is not None
+        start = _start(provenance.window)
         rows = self.logic.store.read(kv, [start])
         if rows is None:
             return []
-        mine = pa.array((combine(rows.column(START)).to_numpy() == start) & of_key(rows, made.window.key))
+        mine = pa.array(
+            (combine(rows.column(START)).to_numpy() == start) & of_key(rows, provenance.window.key)
+        )
         rows = rows.filter(mine)
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
 
@@ -348,8 +350,8 @@ class SessionView(AggregateView):
             mine &= combine(rows.column(END)).to_numpy() == info.window.end_us
         return rows.filter(pa.array(mine))
 
-    def _made(self, info: WindowInfo) -> Made:
-        return replace(super()._made(info), joined_by=self._joined_by(info))
+    def _provenance(self, info: WindowInfo) -> Made:
+        return replace(super()._provenance(info), joined_by=self._joined_by(info))
 
     def _joined_by(self, info: WindowInfo) -> Position | None:
         """The message that made the session one of two; of several the last."""

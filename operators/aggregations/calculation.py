@@ -72,7 +72,7 @@ class Calculation:
         self._counted = tuple(since) if numbered else ()
         #: From when on messages are tried one by one that are kept, where an aggregation that has come raises on some.
         self._tried = dict.fromkeys(since, START_OF_TIME_US) if numbered else since
-        self.given, self.schema = (
+        self.input_schema, self.schema = (
             schema,
             with_columns_of([definition.agg[a] for a, _ in self._since_us], schema),
         )

@@ -136,9 +136,9 @@ def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.
     if _NAN not in parts:
         return values
     nan, up, down = (_counts(parts, name, size) > 0 for name in _ODD)
-    for stands, value in ((up, np.inf), (down, -np.inf), (nan | (up & down), np.nan)):
-        if stands.any():
-            values = pc.if_else(pa.array(stands), pa.scalar(float(value)), values)
+    for current, value in ((up, np.inf), (down, -np.inf), (nan | (up & down), np.nan)):
+        if current.any():
+            values = pc.if_else(pa.array(current), pa.scalar(float(value)), values)
     return values
 
 
@@ -235,7 +235,7 @@ def _moments(parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, Any, A
     return n, np.where(n > 0, mean, 0.0), np.where(n > 0, m2, 0.0)
 
 
-class _Standing(Kernel):
+class _Present(Kernel):
     """What is computed of single values. Parts, lists of equal length: v, the distinct ones; c, how often each stands."""
 
     _kind: pa.DataType
@@ -255,10 +255,10 @@ class _Standing(Kernel):
         known = [] if pa.types.is_null(values.type) else [values]
         same = Groups([pa.array(codes), *known], len(values))
         [counts] = same.aggregate([(each, "sum")])
-        stands = np.flatnonzero(integers(counts) != 0)
-        first = same.first_rows[stands]
+        current = np.flatnonzero(integers(counts) != 0)
+        first = same.first_rows[current]
         order = stable_order(codes[first], groups.size)
-        first, counts = first[order], counts.take(pa.array(stands[order]))
+        first, counts = first[order], counts.take(pa.array(current[order]))
         return {
             "v": group_lists(codes[first], groups.size, values.take(pa.array(first))),
             "c": group_lists(codes[first], groups.size, counts),
@@ -271,15 +271,15 @@ class _Standing(Kernel):
         index = np.repeat(np.arange(len(codes)), np.maximum(counts, 0))
         return group_lists(codes[index], size, values.take(pa.array(index)))
 
-    def standing(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
+    def present_values(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
         """(group, value) of each that stands."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
         counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
-        stands = np.flatnonzero(counts > 0)
-        return codes[stands], values.take(pa.array(stands))
+        current = np.flatnonzero(counts > 0)
+        return codes[current], values.take(pa.array(current))
 
 
-class NetExtreme(_Standing, Extreme):
+class NetExtreme(_Present, Extreme):
     """min, max."""
 
     def _values(self, rows: Arguments) -> pa.Array:
@@ -288,13 +288,13 @@ class NetExtreme(_Standing, Extreme):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        codes, values = self.standing(parts, size)
+        codes, values = self.present_values(parts, size)
         if len(values) == 0:
             return pa.nulls(size, self._kind)
         return as_type(extremes(values, self.fn, Groups.of_codes(codes, size)), self._kind)
 
 
-class NetSet(_Standing, CollectSet):
+class NetSet(_Present, CollectSet):
     """collect_set, count_distinct."""
 
     def _values(self, rows: Arguments) -> pa.Array:
@@ -307,7 +307,7 @@ class NetSet(_Standing, CollectSet):
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        codes, values = self.standing(parts, size)
+        codes, values = self.present_values(parts, size)
         if self._count:
             return pa.array(np.bincount(codes, minlength=size).astype(np.int64))
         order = sort_rows(codes, size, [sort_key(values)])
@@ -315,7 +315,7 @@ class NetSet(_Standing, CollectSet):
         return as_type(found, self.output_type())
 
 
-class NetPercentile(_Standing, Percentile):
+class NetPercentile(_Present, Percentile):
     """median, percentile: of values that are kept beside the window, and not of its messages."""
 
     _kind = pa.float64()
@@ -329,7 +329,7 @@ class NetPercentile(_Standing, Percentile):
         return Percentile.finish(self, {"v": self.each(parts, size)}, size, failures)
 
 
-class NetTopK(_Standing, TopK):
+class NetTopK(_Present, TopK):
     """top_k"""
 
     def _values(self, rows: Arguments) -> pa.Array:

@@ -83,16 +83,16 @@ class Action:
         return self.repeat.period_us if isinstance(self.repeat, EveryPeriod) else None
 
 
-def actions_of(given: Mapping[str, Action] | None) -> dict[str, Action]:
+def actions_of(value: Mapping[str, Action] | None) -> dict[str, Action]:
     """Return the actions by name; without any, one that emits OPEN and CANCEL."""
-    if given is None:
+    if value is None:
         return {"alert": Action()}
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigurationError(f"actions={given!r}: use {{name: wr.Action(...)}}, with one action or more")
-    for name, action in given.items():
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigurationError(f"actions={value!r}: use {{name: wr.Action(...)}}, with one action or more")
+    for name, action in value.items():
         check.name(name, "actions")
         check.of_type(action, Action, f"actions[{name!r}]", "use wr.Action(...)")
-    return dict(given)
+    return dict(value)
 
 
 def by_now(actions: Mapping[str, Any]) -> bool:

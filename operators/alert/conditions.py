@@ -60,12 +60,12 @@ class Carried:
         self.status[some], self.count[some] = other.status, other.count
         self.open_us[some], self.change_us[some] = other.open_us, other.change_us
 
-    def after(self, made: Transitions, moments: IntArray) -> Carried:
+    def after(self, derived: Transitions, moments: IntArray) -> Carried:
         """What evaluations of these transitions leave, one of each key, or each with what it brings."""
-        opens, changes = made.after == OPEN, made.after != made.before
+        opens, changes = derived.after == OPEN, derived.after != derived.before
         return Carried(
-            made.after,
-            made.count,
+            derived.after,
+            derived.count,
             np.where(opens, moments, self.open_us),
             np.where(changes, moments, self.change_us),
         )
@@ -142,7 +142,7 @@ def judge(
     return kept, made, _before(made, moments[kept], heads, own), raised
 
 
-def _before(made: Transitions, moments: IntArray, heads: BoolArray, brought: Carried) -> Carried:
+def _before(derived: Transitions, moments: IntArray, heads: BoolArray, brought: Carried) -> Carried:
     """Return what each evaluation brings."""
     of_key, places = np.cumsum(heads) - 1, np.arange(len(heads))
     first = np.maximum.accumulate(np.where(heads, places, 0))
@@ -151,10 +151,10 @@ def _before(made: Transitions, moments: IntArray, heads: BoolArray, brought: Car
         last = np.r_[-1, np.maximum.accumulate(np.where(marks, places, -1))[:-1]] if len(places) else places
         return np.where(last >= first, moments[last], start[of_key])
 
-    count = np.r_[0, made.count[:-1]] if len(places) else places
+    count = np.r_[0, derived.count[:-1]] if len(places) else places
     count[heads] = brought.count
-    opens = former(made.after == OPEN, brought.open_us)
-    return Carried(made.before, count, opens, former(made.after != made.before, brought.change_us))
+    opens = former(derived.after == OPEN, brought.open_us)
+    return Carried(derived.before, count, opens, former(derived.after != derived.before, brought.change_us))
 
 
 def _judged(functions: Statuses, raised: Raised, expired: BoolArray) -> Raised:

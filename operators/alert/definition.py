@@ -165,10 +165,10 @@ class AlertDefinition(OneInput):
 
     def _check_columns(self) -> None:
         """Refuse names that are taken twice, and conditions over columns that there are not."""
-        for told in (*self.by, *self.agg, *self.variables):
-            if told in (*ROW, *FIELDS) or [*self.by, *self.agg, *self.variables].count(told) > 1:
+        for column in (*self.by, *self.agg, *self.variables):
+            if column in (*ROW, *FIELDS) or [*self.by, *self.agg, *self.variables].count(column) > 1:
                 raise ReservedColumn(
-                    f"column {told!r} of {self.name!r} is there already: keys, aggregates, variables and the columns of rows "
+                    f"column {column!r} of {self.name!r} is there already: keys, aggregates, variables and the columns of rows "
                     f"({', '.join(dict.fromkeys((*ROW, *FIELDS)))}) have names of their own; rename it"
                 )
         known = [*self.by, *self.agg, *FIELDS]
@@ -219,7 +219,7 @@ class AlertDefinition(OneInput):
         )
 
     @property
-    def told_columns(self) -> tuple[str, ...]:
+    def output_columns(self) -> tuple[str, ...]:
         return (*self.by, *ROW, *self.agg, *self.variables)
 
     @property
@@ -232,7 +232,7 @@ class AlertDefinition(OneInput):
     def tables(self) -> tuple[str, ...]:
         return ("alerts",)
 
-    def _check_told(self) -> None:
+    def _check_output(self) -> None:
         return None  # `_check_columns` does, once all is known
 
     # -- in a graph -------------------------------------------------------------------------------------------------
@@ -250,11 +250,11 @@ class AlertDefinition(OneInput):
                 f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time 'time'; use "
                 "event_time='time'"
             )
-        taker.check_columns(self.told_columns, f"{self.name!r}, whose rows")
+        taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
 
     # -- what does it -----------------------------------------------------------------------------------------------
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.alert.logic import Alerting
         from windrow.operators.delivery_stage import delivering
 
@@ -267,16 +267,16 @@ class AlertDefinition(OneInput):
         return delivering(self, AlertOracle(self), schemas)
 
 
-def _frame(given: Any) -> Frame:
+def _frame(value: Any) -> Frame:
     """A window of an alert: it ends with its moment."""
-    frame = make_frame(given)
+    frame = make_frame(value)
     if isinstance(frame, RangeBetween):
         past = frame.start_us < 0 and frame.end_us == 0
     else:
         past = frame.low is not None and frame.order == "event_time" and frame.high == 0
     if not past:
         raise BadWindow(
-            f"frame={given!r} of an alert: use a duration, '5 minutes', or a number of samples, 10; its window ends with the "
+            f"frame={value!r} of an alert: use a duration, '5 minutes', or a number of samples, 10; its window ends with the "
             "newest sample"
         )
     return frame
@@ -298,9 +298,9 @@ def _aggregations(agg: Any, frame: Frame | None) -> dict[str, Aggregation]:
     return framed
 
 
-def _expression(given: Any, what: str) -> Expr:
+def _expression(value: Any, what: str) -> Expr:
     remedy = "use an expression, such as wr.col('mean') > 80"
-    return Expr(check.of_type(given, pc.Expression, what, remedy))
+    return Expr(check.of_type(value, pc.Expression, what, remedy))
 
 
 def _check_names(expression: Expr, whose: str, known: Sequence[str]) -> None:
@@ -312,23 +312,23 @@ def _check_names(expression: Expr, whose: str, known: Sequence[str]) -> None:
             raise UnknownColumn.lacking(error.column, whose, known) from None
 
 
-def _evaluate(given: Any, frame: Frame | None) -> int:
-    if not isinstance(given, EveryPeriod) or given.always or given.event_time:
-        raise BadTrigger(f"evaluate={given!r}: use wr.every('1 minute'), without other options")
+def _evaluate(value: Any, frame: Frame | None) -> int:
+    if not isinstance(value, EveryPeriod) or value.always or value.event_time:
+        raise BadTrigger(f"evaluate={value!r}: use wr.every('1 minute'), without other options")
     if frame is None:
-        raise BadWindow(f"evaluate={given!r} without a window: give frame=, e.g. '5 minutes'")
-    return given.period_us
+        raise BadWindow(f"evaluate={value!r} without a window: give frame=, e.g. '5 minutes'")
+    return value.period_us
 
 
-def _ttl(given: Mapping[str, Any], frame: Frame | None) -> int | None:
+def _ttl(options: Mapping[str, Any], frame: Frame | None) -> int | None:
     """How long after its last sample a key is evicted; None: never by that."""
-    ttl = given["ttl"]
+    ttl = options["ttl"]
     if ttl is None or isinstance(ttl, Forever):
         return None
     ttl_us = duration_us(ttl, "ttl")
     if ttl_us <= 0 or (isinstance(frame, RangeBetween) and ttl_us < -frame.low_us):
         raise BadDuration(
-            f"ttl={ttl!r} with frame={given['frame']!r}: a key is evicted when its window is empty; use a ttl of that length "
+            f"ttl={ttl!r} with frame={options['frame']!r}: a key is evicted when its window is empty; use a ttl of that length "
             "or more"
         )
     return ttl_us

@@ -75,7 +75,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Given:
+class Incoming:
     """Evaluations with what conditions see of them.
 
     columns: aggregates, window fields, columns of messages. sizes: of the windows. late: true for those of samples that came
@@ -93,9 +93,9 @@ class Given:
 class Judged:
     """Evaluations that were judged. table: what conditions saw; carried: what the evaluations before each carry."""
 
-    given: Given
+    incoming: Incoming
     table: pa.Table | None
-    made: Transitions
+    known_schema: Transitions
     carried: Carried
 
 
@@ -173,7 +173,7 @@ class Alerting(OneInputLogic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         self._follow_version(work)
         try_all(self.definition.agg, rows.table)
         by = self.definition.by
@@ -257,8 +257,8 @@ class Alerting(OneInputLogic):
         once = np.ones(len(of), dtype=np.int64)
         columns |= window_fields(of, once, times, times, work.now_us)
         late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
-        given = Given(of, columns, once, late, None)
-        self._settle(work, given, keys, states, self._upto(of, clock), EARLY, None)
+        incoming = Incoming(of, columns, once, late, None)
+        self._settle(work, incoming, keys, states, self._upto(of, clock), EARLY, None)
 
     def _upto(self, of: Evaluations, clock: Clock) -> IntArray:
         """Up to when the keys of a step are judged as samples come."""
@@ -284,8 +284,8 @@ class Alerting(OneInputLogic):
         late[lines.codes[old]] = True
         clock = replace(clock, seen=np.where(late, clock.moments, clock.seen))
         of = events.of_samples(self.definition, lines, newer, late, clock)
-        given = self.aggregated(work, window, of, None)
-        self._settle(work, given, keys, states, self._upto(of, clock), EARLY, window)
+        incoming = self.aggregated(work, window, of, None)
+        self._settle(work, incoming, keys, states, self._upto(of, clock), EARLY, window)
 
     def _changing(self, lines: Lines, new: BoolArray) -> BoolArray:
         """True for samples that are not older than all of a full window of counted ones."""
@@ -315,9 +315,11 @@ class Alerting(OneInputLogic):
         clock = Clock(before, states.seen, watermark_us, watermark_us)
         window = self.window(work, states, before, None, None)
         of = events.of_time(self.definition, window.lines, clock)
-        given, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
+        incoming, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
         framed = None if self._samples is None else window
-        self._settle(work, given, self.named_keys(work, states), states, upto, ON_TIME, framed, watermark_us)
+        self._settle(
+            work, incoming, self.named_keys(work, states), states, upto, ON_TIME, framed, watermark_us
+        )
 
     def _evaluate(self, work: Work, watermark_us: int, grid_us: int) -> None:
         """Evaluate every key that has a window."""
@@ -330,8 +332,8 @@ class Alerting(OneInputLogic):
         moments = self.moments(watermark_us, states, work.now_us)
         window = self.window(work, states, moments, None, None)
         of = events.of_keys(window.lines, moments)
-        given, keyed = self.aggregated(work, window, of, grid_us), self.named_keys(work, states)
-        self._settle(work, given, keyed, states, moments, ON_TIME, window, watermark_us)
+        incoming, keyed = self.aggregated(work, window, of, grid_us), self.named_keys(work, states)
+        self._settle(work, incoming, keyed, states, moments, ON_TIME, window, watermark_us)
 
     def _repeat(self, work: Work, watermark_us: int) -> None:
         """Emit what is repeated by `now`."""
@@ -347,7 +349,7 @@ class Alerting(OneInputLogic):
             self.definition, states, self.moments(watermark_us, states, work.now_us), work.now_us
         )
         none = np.zeros(0, dtype=np.int64)
-        self._tell(
+        self._emit(
             work, emitted, self.named_keys(work, states), None, [], none, states, states.records, ON_TIME
         )
         self.states.save(work.kv, states, states.there, np.array(states.records["wake"], dtype=np.int64))
@@ -384,7 +386,7 @@ class Alerting(OneInputLogic):
         lines.order = arrival[lines.order]
         return Window(table, lines, lines.order >= many, near)
 
-    def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Given:
+    def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Incoming:
         """Aggregate the windows of evaluations; those of which an aggregate cannot be made are left out."""
         definition, lines = self.definition, window.lines
         columns: dict[str, pa.Array] = {}
@@ -404,9 +406,9 @@ class Alerting(OneInputLogic):
         times = np.r_[lines.times, 0]
         now_us = work.now_us if grid_us is None else grid_us
         columns |= window_fields(of, whole.sizes, times[first], times[last], now_us)
-        given = Given(of, columns, whole.sizes, of.causes == events.LATE, grid_us)
+        incoming = Incoming(of, columns, whole.sizes, of.causes == events.LATE, grid_us)
         if not broken:
-            return given
+            return incoming
         kept = np.ones(len(of), dtype=bool)
         for number, one in anchors_of(broken, list(definition.agg)):
             if of.causes[number] != events.EXPIRED:
@@ -415,7 +417,7 @@ class Alerting(OneInputLogic):
                 reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
                 remedy = ": use integer_overflow='decimal' for sums beyond int64" if overflow else ""
                 self._bury(work, reason, f"{one.alias}: {one.error}{remedy}", of, number)
-        return taken_of(given, kept)
+        return taken_of(incoming, kept)
 
     def _bury(self, work: Work, reason: str, detail: str, of: Evaluations, number: int) -> None:
         payload = {
@@ -427,7 +429,7 @@ class Alerting(OneInputLogic):
     def _settle(
         self,
         work: Work,
-        given: Given,
+        incoming: Incoming,
         keys: pa.Table,
         states: States,
         upto: IntArray,
@@ -436,11 +438,11 @@ class Alerting(OneInputLogic):
         watermark_us: int | None = None,
     ) -> None:
         """Judge evaluations, emit their transitions, and write what they leave."""
-        seen, floors = _left(given.of, states, window)
+        seen, floors = _left(incoming.of, states, window)
         former = states.records.copy()
-        judged = self._judged(work, given, keys, states)
-        of, made, carried = judged.given.of, judged.made, judged.carried
-        ids = self._identify(judged.given, made, states)
+        judged = self._judged(work, incoming, keys, states)
+        of, made, carried = judged.incoming.of, judged.known_schema, judged.carried
+        ids = self._identify(judged.incoming, made, states)
         opened_us = np.where(made.after == OPEN, of.moments, carried.open_us)
         lasts = np.flatnonzero(np.r_[of.codes[1:] != of.codes[:-1], True][: len(of)])
         records, at = states.records, of.codes[lasts]
@@ -448,7 +450,7 @@ class Alerting(OneInputLogic):
         records["status"][at], records["count"][at] = left.status, left.count
         records["open"][at], records["change"][at] = left.open_us, left.change_us
         records["id"][at], records["seen"] = ids[lasts], seen
-        step = Step(of, made, upto, opened_us, judged.given.late, work.now_us)
+        step = Step(of, made, upto, opened_us, judged.incoming.late, work.now_us)
         emitted = emit(self.definition, step, states)
         values = None
         if judged.table is not None and (emitted.any or self.states.keeps_rows):
@@ -457,33 +459,33 @@ class Alerting(OneInputLogic):
                 table = table.append_column(name, column)
             table = self.conditions.with_variables(table)
             values = table.select([*self.definition.agg, *self.definition.variables])
-        self._tell(work, emitted, keys, values, ids, opened_us, states, former, timing)
+        self._emit(work, emitted, keys, values, ids, opened_us, states, former, timing)
         if values is not None and self.states.keeps_rows:
             self._keep_rows(work, step, lasts, values, states)
         self._write(
             work, states, window, floors, work.progress.watermark_us if watermark_us is None else watermark_us
         )
 
-    def _judged(self, work: Work, given: Given, keys: pa.Table, states: States) -> Judged:
+    def _judged(self, work: Work, incoming: Incoming, keys: pa.Table, states: States) -> Judged:
         """Judge evaluations; those on which a condition raises are left out."""
-        of = given.of
+        of = incoming.of
         if not len(of):
-            return Judged(given, None, *nothing_judged())
+            return Judged(incoming, None, *nothing_judged())
         codes = pa.array(of.codes)
         columns = {b: combine(keys.column(b).take(codes)) for b in keys.column_names}
-        table = pa.table({**given.columns, **columns})
+        table = pa.table({**incoming.columns, **columns})
         brought = states.carried(of.codes[of.heads])
         expired = of.causes == events.EXPIRED
         kept, made, carried, raised = judge(self.conditions, table, of.heads, of.moments, brought, expired)
         for number, why in raised.items():
             self._bury(work, FUNCTION_FAILED, why, of, number)
-        return Judged(taken_of(given, kept), table.filter(pa.array(kept)), made, carried)
+        return Judged(taken_of(incoming, kept), table.filter(pa.array(kept)), made, carried)
 
-    def _identify(self, given: Given, made: Transitions, states: States) -> Any:
+    def _identify(self, incoming: Incoming, derived: Transitions, states: States) -> Any:
         """The identity of the incident of each evaluation."""
-        of = given.of
-        ids = np.where(made.opening >= 0, np.zeros(len(of), "V16"), states.records["id"][of.codes])
-        opens = np.flatnonzero(made.after == OPEN)
+        of = incoming.of
+        ids = np.where(derived.opening >= 0, np.zeros(len(of), "V16"), states.records["id"][of.codes])
+        opens = np.flatnonzero(derived.after == OPEN)
         if not len(opens):
             return ids
         codes, places = np.unique(of.codes[opens], return_inverse=True)
@@ -494,17 +496,17 @@ class Alerting(OneInputLogic):
         numbers = (
             of.moments[opens],
             causes[of.causes[opens]],
-            given.sizes[opens],
-            np.full(len(opens), given.grid_us or 0),
+            incoming.sizes[opens],
+            np.full(len(opens), incoming.grid_us or 0),
         )
         columns = [column.astype(np.uint64) for column in numbers]
         both = np.column_stack(halves(begin[places, 0], begin[places, 1], columns)).astype(">u8")
         ids[opens] = np.ascontiguousarray(both).view("V16").reshape(-1)
-        inside = made.opening >= 0
-        ids[inside] = ids[made.opening[inside]]
+        inside = derived.opening >= 0
+        ids[inside] = ids[derived.opening[inside]]
         return ids
 
-    def _tell(
+    def _emit(
         self,
         work: Work,
         emitted: Emitted,
@@ -538,7 +540,7 @@ class Alerting(OneInputLogic):
 
     def _keep_rows(self, work: Work, step: Step, lasts: IntArray, values: pa.Table, states: States) -> None:
         """Keep the values of openings whose delays have not ended, and of the last evaluations of open keys."""
-        batch, of, made = Batch(), step.evaluations, step.made
+        batch, of, made = Batch(), step.evaluations, step.known_schema
         open_ = states.records["status"][of.codes[lasts]] != CANCEL
         if self.states.keeps_lasts:
             some = lasts[open_]
@@ -601,18 +603,18 @@ class Alerting(OneInputLogic):
         )
 
 
-def taken_of(given: Given, kept: BoolArray) -> Given:
+def taken_of(incoming: Incoming, kept: BoolArray) -> Incoming:
     """Those evaluations that are kept."""
     if kept.all():
-        return given
+        return incoming
     mask = pa.array(kept)
-    columns = {name: column.filter(mask) for name, column in given.columns.items()}
-    return Given(
-        given.of.take(kept),
+    columns = {name: column.filter(mask) for name, column in incoming.columns.items()}
+    return Incoming(
+        incoming.of.take(kept),
         columns,
-        given.sizes[kept],
-        given.late[kept],
-        given.grid_us,
+        incoming.sizes[kept],
+        incoming.late[kept],
+        incoming.grid_us,
     )
 
 

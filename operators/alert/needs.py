@@ -57,7 +57,7 @@ class AlertNeeds(WholeMessages):
         self.whole = definition.frame is None or any(
             a.kind == "table_function" or a.expressions for a in definition.agg.values()
         )
-        self._hands_on = False
+        self._forwards = False
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         names = list(names)

@@ -99,10 +99,10 @@ class AlertOracle(OneInputOracle):
             self._add(key, samples)
         self._new = {}
         self._flush()
-        told = self._outcome()
-        return Outcome(told.rows, buried.dead + told.dead)
+        emitted = self._outcome()
+        return Outcome(emitted.rows, buried.dead + emitted.dead)
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         payload, key = dict(message.payload), self.key_of(message.payload)
         encoded = encode_key([plain_number(value) for value in key])
         assert message.position is not None
@@ -333,7 +333,7 @@ class AlertOracle(OneInputOracle):
     def _flush(self) -> None:
         """Emit the rows of a part of a step, in the order of time and key."""
         for _, timing, row in sorted(self._emitted, key=lambda e: e[0]):
-            self.tell(timing, row)
+            self.emit_row(timing, row)
         self._emitted = []
         for key, watched in list(self._keys.items()):
             empty = self.definition.frame is None or not self._window(watched, self._moment(watched))

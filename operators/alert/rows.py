@@ -32,7 +32,7 @@ class Step:
     """
 
     evaluations: Evaluations
-    made: Transitions
+    known_schema: Transitions
     upto: IntArray
     opened_us: IntArray
     late: BoolArray
@@ -80,7 +80,7 @@ class Emitted:
 
 def delay_ends(step: Step, action: Action, carried: IntArray) -> IntArray:
     """When the delay of the incident of each evaluation ends; the start of time where there is none, or it has ended."""
-    opening = step.made.opening
+    opening = step.known_schema.opening
     moments = step.evaluations.moments
     ends = np.where(opening >= 0, moments[opening] + action.delay_us, carried[step.evaluations.codes])
     return np.where(ends == NEVER, np.iinfo(np.int64).min, ends)
@@ -100,7 +100,7 @@ def _of_transitions(
     emitted: Emitted, number: int, name: str, action: Action, step: Step, states: States
 ) -> BoolArray:
     """The rows of one action. Returns for each key whether a delay has ended, with a row, of what is open after the step."""
-    of, made = step.evaluations, step.made
+    of, made = step.evaluations, step.known_schema
     fired = np.zeros(len(states), dtype=bool)
     waits = np.zeros(len(of), dtype=bool)
     if action.delay_us:
@@ -142,7 +142,7 @@ def _end_delays(
     emitted: Emitted, number: int, action: Action, step: Step, states: States, name: str
 ) -> BoolArray:
     """Emit the openings whose delays end in the step, and set those that end later."""
-    of, made, carried = step.evaluations, step.made, states.pending[name]
+    of, made, carried = step.evaluations, step.known_schema, states.pending[name]
     ends_of = np.full(len(states), NEVER)  # of the incident at the end of the step
     n = len(states)
     # The first evaluation that cancels each incident: of this step, and of those before it.
@@ -192,7 +192,7 @@ def _end_delays(
 
 def _repeat_from(step: Step, name: str, action: Action, states: States, fired: BoolArray) -> None:
     """Set when the action is repeated of keys that are open: so long of `now` after its last row."""
-    of, made = step.evaluations, step.made
+    of, made = step.evaluations, step.known_schema
     assert action.period_us is not None
     due, open_ = states.repeats[name], states.records["status"] != CANCEL
     opened, judged = np.zeros(len(states), dtype=bool), np.zeros(len(states), dtype=bool)

@@ -55,7 +55,7 @@ class CoGroupDefinition(AggregateDefinition):
     """
 
     #: What an aggregate says of its one input is said of each here.
-    given: tuple[Input, ...] = ()
+    given_inputs: tuple[Input, ...] = ()
 
     @check.suggests
     def __init__(
@@ -101,7 +101,7 @@ class CoGroupDefinition(AggregateDefinition):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return self.given
+        return self.given_inputs
 
     def input_of(self, source: str) -> Input:
         """The input of messages whose positions have that source: it begins with its name."""
@@ -110,16 +110,18 @@ class CoGroupDefinition(AggregateDefinition):
     def part_prefix(self, name: str) -> str:
         return ""
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
+    def columns_of(self, input: Input) -> tuple[str, ...]:
         ids = () if self.ids is None else self.ids.columns
-        return tuple(dict.fromkeys((given.event_time, *self.keys(given), *ids)))
+        return tuple(dict.fromkeys((input.event_time, *self.keys(input), *ids)))
 
-    def keys(self, given: Input) -> tuple[str, ...]:
-        return self.by if given.by is None else given.by
+    def keys(self, input: Input) -> tuple[str, ...]:
+        return self.by if input.by is None else input.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
         return self._changed(
-            given=tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
+            given_inputs=tuple(
+                replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs
+            )
         )
 
     def describe(self) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class CoGroupDefinition(AggregateDefinition):
                     "event_time_unit": i.event_time_unit,
                     "where": None if i.where is None else repr(i.where),
                 }
-                for i in sorted(self.given, key=lambda given: given.name)
+                for i in sorted(self.given_inputs, key=lambda given: given.name)
             ],
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
@@ -147,10 +149,10 @@ class CoGroupDefinition(AggregateDefinition):
         }
 
     def filing(self) -> dict[str, Any]:
-        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given]}
+        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given_inputs]}
 
     def unsettled(self) -> str | None:
-        return f"{self.name!r} takes the inputs {[i.name for i in self.given]}: only what has one input can be checked"
+        return f"{self.name!r} takes the inputs {[i.name for i in self.given_inputs]}: only what has one input can be checked"
 
     @property
     def in_runs(self) -> bool:
@@ -159,16 +161,18 @@ class CoGroupDefinition(AggregateDefinition):
     def taker(self, before: str) -> Taker:
         return chaining.taker(self, before)
 
-    def of_handed_rows(self, given: Input) -> Self:
-        handed = replace(given, max_ahead_us=None)
-        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
+    def of_forwarded_rows(self, input: Input) -> Self:
+        forwarded = replace(input, max_ahead_us=None)
+        return self._changed(
+            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
+        )
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
         from windrow.operators.cogroup.evolution import kept_since_us
 
         return kept_since_us(self, alias, since)
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.cogroup.logic import CoGroupOperator
         from windrow.operators.delivery_stage import delivering
 
@@ -183,7 +187,7 @@ class CoGroupDefinition(AggregateDefinition):
         unsaid = self.allowed_lateness_us == default_lateness(self.retention, self.emit)
         return call(
             "CoGroup",
-            inputs=self.given,
+            inputs=self.given_inputs,
             by=self.by,
             window=self.window,
             agg=dict(self.agg),

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from windrow.core.inputs import Input
 from windrow.core.types import concat
-from windrow.operators.aggregate.delegating import Behind
+from windrow.operators.aggregate.delegating import Delegating
 from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.cogroup.names import PASSES
 from windrow.operators.cogroup.required_columns import InputNeeds
@@ -28,7 +28,7 @@ from windrow.operators.steps.columns import OFFSET, STEP
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import divided
-from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.message_rows import with_positions
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.replayed_steps import Redone
@@ -40,7 +40,7 @@ from windrow.stores.kv import KV, Overlay
 _PLACE = ("source", "partition", "offset", "ordinal")
 
 
-class CoGroupOperator(Behind):
+class CoGroupOperator(Delegating):
     """One definition on one store. Holds no state of its own."""
 
     def __init__(self, definition: CoGroupDefinition) -> None:
@@ -69,7 +69,7 @@ class CoGroupOperator(Behind):
         for name, table in placed.items():
             placed[name] = self.readings[name].in_known_times(table, schemas.get(name))
             self._learn(kv, name, schemas, placed[name].schema)
-        result: StepResult = self.engine.take(kv, self._rows(placed, schemas, now_us, dead), now_us)
+        result: StepResult = self.engine.ingest_table(kv, self._rows(placed, schemas, now_us, dead), now_us)
         return self._with_letters(result, dead, placed)
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
@@ -103,18 +103,18 @@ class CoGroupOperator(Behind):
         return self.united.table(parts, self.united.schema(schemas))
 
     def _taken(
-        self, given: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
+        self, input: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
     ) -> Slice:
         """The rows of an input that can be counted; with them those that do not pass its filter, which are heard."""
-        dead.input, reading = given.name, self.readings[given.name]
-        if given.where is None:
-            rows = take_in(reading, table, now_us, dead, sort=False)
-            return Slice(in_learnt_types(rows.table, schema, given.event_time), rows.times)
+        dead.input, reading = input.name, self.readings[input.name]
+        if input.where is None:
+            rows = countable_rows(reading, table, now_us, dead, sort=False)
+            return Slice(in_learnt_types(rows.table, schema, input.event_time), rows.times)
         parts = []
         silent = replace(reading, null_keys="group", ids=None)
-        both = divided(given.where, in_learnt_types(table, schema, given.event_time))
+        both = divided(input.where, in_learnt_types(table, schema, input.event_time))
         for part, read, passes in zip(both, (reading, silent), (True, False), strict=True):
-            rows = take_in(read, part, now_us, dead, sort=False)
+            rows = countable_rows(read, part, now_us, dead, sort=False)
             parts.append(Slice(rows.table.append_column(PASSES, pa.repeat(passes, len(rows))), rows.times))
         return Slice(concat([p.table for p in parts]), np.concatenate([p.times for p in parts]))
 
@@ -136,9 +136,9 @@ class CoGroupOperator(Behind):
             result.counts[counter] = result.counts.get(counter, 0) + n
         return result
 
-    def _as_they_came(self, letters: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def _as_they_came(self, dead_letters: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Letters of united rows, with the messages that these were."""
-        rows = letters.to_pylist()
+        rows = dead_letters.to_pylist()
         placed = [row for row in rows if row["source"] is not None]
         for row in placed:
             row["input"] = self.definition.input_of(row["source"]).name
@@ -151,7 +151,7 @@ class CoGroupOperator(Behind):
             payloads = {} if found is None else {_place(one): one["payload"] for one in found.to_pylist()}
             for row in placed:
                 row["payload"] = payloads.get(_place(row), row["payload"])
-        return pa.Table.from_pylist(rows, letters.schema)
+        return pa.Table.from_pylist(rows, dead_letters.schema)
 
     # -- lost messages, filed again ---------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class CoGroupOperator(Behind):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return self.engine.message_schema(self._over(inputs))
 
-    def made(self, kv: KV) -> pa.Schema | None:
-        made: pa.Schema | None = self.engine.made(kv)
+    def known_schema(self, kv: KV) -> pa.Schema | None:
+        made: pa.Schema | None = self.engine.known_schema(kv)
         return made
 
     def _over(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
@@ -207,16 +207,16 @@ class CoGroupOperator(Behind):
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.schemas(kv).get(name)
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         others = self.schemas(kv)
-        for other, table in beside.items():
+        for other, table in other_inputs.items():
             times = [f for f in table.schema if f.name != self.definition.input(other).event_time]
             others[other] = learn(others.get(other), pa.schema(times))
         others.pop(name, None)
         return InputNeeds(self.united, self.definition.input(name), others)
 
     def columns(self, kv: KV) -> list[str]:
-        return list(self.definition.told_columns) if self.schemas(kv) else []
+        return list(self.definition.output_columns) if self.schemas(kv) else []
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]

@@ -18,10 +18,10 @@ class InputNeeds(Needs):
     others: what is known of the columns of the other inputs
     """
 
-    def __init__(self, united: United, given: Input, others: Mapping[str, pa.Schema]) -> None:
-        self._united, self._given, self._others = united, given, others
-        self._own = united.needs[given.name]
-        self.whole = united.takes_whole(given)
+    def __init__(self, united: United, input: Input, others: Mapping[str, pa.Schema]) -> None:
+        self._united, self._given, self._others = united, input, others
+        self._own = united.needs[input.name]
+        self.whole = united.takes_whole(input)
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         self._own.check(known, names)

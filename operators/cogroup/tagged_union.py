@@ -155,23 +155,23 @@ def united(definition: CoGroupDefinition) -> AggregateDefinition:
     )
 
 
-def alone(definition: CoGroupDefinition, given: Input) -> AggregateDefinition:
+def alone(definition: CoGroupDefinition, input: Input) -> AggregateDefinition:
     """What is aggregated of one input, as an aggregate of it alone."""
-    parts = {alias: a.part(given.name) for alias, a in definition.agg.items()}
+    parts = {alias: a.part(input.name) for alias, a in definition.agg.items()}
     own = {alias: replace(part, input=None) for alias, part in parts.items() if part is not None}
     return _aggregate(
         definition,
         agg=own,
-        by=definition.keys(given),
-        event_time=given.event_time,
-        watermark=given.watermark,
-        time_zone=given.time_zone,
-        event_time_unit=given.event_time_unit,
-        max_ahead_us=given.max_ahead_us,
-        positions=given.positions,
-        input_name=given.name,
-        where=given.where,
-        deliver=given.deliver,
+        by=definition.keys(input),
+        event_time=input.event_time,
+        watermark=input.watermark,
+        time_zone=input.time_zone,
+        event_time_unit=input.event_time_unit,
+        max_ahead_us=input.max_ahead_us,
+        positions=input.positions,
+        input_name=input.name,
+        where=input.where,
+        deliver=input.deliver,
         since_us=tuple(one for one in definition.since_us if one[0] in own),
         recomputed_us=tuple(one for one in definition.recomputed_us if one[0] in own),
     )
@@ -194,19 +194,19 @@ class United:
         self._schemas: Mapping[str, pa.Schema] | None = None
         self._schema = pa.schema([])
 
-    def places(self, given: Input, names: Sequence[str]) -> dict[str, str]:
+    def places(self, stream: Input, names: Sequence[str]) -> dict[str, str]:
         """Of the columns that rows of an input bring, beside time: which of its own they are."""
-        found = dict(zip(self.definition.by, self.definition.keys(given), strict=True))
+        found = dict(zip(self.definition.by, self.definition.keys(stream), strict=True))
         every = self.definition.agg.values()
-        own = [part for a in every if not a.of_all and (part := a.part(given.name)) is not None]
-        for input, aggregations in ((given.name, own), (None, [a for a in every if a.of_all])):
+        own = [part for a in every if not a.of_all and (part := a.part(stream.name)) is not None]
+        for input, aggregations in ((stream.name, own), (None, [a for a in every if a.of_all])):
             found |= {column(name, input): name for name in _used(aggregations, names)}
         ids = () if self.definition.ids is None else self.definition.ids.columns
         return found | {column(name, None): name for name in ids}
 
-    def takes_whole(self, given: Input) -> bool:
+    def takes_whole(self, input: Input) -> bool:
         """True if messages of an input are kept with all of their columns."""
-        own = (a for a in self.definition.agg.values() if a.input == given.name)
+        own = (a for a in self.definition.agg.values() if a.input == input.name)
         return any(a.kind == "table_function" for a in own)
 
     def schema(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
@@ -246,23 +246,23 @@ class United:
         made = [self._part(given, rows, schema) for given, rows in parts]
         return pa.concat_tables(made) if made else schema.empty_table()
 
-    def _part(self, given: Input, rows: Slice, schema: pa.Schema) -> pa.Table:
+    def _part(self, input: Input, rows: Slice, schema: pa.Schema) -> pa.Table:
         table, n = rows.table, len(rows)
-        places = self.places(given, user_columns(table))
+        places = self.places(input, user_columns(table))
         columns = []
         for field in schema:
             own = places.get(field.name)
             if field.name == TIME:
                 columns.append(pa.array(rows.times))
-            elif field.name == marker(given.name):
+            elif field.name == marker(input.name):
                 columns.append(pa.array(np.ones(n, dtype=bool)))
             elif field.name == PASSES:
-                filtered = given.where is not None
+                filtered = input.where is not None
                 columns.append(
                     combine(table.column(PASSES)) if filtered else pa.array(np.ones(n, dtype=bool))
                 )
             elif field.name == WHICH:
-                columns.append(pa.repeat(given.name, n))
+                columns.append(pa.repeat(input.name, n))
             elif own in table.column_names:
                 columns.append(as_type(combine(table.column(own)), field.type))
             else:
@@ -273,44 +273,44 @@ class United:
                 made = made.append_column(name, table.column(name))
         return made
 
-    def back(self, rows: Slice, given: Input) -> Slice:
+    def back(self, rows: Slice, input: Input) -> Slice:
         """Those of united rows that are of an input, with columns as it has them."""
-        mine = rows.take(np.flatnonzero(_of(self.definition, rows.table.column(SOURCE), given)))
-        called = self._called(given, mine.table.column_names)
+        mine = rows.take(np.flatnonzero(_of(self.definition, rows.table.column(SOURCE), input)))
+        called = self._called(input, mine.table.column_names)
         columns = {own: mine.table.column(name) for own, name in called.items()}
-        if called[given.event_time] == TIME:
-            columns[given.event_time] = columns[given.event_time].cast(STAMP)
+        if called[input.event_time] == TIME:
+            columns[input.event_time] = columns[input.event_time].cast(STAMP)
         where = {name: mine.table.column(name) for name in POSITION_COLUMNS}
         return Slice(pa.table({**columns, **where}), mine.times)
 
-    def payload(self, message: Mapping[str, Any], given: Input) -> dict[str, Any]:
+    def payload(self, message: Mapping[str, Any], input: Input) -> dict[str, Any]:
         """A united message that is of an input, with columns as it has them."""
-        called = self._called(given, message)
+        called = self._called(input, message)
         found = {own: message[name] for own, name in called.items()}
-        if called[given.event_time] == TIME:
-            found[given.event_time] = to_datetime(message[TIME])
+        if called[input.event_time] == TIME:
+            found[input.event_time] = to_datetime(message[TIME])
         return found
 
-    def schema_of(self, given: Input, schema: pa.Schema) -> pa.Schema:
+    def schema_of(self, input: Input, schema: pa.Schema) -> pa.Schema:
         """The columns of messages of an input that are kept, where united rows have these."""
-        called = self._called(given, schema.names)
+        called = self._called(input, schema.names)
         kinds = {own: STAMP if name == TIME else schema.field(name).type for own, name in called.items()}
         return pa.schema(list(kinds.items()))
 
-    def _called(self, given: Input, names: Iterable[str]) -> dict[str, str]:
+    def _called(self, input: Input, names: Iterable[str]) -> dict[str, str]:
         """Of the columns of an input: which united ones they are."""
         names = list(names)
-        found = {given.event_time: TIME}
-        found |= dict(zip(self.definition.keys(given), self.definition.by, strict=True))
-        for end in (ending(None), ending(given.name)):
+        found = {input.event_time: TIME}
+        found |= dict(zip(self.definition.keys(input), self.definition.by, strict=True))
+        for end in (ending(None), ending(input.name)):
             found |= {name.removesuffix(end): name for name in names if name.endswith(end)}
         return found
 
 
-def _of(definition: CoGroupDefinition, sources: pa.ChunkedArray, given: Input) -> Any:
+def _of(definition: CoGroupDefinition, sources: pa.ChunkedArray, input: Input) -> Any:
     """True for rows whose source is of the input."""
     encoded = combine(sources).dictionary_encode()
-    of = [definition.input_of(source).name == given.name for source in encoded.dictionary.to_pylist()]
+    of = [definition.input_of(source).name == input.name for source in encoded.dictionary.to_pylist()]
     return np.array(of, dtype=bool)[encoded.indices.to_numpy(zero_copy_only=False)]
 
 

@@ -77,7 +77,7 @@ def normalise_cogroup(
         policy_of(one.deliver, fields["ids"])
     _check_keys(fields["by"], given)
     _check_aggregations(agg, given)
-    return {**fields, "given": given}
+    return {**fields, "given_inputs": given}
 
 
 def _inputs(inputs: Any) -> tuple[Input, ...]:

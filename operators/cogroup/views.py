@@ -102,22 +102,22 @@ class CoGroupView(View):
     # -- why --------------------------------------------------------------------------------------------------------
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        return [self._made(one) for one in self._inner.made_at(at, key)]
+        return [self._provenance(one) for one in self._inner.made_at(at, key)]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        return [[self._made(one) for one in some] for some in self._inner.made_of(rows)]
+        return [[self._provenance(one) for one in some] for some in self._inner.made_of(rows)]
 
-    def brought(self, made: Made, kv: KV) -> list[tuple[bool, int]]:
-        return self._inner.brought(made, kv)
+    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+        return self._inner.brought(provenance, kv)
 
-    def _made(self, made: Made) -> Made:
+    def _provenance(self, provenance: Made) -> Made:
         """What was made, and of which messages of which input."""
-        assert made.window is not None
-        window = self._as_given(made.window)
-        joined_by = None if made.joined_by is None else self._place(made.joined_by)
-        if made.messages is None:
+        assert provenance.window is not None
+        window = self._as_given(provenance.window)
+        joined_by = None if provenance.joined_by is None else self._place(provenance.joined_by)
+        if provenance.messages is None:
             return Made(window, None, None, joined_by)
-        [united] = made.messages.values()
+        [united] = provenance.messages.values()
         found: dict[str, list[StoredMessage]] = {i.name: [] for i in self.definition.inputs}
         for message in united:
             given = self.definition.input_of(message.position.source)

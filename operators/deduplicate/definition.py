@@ -103,7 +103,7 @@ class DeduplicateDefinition(OneInput):
     def times_of(self, event_time: str) -> Input | None:
         return self.inputs[0]
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.deduplicate.logic import Deduplicator
         from windrow.operators.delivery_stage import delivering
 

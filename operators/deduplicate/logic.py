@@ -29,7 +29,7 @@ class Deduplicator(OneInputLogic):
     def cfs(self) -> tuple[str, ...]:
         return (self.aux_cf, self.seen.cf)
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         came, reached_us = rows, work.progress.watermark_us
         fresh = self.seen.first_seen(work.kv, rows, self._floor(reached_us))
         if len(fresh) < len(rows):
@@ -37,8 +37,10 @@ class Deduplicator(OneInputLogic):
             rows = rows.take(fresh)
         if len(rows):
             timing = [LATE if late else EARLY for late in (rows.times < reached_us).tolist()]
-            told = rows.table.select(work.schema.names).append_column(TIMING, pa.array(timing, pa.string()))
-            work.result.panes.append(told)
+            emitted = rows.table.select(work.schema.names).append_column(
+                TIMING, pa.array(timing, pa.string())
+            )
+            work.result.panes.append(emitted)
         return came
 
     def pass_time(self, work: Work, watermark_us: int) -> None:

@@ -18,13 +18,13 @@ class DeduplicateOracle(OneInputOracle):
         #: What was passed on: key and ids, event time.
         self._passed: list[tuple[Key, int]] = []
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         ids = () if self.definition.ids is None else self.definition.ids.columns
         what = self.key_of(message.payload, *ids)
         if any(what == other and self._is_near(time_us, at_us) for other, at_us in self._passed):
             self.duplicates += 1
             return True
-        self.tell("LATE" if self.is_late(time_us) else "EARLY", message.payload)
+        self.emit_row("LATE" if self.is_late(time_us) else "EARLY", message.payload)
         self._passed.append((what, time_us))
         return True
 

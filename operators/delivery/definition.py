@@ -104,7 +104,7 @@ class DeliveryDefinition(OneInput):
     def times_of(self, event_time: str) -> Input | None:
         return self.inputs[0]
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery.logic import Deliverer
         from windrow.operators.delivery_stage import delivering
 

@@ -20,10 +20,10 @@ class Deliverer(OneInputLogic):
         super().__init__(definition)
         self.adds_columns = definition.mark is not None
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         timing = np.where(rows.times < work.progress.watermark_us, LATE, EARLY)
-        told = rows.table.select([field.name for field in self.fields(work.schema)])
-        work.result.panes.append(told.append_column(TIMING, pa.array(timing.tolist(), pa.string())))
+        emitted = rows.table.select([field.name for field in self.fields(work.schema)])
+        work.result.panes.append(emitted.append_column(TIMING, pa.array(timing.tolist(), pa.string())))
         return rows
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
@@ -31,5 +31,5 @@ class Deliverer(OneInputLogic):
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         mark = self.definition.mark
-        told = [field for field in schema if field.name != mark]
-        return told if mark is None else [*told, pa.field(mark, pa.bool_())]
+        emitted = [field for field in schema if field.name != mark]
+        return emitted if mark is None else [*emitted, pa.field(mark, pa.bool_())]

@@ -13,6 +13,6 @@ class DeliveryOracle(OneInputOracle):
 
     definition: DeliveryDefinition
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
-        self.tell("LATE" if self.is_late(time_us) else "EARLY", message.payload)
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
+        self.emit_row("LATE" if self.is_late(time_us) else "EARLY", message.payload)
         return True

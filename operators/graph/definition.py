@@ -31,7 +31,7 @@ class Feed:
 
     part: int
     input: Input
-    behind_us: int
+    output_delay_us: int
     again: bool = False
 
 
@@ -87,12 +87,12 @@ class ChainDefinition(Definition):
         for i, part in enumerate(self.parts):
             feeds = tuple(_feeds(self.parts, i, [before for _, before in found]))
             for feed in feeds:
-                part = part.of_handed_rows(feed.input)
+                part = part.of_forwarded_rows(feed.input)
                 if feed.again:
                     _check_takes_all(part, feed, self.parts[feed.part].name)
                     part = part.taking_back()
                     before, first = found[feed.part]
-                    found[feed.part] = (before, first.telling_back())
+                    found[feed.part] = (before, first.with_retractions())
             found.append((feeds, part))
         return tuple(found)
 
@@ -119,11 +119,11 @@ class ChainDefinition(Definition):
         """The first operator that takes an input from outside."""
         return next(i for i in range(len(self.parts)) if name in [n.name for n in self.inputs_of(i)])
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
+    def columns_of(self, input: Input) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for i, part in enumerate(self.parts):
             for own in self.inputs_of(i):
-                if own.name == given.name:
+                if own.name == input.name:
                     found.update(dict.fromkeys(part.columns_of(own)))
         return tuple(found)
 
@@ -178,22 +178,22 @@ class ChainDefinition(Definition):
         while True:
             before = dict(places)
             for feed, i in pairs:
-                told, taken = self.parts[feed.part].by, self.parts[i].keys(feed.input)
+                emitted, taken = self.parts[feed.part].by, self.parts[i].keys(feed.input)
                 if feed.part in places:
-                    name = told[places[feed.part]]
+                    name = emitted[places[feed.part]]
                     if name not in taken or places.setdefault(i, taken.index(name)) != taken.index(name):
                         return None
                 elif i in places:
                     name = taken[places[i]]
-                    if name not in told:
+                    if name not in emitted:
                         return None
-                    places[feed.part] = told.index(name)
+                    places[feed.part] = emitted.index(name)
             if places == before:
                 return places if len(places) == len(self.parts) else None
 
-    def keys(self, given: Input) -> tuple[str, ...]:
-        part = self.taken_by(given.name)
-        keys = self.parts[part].keys(given)
+    def keys(self, input: Input) -> tuple[str, ...]:
+        part = self.taken_by(input.name)
+        keys = self.parts[part].keys(input)
         return tuple(keys[places[part]] for places in self.shared_keys)
 
     def one_shard(self) -> str | None:
@@ -216,7 +216,7 @@ class ChainDefinition(Definition):
         if watermark_us == END_OF_TIME_US:
             return watermark_us
         fed = [
-            max(self.watermark_at(f.part, watermark_us) - f.behind_us, START_OF_TIME_US)
+            max(self.watermark_at(f.part, watermark_us) - f.output_delay_us, START_OF_TIME_US)
             for f in self.feeds[part]
         ]
         return min(fed, default=watermark_us)
@@ -265,12 +265,12 @@ class ChainDefinition(Definition):
         return self.last.known_by
 
     @property
-    def told_mode(self) -> str:
-        return self.taking[-1].told_mode
+    def emission_mode(self) -> str:
+        return self.taking[-1].emission_mode
 
     @property
-    def told_columns(self) -> tuple[str, ...] | None:
-        return self.last.told_columns
+    def output_columns(self) -> tuple[str, ...] | None:
+        return self.last.output_columns
 
     def values(self, rows: pa.Table, job: str) -> Iterable[Any]:
         return self.last.values(rows, job)
@@ -286,19 +286,19 @@ class ChainDefinition(Definition):
     def check_followed(self, taker: Taker) -> None:
         self.last.check_followed(taker)
 
-    def behind_us(self, event_time: str) -> int:
-        return self.last.behind_us(event_time)
+    def output_delay_us(self, event_time: str) -> int:
+        return self.last.output_delay_us(event_time)
 
     def times_of(self, event_time: str) -> Input | None:
         return self.taking[-1].times_of(event_time)
 
-    def of_handed_rows(self, given: Input) -> Self:
+    def of_forwarded_rows(self, input: Input) -> Self:
         return self
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.graph.logic import ChainOperator
 
-        return ChainOperator(self, tell)
+        return ChainOperator(self, outputs)
 
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.graph.oracle import ChainOracle
@@ -329,7 +329,7 @@ def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition
         given, times = taker.input, before.times_of(taker.event_time)
         if times is not None:
             given = replace(given, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
-        yield Feed(earlier[name], given, before.behind_us(taker.event_time), before.tells_again)
+        yield Feed(earlier[name], given, before.output_delay_us(taker.event_time), before.emits_updates)
 
 
 def _check_takes_all(part: Definition, feed: Feed, before: str) -> None:

@@ -29,7 +29,7 @@ def growth(chain: ChainDefinition, before: Before) -> Growth | str:
     reached_us = list[int]()
     for i, part in enumerate(chain.parts):
         until_us = max([before.reached_us, *(reached_us[feed.part] for feed in chain.feeds[i])])
-        reached_us.append(part.tells_until_us(until_us))
+        reached_us.append(part.emitted_until_us(until_us))
         ours, theirs = _of_part(own[i]), _of_part(old[i])
         former = before.growth.parts.get(part.name, Growth())
         if any(own[i].get(name) != old[i].get(name) for name in _OF_GRAPH):

@@ -21,7 +21,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead_letters import letters_by_input, of_operator
 from windrow.operators.steps.poison_rows import sifted_into
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.schema_inference import HandedOn, Needs, Together, learn
+from windrow.operators.steps.schema_inference import ForwardedColumns, Needs, Together, learn
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
@@ -30,11 +30,11 @@ from windrow.stores.kv import KV
 class ChainOperator(Logic):
     """One graph on one store. Its results are the last operator's, its marks those of what comes from outside."""
 
-    def __init__(self, definition: ChainDefinition, tell: Collection[str] = ()) -> None:
+    def __init__(self, definition: ChainDefinition, outputs: Collection[str] = ()) -> None:
         self.definition: ChainDefinition = definition
         self.parts: tuple[Logic, ...] = tuple(part.logic() for part in definition.taking)
         self.aux_cf: str = self.parts[0].aux_cf
-        self._tell = frozenset(tell)
+        self._outputs = frozenset(outputs)
 
     def cfs(self) -> tuple[str, ...]:
         return tuple(cf for part in self.parts for cf in part.cfs())
@@ -51,10 +51,10 @@ class ChainOperator(Logic):
         """
         whole, steps = StepResult(), list[StepResult]()
         for i, part in enumerate(self.parts):
-            handed = self._handed_to(kv, i, steps)
+            forwarded = self._forwarded_to(kv, i, steps)
             step = (
-                self._take(kv, i, handed, {}, now_us)
-                if any(r is not None for r in handed.values())
+                self._ingest(kv, i, forwarded, {}, now_us)
+                if any(r is not None for r in forwarded.values())
                 else StepResult()
             )
             step = step.then(part.advance(kv, self.definition.watermark_at(i, watermark_us), now_us))
@@ -68,23 +68,23 @@ class ChainOperator(Logic):
         whole, steps = StepResult(), list[StepResult]()
         for i in range(len(self.parts)):
             own = {n.name: tables[n.name] for n in self.definition.inputs_of(i) if n.name in tables}
-            step = self._take(kv, i, self._handed_to(kv, i, steps), own, now_us)
+            step = self._ingest(kv, i, self._forwarded_to(kv, i, steps), own, now_us)
             steps.append(step)
             whole = whole.then(self._says(i, step))
         return whole
 
-    def _handed_to(self, kv: KV, i: int, steps: Sequence[StepResult]) -> dict[str, pa.Table | None]:
+    def _forwarded_to(self, kv: KV, i: int, steps: Sequence[StepResult]) -> dict[str, pa.Table | None]:
         """What others told an operator in this step, by its inputs."""
         return {
-            feed.input.name: self._handed(kv, self.parts[feed.part], steps[feed.part].panes)
+            feed.input.name: self._forwarded(kv, self.parts[feed.part], steps[feed.part].panes)
             for feed in self.definition.feeds[i]
         }
 
-    def _take(
+    def _ingest(
         self,
         kv: KV,
         i: int,
-        handed: Mapping[str, pa.Table | None],
+        forwarded: Mapping[str, pa.Table | None],
         own: Mapping[str, pa.Table],
         now_us: int,
     ) -> StepResult:
@@ -92,9 +92,9 @@ class ChainOperator(Logic):
         letter of this operator, and what it was made of counts where it was counted."""
         part, tables = self.parts[i], dict[str, pa.Table]()
         for feed in self.definition.feeds[i]:
-            rows, name = handed[feed.input.name], feed.input.name
+            rows, name = forwarded[feed.input.name], feed.input.name
             if rows is None and part.takes_columns:
-                made = self.parts[feed.part].made(kv)
+                made = self.parts[feed.part].known_schema(kv)
                 rows = None if made is None else made.empty_table()  # it tells what columns there are
             if rows is not None:
                 tables[name] = rows
@@ -105,7 +105,7 @@ class ChainOperator(Logic):
                 part.learn(kv, name, rows.schema)
         if not tables and not part.takes_columns:
             return StepResult()
-        rows_of_others = {name: tables[name] for name in handed if name in tables and len(tables[name])}
+        rows_of_others = {name: tables[name] for name in forwarded if name in tables and len(tables[name])}
         if not rows_of_others:
             return part.ingest(kv, tables, now_us)
         return sifted_into(lambda kv, some: part.ingest(kv, {**tables, **some}, now_us), kv, rows_of_others)
@@ -116,7 +116,9 @@ class ChainOperator(Logic):
         last = i == len(self.parts) - 1
         outside = whole.inputs_of(i)
         inner = (
-            {definition.name: step.panes} if not last and definition.name in self._tell and step.panes else {}
+            {definition.name: step.panes}
+            if not last and definition.name in self._outputs and step.panes
+            else {}
         )
         dead, marks = step.dead, step.marks
         if dead is not None:
@@ -134,7 +136,7 @@ class ChainOperator(Logic):
             marks = {p: t for p, t in marks.items() if p[0].startswith(prefixes)}
         return StepResult(step.panes if last else [], dead, marks, step.counts, inner=inner)
 
-    def _handed(self, kv: KV, part: Logic, panes: list[pa.Table]) -> pa.Table | None:
+    def _forwarded(self, kv: KV, part: Logic, panes: list[pa.Table]) -> pa.Table | None:
         """What an operator told, as messages."""
         if not panes:
             return None
@@ -152,9 +154,9 @@ class ChainOperator(Logic):
 
     # -- what it told -----------------------------------------------------------------------------------------------
 
-    def told(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
-        told = {**result.inner, **({self.definition.name: result.panes} if result.panes else {})}
-        return {name: self.part(name).rows(panes, commit) for name, panes in told.items()}
+    def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
+        emitted = {**result.inner, **({self.definition.name: result.panes} if result.panes else {})}
+        return {name: self.part(name).rows(panes, commit) for name, panes in emitted.items()}
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         return self.parts[-1].rows(panes, commit)
@@ -168,8 +170,8 @@ class ChainOperator(Logic):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return self.parts[-1].message_schema(self.input_schemas(inputs)[-1])
 
-    def made(self, kv: KV) -> pa.Schema | None:
-        return self.parts[-1].made(kv)
+    def known_schema(self, kv: KV) -> pa.Schema | None:
+        return self.parts[-1].known_schema(kv)
 
     def input_schemas(self, inputs: Mapping[str, pa.Schema]) -> list[dict[str, pa.Schema]]:
         """The columns of the inputs of each operator, over such inputs from outside.
@@ -181,14 +183,14 @@ class ChainOperator(Logic):
             mine = {n.name: inputs[n.name] for n in self.definition.inputs_of(i)}
             for feed in self.definition.feeds[i]:
                 before = self.parts[feed.part]
-                handed = before.message_schema(found[feed.part])
+                forwarded = before.message_schema(found[feed.part])
                 for column in part.definition.columns_of(feed.input):
-                    if column not in handed.names:
+                    if column not in forwarded.names:
                         raise UnknownColumn(
                             f"column {column!r} of input {feed.input.name!r} of {part.definition.name!r} is not in the rows of "
-                            f"{before.definition.name!r}, which have {handed.names}"
+                            f"{before.definition.name!r}, which have {forwarded.names}"
                         )
-                mine[feed.input.name] = handed
+                mine[feed.input.name] = forwarded
             found.append(mine)
         return found
 
@@ -216,8 +218,8 @@ class ChainOperator(Logic):
             found = found if known is None else learn(found, known)
         return found
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        needs = [part.needs_of(kv, name, beside) for part in self._takers_of(name)]
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        needs = [part.needs_of(kv, name, other_inputs) for part in self._takers_of(name)]
         for part in self._takers_of(name):
             needs += self._needs_after(kv, self.parts.index(part), name)
         return needs[0] if len(needs) == 1 else Together(needs)
@@ -233,7 +235,7 @@ class ChainOperator(Logic):
                 further = [self.parts[i].needs_of(kv, taken, {}), *self._needs_after(kv, i, taken)]
                 as_they_are = logic.called(name, "") == ("",) and not logic.adds_columns
                 called = partial(logic.called, name)
-                found += [HandedOn(needs, called, as_they_are=as_they_are) for needs in further]
+                found += [ForwardedColumns(needs, called, as_they_are=as_they_are) for needs in further]
         return found
 
     def columns(self, kv: KV) -> list[str]:

@@ -25,7 +25,7 @@ class ChainOracle(Oracle):
         self._oracles = [self._oracle(i, schemas) for i in range(len(definition.parts))]
         self._steps = [0] * len(self._oracles)
         #: (an operator, one whose rows it takes, where these may take back others): what stands of them.
-        self._standing: dict[tuple[int, int], list[Any]] = {}
+        self._current: dict[tuple[int, int], list[Any]] = {}
         for i, feeds in enumerate(definition.feeds if schemas is not None else ()):
             for feed in feeds:
                 self._oracles[i].know(feed.input.name, self._oracles[feed.part].columns)
@@ -44,7 +44,7 @@ class ChainOracle(Oracle):
         for i, oracle in enumerate(self._oracles):
             own_us = oracle.watermark_us if self.definition.feeds[i] else watermark_us
             own = {n.name: given[n.name] for n in self.definition.inputs_of(i) if n.name in given}
-            done.append(self._take(i, self._handed_to(i, done), own, now_us, own_us))
+            done.append(self._ingest(i, self._forwarded_to(i, done), own, now_us, own_us))
         return self._whole(done)
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
@@ -52,15 +52,15 @@ class ChainOracle(Oracle):
         done, reached = list[Outcome](), list[int]()
         self.watermark_us = max(watermark_us, self.watermark_us)
         for i, oracle in enumerate(self._oracles):
-            handed = self._handed_to(i, done)
-            fed = [self._behind(f, reached[f.part]) for f in self.definition.feeds[i]]
+            forwarded = self._forwarded_to(i, done)
+            fed = [self._downstream(f, reached[f.part]) for f in self.definition.feeds[i]]
             reached.append(min(fed, default=watermark_us))
             took = Outcome([], [])
-            if any(handed.values()):
-                took = self._take(i, handed, {}, now_us, oracle.watermark_us)
-            told = oracle.advance(reached[i], now_us)
+            if any(forwarded.values()):
+                took = self._ingest(i, forwarded, {}, now_us, oracle.watermark_us)
+            emitted = oracle.advance(reached[i], now_us)
             self._steps[i] += 1
-            done.append(Outcome(took.rows + told.rows, took.dead + told.dead))
+            done.append(Outcome(took.rows + emitted.rows, took.dead + emitted.dead))
         return self._whole(done)
 
     def redefine(self, definition: ChainDefinition) -> None:
@@ -71,35 +71,35 @@ class ChainOracle(Oracle):
     def part(self, name: str) -> Oracle:
         return self._oracles[[p.name for p in self.definition.parts].index(name)]
 
-    def _handed_to(self, i: int, done: Sequence[Outcome]) -> dict[str, list[Message]]:
+    def _forwarded_to(self, i: int, done: Sequence[Outcome]) -> dict[str, list[Message]]:
         """What an operator takes of others in a step, by its inputs: they stand where they were told."""
-        handed = {}
+        forwarded = {}
         for feed in self.definition.feeds[i]:
             before, name, step = (
                 self._oracles[feed.part],
                 self.definition.parts[feed.part].name,
                 self._steps[feed.part],
             )
-            standing = self._standing.setdefault((i, feed.part), [])
+            current = self._current.setdefault((i, feed.part), [])
             rows = [(Message, row) for row in done[feed.part].rows]
             if feed.again:
-                rows = _with_taken_back(done[feed.part].rows, standing)
-            handed[feed.input.name] = [
-                kind(before.handed(row), Position(name, 0, step, n)) for n, (kind, row) in enumerate(rows)
+                rows = _with_taken_back(done[feed.part].rows, current)
+            forwarded[feed.input.name] = [
+                kind(before.forwarded(row), Position(name, 0, step, n)) for n, (kind, row) in enumerate(rows)
             ]
-        return handed
+        return forwarded
 
-    def _take(
+    def _ingest(
         self,
         i: int,
-        handed: Mapping[str, Sequence[Message]],
+        forwarded: Mapping[str, Sequence[Message]],
         own: Mapping[str, Sequence[Message]],
         now_us: int,
         watermark_us: int,
     ) -> Outcome:
         """An operator's ingest of what others told and of its own; of nothing there is none, unless columns tell something."""
         oracle = self._oracles[i]
-        given = {name: rows for name, rows in (*own.items(), *handed.items()) if rows}
+        given = {name: rows for name, rows in (*own.items(), *forwarded.items()) if rows}
         if not given and not oracle.takes_columns:
             return Outcome([], [])
         done = oracle.ingest(given, now_us, watermark_us)
@@ -113,13 +113,13 @@ class ChainOracle(Oracle):
         self.duplicates = sum(oracle.duplicates for oracle in self._oracles)
         return Outcome(done[-1].rows, [letter for one in done for letter in one.dead])
 
-    def _behind(self, feed: Feed, watermark_us: int) -> int:
+    def _downstream(self, feed: Feed, watermark_us: int) -> int:
         if watermark_us == END_OF_TIME_US:
             return watermark_us
-        return max(watermark_us - feed.behind_us, START_OF_TIME_US)
+        return max(watermark_us - feed.output_delay_us, START_OF_TIME_US)
 
 
-def _with_taken_back(rows: Sequence[Any], standing: list[Any]) -> list[tuple[type[Message], Any]]:
+def _with_taken_back(rows: Sequence[Any], current: list[Any]) -> list[tuple[type[Message], Any]]:
     """Rows, and before each that stands in place of another this one, taken back; rows that have no window say it themselves.
     standing: what was told and is not.
     """
@@ -127,9 +127,9 @@ def _with_taken_back(rows: Sequence[Any], standing: list[Any]) -> list[tuple[typ
         return [(Message if row.kind is Kind.INSERT else TakenBack, row) for row in rows]
     found: list[tuple[type[Message], Any]] = []
     for row in rows:
-        places = [n for n, one in enumerate(standing) if one.window == row.window and same(one.key, row.key)]
-        found += [(TakenBack, standing.pop(n)) for n in places]  # one at most
+        places = [n for n, one in enumerate(current) if one.window == row.window and same(one.key, row.key)]
+        found += [(TakenBack, current.pop(n)) for n in places]  # one at most
         if row.kind is Kind.INSERT:
             found.append((Message, row))
-            standing.append(row)
+            current.append(row)
     return found

@@ -14,7 +14,7 @@ from windrow.operators.operator import Definition, Logic
 
 
 @dataclass(frozen=True, repr=False)
-class Beside(ChainDefinition):
+class Parallel(ChainDefinition):
     """Definitions that run as one graph. The log knows each by itself, so that this has no state, and no text, of its own."""
 
     definitions: tuple[Definition, ...] = ()
@@ -48,10 +48,10 @@ class Beside(ChainDefinition):
         own = super().inputs_of(part)
         return own if self.by_input or not own else self.definitions[0].inputs
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.graph.logic import ChainOperator
 
-        return ChainOperator(self, {*tell, *(d.name for d in self.definitions)})
+        return ChainOperator(self, {*outputs, *(d.name for d in self.definitions)})
 
 
 def several(definitions: Iterable[Definition]) -> list[Definition]:
@@ -72,7 +72,7 @@ def beside(definitions: Sequence[Definition]) -> Definition:
     """These definitions as one: the only one, or all of them side by side."""
     if len(definitions) == 1:
         return definitions[0]
-    return Beside(tuple(part for d in definitions for part in d.parts), tuple(definitions))
+    return Parallel(tuple(part for d in definitions for part in d.parts), tuple(definitions))
 
 
 def _check_one_input(definitions: Sequence[Definition]) -> None:

@@ -66,11 +66,11 @@ def _keeps(join: JoinDefinition) -> str:
     return ""
 
 
-def columns_of(join: JoinDefinition, given: Input) -> tuple[str, ...]:
+def columns_of(join: JoinDefinition, input: Input) -> tuple[str, ...]:
     """The columns that an input of a join must have."""
-    keys = join.left_keys if given.name == join.left.name else ()
-    keys += join.right_keys if given.name == join.right.name else ()
-    return tuple(dict.fromkeys((given.event_time, *keys)))
+    keys = join.left_keys if input.name == join.left.name else ()
+    keys += join.right_keys if input.name == join.right.name else ()
+    return tuple(dict.fromkeys((input.event_time, *keys)))
 
 
 def check_followed(first: JoinDefinition, second: Taker) -> None:
@@ -102,12 +102,12 @@ def check_followed(first: JoinDefinition, second: Taker) -> None:
             f"event_time={second.event_time!r} of {second.name!r} is null in rows of {first.name!r} without a {side} message, "
             f"since how={first.how!r}: use the time of the other input, or how='inner'"
         )
-    if behind_us(first, second.event_time) >= UNBOUNDED_US and first.sessions is not None:
+    if output_delay_us(first, second.event_time) >= UNBOUNDED_US and first.sessions is not None:
         raise BadWindow(
             f"{first!r} tells messages of sessions, which may be as long as they like, so that no window of {second.name!r} "
             "would ever end: bound pairs with within=('-1 hour', '1 hour') and use how='inner'"
         )
-    if behind_us(first, second.event_time) >= UNBOUNDED_US:
+    if output_delay_us(first, second.event_time) >= UNBOUNDED_US:
         raise BadWindow(
             f"{first!r} sets no bound to how late its rows come, so that no window of {second.name!r} would ever end: bound it "
             "with within=('-1 hour', '1 hour') or retention='1 day', and not by wr.forever"
@@ -149,7 +149,7 @@ def times_of(join: JoinDefinition, event_time: str) -> Input:
     return join.left if _times(join)[event_time] == "left" else join.right
 
 
-def behind_us(join: JoinDefinition, event_time: str) -> int:
+def output_delay_us(join: JoinDefinition, event_time: str) -> int:
     """How far behind the join's watermark lie the times of rows in which nothing late had a part.
 
     A match is told when its later message comes; a message without one when the watermark less the allowed lateness has

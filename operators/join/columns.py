@@ -32,12 +32,12 @@ class InputColumns:
         self.readings = tuple(InputReading(given.name, given, keys) for given, keys in sides)
         self.stored_schemas = InputSchemas(aux_cf, SLOTS)
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table] | None = None) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table] | None = None) -> Needs:
         """What the join needs of an input's columns; `beside`: tables of other inputs in the same step."""
         sides = self.schemas(kv)
         for side, given in enumerate((self.definition.left, self.definition.right)):
-            if beside is not None and given.name in beside:
-                sides[side] = learn(sides[side], beside[given.name].schema, event_time=given.event_time)
+            if other_inputs is not None and given.name in other_inputs:
+                sides[side] = learn(sides[side], other_inputs[given.name].schema, event_time=given.event_time)
         side = LEFT if name == self.definition.left.name else RIGHT
         return JoinNeeds(self.definition, side, sides, self.names(kv))
 

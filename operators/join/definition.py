@@ -163,11 +163,11 @@ class JoinDefinition(Definition):
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        return chaining.columns_of(self, given)
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        return chaining.columns_of(self, input)
 
-    def keys(self, given: Input) -> tuple[str, ...]:
-        return self.left_keys if given.name == self.left.name else self.right_keys
+    def keys(self, input: Input) -> tuple[str, ...]:
+        return self.left_keys if input.name == self.left.name else self.right_keys
 
     def one_shard(self) -> str | None:
         if not self.on:
@@ -205,17 +205,17 @@ class JoinDefinition(Definition):
         return None
 
     @property
-    def told_mode(self) -> str:
+    def emission_mode(self) -> str:
         return "retracting" if self.takes_back else "once"
 
     @property
-    def tells_again(self) -> bool:
+    def emits_updates(self) -> bool:
         return self.takes_back
 
     def taking_back(self) -> Self:
         return self._changed(takes_back=True)
 
-    def telling_back(self) -> Self:
+    def with_retractions(self) -> Self:
         return self  # it does as it is
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
@@ -227,18 +227,18 @@ class JoinDefinition(Definition):
     def check_followed(self, taker: Taker) -> None:
         chaining.check_followed(self, taker)
 
-    def behind_us(self, event_time: str) -> int:
-        return chaining.behind_us(self, event_time)
+    def output_delay_us(self, event_time: str) -> int:
+        return chaining.output_delay_us(self, event_time)
 
     def times_of(self, event_time: str) -> Input | None:
         return chaining.times_of(self, event_time)
 
-    def of_handed_rows(self, given: Input) -> Self:
-        handed = replace(given, max_ahead_us=None)
-        left, right = (handed if i.name == given.name else i for i in (self.left, self.right))
+    def of_forwarded_rows(self, input: Input) -> Self:
+        forwarded = replace(input, max_ahead_us=None)
+        left, right = (forwarded if i.name == input.name else i for i in (self.left, self.right))
         return self._changed(left=left, right=right)
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.join.hash_layout import KeyedJoinOperator
         from windrow.operators.join.logic import JoinOperator

@@ -136,12 +136,12 @@ class KeyedJoinOperator(BlockJoinOperator):
         events = self._by_key(kv, side, self.stores[side].cf)
         return as_slice(events.read_keys(self._met(kv)[0], hashes_of(keys or ()), low, high), sides[side])
 
-    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
-        told = np.zeros(len(rows), dtype=bool)
+    def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             old = rows.take(np.arange(new, len(rows)))
-            told[new:] = self._have_matched(kv, LEFT, old.table, old.times, self._hashes(kv, LEFT, old))
-        return told
+            emitted[new:] = self._have_matched(kv, LEFT, old.table, old.times, self._hashes(kv, LEFT, old))
+        return emitted
 
     # -- what goes --------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from windrow.stores.kv import KV
 class TakingSides(StoredSides):
     """Judges messages, each by itself."""
 
-    def _given(
+    def _counted(
         self,
         kv: KV,
         progress: Progress,
@@ -57,7 +57,7 @@ class TakingSides(StoredSides):
 
     def _on_time(self, side: int, watermark_us: int, rows: Slice, dead: DeadLetters) -> Slice:
         """Drop the messages that the watermark has passed by more than they may wait."""
-        if self.readings[side].given.static:
+        if self.readings[side].input.static:
             return rows
         until, detail = (
             self.reach.open_until(side, rows.times),

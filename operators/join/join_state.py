@@ -26,7 +26,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import pack_rows, unpack_rows
-from windrow.operators.steps.output_rows import told_rows, without_labels
+from windrow.operators.steps.output_rows import output_rows, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import (
@@ -141,7 +141,7 @@ class StoredSides(Logic):
     takes_columns = True
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return told_rows(panes, commit)
+        return output_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
@@ -164,7 +164,7 @@ class StoredSides(Logic):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return _without_labels(self.schema(inputs))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         sides = self.inputs.known(kv)
         if sides is None:
             return None
@@ -175,8 +175,8 @@ class StoredSides(Logic):
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.inputs.schemas(kv)[LEFT if name == self.definition.left.name else RIGHT]
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self.inputs.needs_of(kv, name, beside)
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        return self.inputs.needs_of(kv, name, other_inputs)
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
         side = 0 if input == self.definition.left.name else 1

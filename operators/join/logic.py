@@ -60,18 +60,18 @@ class JoinOperator(TakingSides):
         sides = self.inputs.schemas(kv)
         columns = self.inputs.called(kv, sides)
         done_us = self.done(watermark_us)
-        told, dead = Away(result.panes), DeadLetters(self.definition.dead_letter_limit)
+        emitted, dead = Away(result.panes), DeadLetters(self.definition.dead_letter_limit)
         for rows in self._going(kv, progress, watermark_us, now_us, Leaving(sides, columns, dead)):
             if rows is not None and len(rows):
                 result.panes.append(labelled(rows, ON_TIME))
-                told.gathered()
+                emitted.gathered()
         if result.panes:
             self.inputs.settle(kv, columns)
         over = watermark_us == END_OF_TIME_US
         emit = self.definition.emit
         for rows in released(kv, self.pending_cf, emit, progress.now_us, now_us, everything=over):
             result.panes.append(rows)
-            told.gathered()
+            emitted.gathered()
         self._forget(kv, progress.watermark_us, watermark_us, done_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
@@ -83,7 +83,7 @@ class JoinOperator(TakingSides):
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
-        new, heard = self._given(kv, progress, tables, now_us, sides, dead)
+        new, heard = self._counted(kv, progress, tables, now_us, sides, dead)
         columns = self.inputs.called(kv, sides)
         for side in self.sizes.sides:
             new[side] = self._above_floor(kv, side, new[side], columns, dead)
@@ -137,7 +137,7 @@ class JoinOperator(TakingSides):
                 self._partners(kv, side, new[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)
             ]
             both = [stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
-            told = self._told(kv, both[LEFT], len(new[LEFT]))
+            emitted = self._already_matched(kv, both[LEFT], len(new[LEFT]))
             met, away = [np.zeros(len(rows), dtype=bool) for rows in both], Away(result.panes)
             for part, (li, ri) in enumerate(self._slices(new, both, columns)):
                 if (
@@ -146,7 +146,7 @@ class JoinOperator(TakingSides):
                     continue
                 met[LEFT][li] = met[RIGHT][ri] = True
                 late = came_late(new, both, li, ri, progress.watermark_us)
-                self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns, part)
+                self._emit_pairs(kv, progress, result, both, li, ri, late, emitted, columns, part)
                 away.gathered()
             for side in self.followed:
                 rows = np.flatnonzero(met[side])
@@ -255,7 +255,7 @@ class JoinOperator(TakingSides):
             li, ri = li[good], ri[good]
         return li, ri
 
-    def _tell_pairs(
+    def _emit_pairs(
         self,
         kv: KV,
         progress: Progress,
@@ -264,7 +264,7 @@ class JoinOperator(TakingSides):
         li: IntArray,
         ri: IntArray,
         is_late: BoolArray,
-        told: BoolArray,
+        emitted: BoolArray,
         columns: Columns,
         part: int = 0,
     ) -> None:
@@ -277,7 +277,7 @@ class JoinOperator(TakingSides):
         if how == "semi":
             first = np.sort(np.unique(li, return_index=True)[1])
             li, ri, is_late = li[first], ri[first], is_late[first]
-            fresh = ~told[li]
+            fresh = ~emitted[li]
             li, ri, is_late = li[fresh], ri[fresh], is_late[fresh]
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri)
         rows = rows.append_column(TIMING, pa.array(np.where(is_late, LATE, EARLY).tolist(), pa.string()))
@@ -291,14 +291,14 @@ class JoinOperator(TakingSides):
         if at_once.any():
             result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
 
-    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+    def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
         """True for left messages that have matched before, which a semi-join tells no more; the first `new` have not."""
-        told = np.zeros(len(rows), dtype=bool)
+        emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             keys = self._open_keys(rows.take(np.arange(new, len(rows))))
             found = kv.multi_get(self.open_cfs[LEFT], keys)
-            told[new:] = [value is not None and value[:1] == MATCHED for value in found]
-        return told
+            emitted[new:] = [value is not None and value[:1] == MATCHED for value in found]
+        return emitted
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
         """Stored messages that now have a match. others: how many messages of the other side came."""
@@ -381,11 +381,11 @@ class JoinOperator(TakingSides):
         mine = self._decode(kv, side, stored, values, of.sides[side])
         return self._alone(kv, side, mine, of)
 
-    def _alone(self, kv: KV, side: int, mine: Slice, of: Leaving) -> pa.Table | None:
+    def _alone(self, kv: KV, side: int, rows: Slice, of: Leaving) -> pa.Table | None:
         """The rows of messages that matched nobody, and as-of the answers to left ones."""
         if self.definition.how == "asof":
-            return answers(self, kv, mine, of)
-        return alone(mine, side, of.sides, of.columns)
+            return answers(self, kv, rows, of)
+        return alone(rows, side, of.sides, of.columns)
 
 
 def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:

@@ -15,7 +15,7 @@ from windrow.operators.steps.columns import STEP
 from windrow.operators.steps.dead_letters import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import divided
-from windrow.operators.steps.intake import Slice, take_in
+from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.replayed_steps import Redone
 from windrow.stores.kv import KV, Batch, Overlay
@@ -38,8 +38,8 @@ def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone
             # A message on which the filter raises did not count, nor did one without a time.
             filtered = partial(_divided, given.where)
             table, others = sifted(filtered, Overlay(kv), {given.name: table}, OF_STEPS)
-            take_in(operator.readings[side], others, int(nows_us.max()), dead)
-        rows = take_in(operator.readings[side], table, int(nows_us.max()), dead)
+            countable_rows(operator.readings[side], others, int(nows_us.max()), dead)
+        rows = countable_rows(operator.readings[side], table, int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
         if given.max_ahead_us is not None:

@@ -65,7 +65,7 @@ class JoinOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Left messages meet the right ones of earlier steps; then right ones meet all left ones that have come."""
-        _, taken = self._take_in(messages, now_us, watermark_us)
+        _, taken = self._accept(messages, now_us, watermark_us)
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
         if self.definition.where is not None:
@@ -136,7 +136,7 @@ class JoinOracle(Oracle):
 
     # -- taking messages ---------------------------------------------------------------------------------------------
 
-    def _take_in(
+    def _accept(
         self, messages: Messages, now_us: int, watermark_us: int
     ) -> tuple[int, dict[str, list[tuple[int, Message]]]]:
         """`now`, and what can be counted of a step by input; columns have settled."""

@@ -23,7 +23,7 @@ class JoinColumns:
         self._types = Columns()  # of (input, column)
         self._seen = set(known)
         # Output name of (side, column), for good.
-        self._given: dict[tuple[str, str], str] = {}
+        self._called_names: dict[tuple[str, str], str] = {}
         for name, schema in known.items():
             self._names[name] = list(schema.names)
             for field in schema:
@@ -39,14 +39,14 @@ class JoinColumns:
         left_only = self.join.how in ("semi", "anti")
         if left_only and name != self.join.left.name:
             return []
-        taken = {out: column for (_, column), out in self._given.items() if not left_only}
+        taken = {out: column for (_, column), out in self._called_names.items() if not left_only}
         new = [c for c in payload if c not in self._names[name]]
         return [c for c in new if c in ("window", "pane", "commit") or taken.get(c, c) != c]
 
-    def settle(self, *, told: bool = False) -> None:
+    def settle(self, *, emitted: bool = False) -> None:
         """Columns keep their names from when both inputs have been seen, or a row was told."""
-        if told or self._seen == {source.name for source in self.join.inputs}:
-            self._given = self._called()
+        if emitted or self._seen == {source.name for source in self.join.inputs}:
+            self._called_names = self._called()
 
     @property
     def names(self) -> list[str]:
@@ -64,7 +64,7 @@ class JoinColumns:
 
     def row(self, left: Payload | None, right: Payload | None) -> dict[str, Any]:
         """The output of a pair, or of a message without a partner."""
-        self.settle(told=True)
+        self.settle(emitted=True)
         if self.join.how in ("semi", "anti"):
             assert left is not None
             return {name: left.get(name) for name in self.names}
@@ -108,7 +108,7 @@ class JoinColumns:
 
     def _called(self) -> dict[tuple[str, str], str]:
         """Output name by side and column, keys left out: names that were given stay."""
-        called = dict(self._given)
+        called = dict(self._called_names)
         lefts = [n for n in self._names[self.join.left.name] if n not in self.join.left_keys]
         rights = [n for n in self._names[self.join.right.name] if n not in self.join.right_keys]
         both = [("left", n, n in rights) for n in lefts]

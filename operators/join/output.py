@@ -21,7 +21,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows
-from windrow.operators.steps.output_rows import told_schema
+from windrow.operators.steps.output_rows import output_schema
 
 #: Instead of a row: the other side has none.
 NOBODY = -1
@@ -39,12 +39,12 @@ def prefixes(definition: JoinDefinition) -> tuple[str, str]:
 
 
 def named(
-    definition: JoinDefinition, left: Iterable[str], right: Iterable[str], given: Names | None = None
+    definition: JoinDefinition, left: Iterable[str], right: Iterable[str], chosen_names: Names | None = None
 ) -> Names:
     """What columns are called. One that was `given` a name keeps it; a new one gets its own, or where the other input, a key
     or another column has that, the input's name before it."""
     found: tuple[dict[str, str], dict[str, str]] = (
-        ({}, {}) if given is None else (dict(given[0]), dict(given[1]))
+        ({}, {}) if chosen_names is None else (dict(chosen_names[0]), dict(chosen_names[1]))
     )
     mine = [n for n in left if n not in definition.left_keys]
     theirs = [n for n in right if n not in definition.right_keys]
@@ -78,22 +78,22 @@ class Columns:
 
     @classmethod
     def of(
-        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, given: Names | None = None
+        cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, chosen_names: Names | None = None
     ) -> Columns:
         """From the schemas of both inputs; one that was never seen has keys and event time. `given`: names that stay."""
         keys = tuple(
             (a, a, b, _common(definition, _field(left, a), _field(right, b))) for a, b in definition.on
         )
-        called = named(definition, left.names, right.names, given)
+        called = named(definition, left.names, right.names, chosen_names)
         if definition.how in ("semi", "anti"):
             lefts = [n for n in left.names if n not in definition.left_keys]
             made = cls(keys, tuple((n, n) for n in lefts), (), called)
         else:
-            told = [
+            emitted = [
                 tuple((names[n], n) for n in schema.names if n in names)
                 for names, schema in zip(called, (left, right), strict=True)
             ]
-            made = cls(keys, told[0], told[1], called)
+            made = cls(keys, emitted[0], emitted[1], called)
         made._check(definition)
         return made
 
@@ -195,14 +195,14 @@ def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Sch
     fields = [pa.field(name, kind) for name, _, _, kind in columns.keys]
     for pairs, schema in ((columns.left, left), (columns.right, right)):
         fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
-    return told_schema(fields)
+    return output_schema(fields)
 
 
-def alone(mine: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
+def alone(table: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
     """Rows of messages of one side that matched nobody."""
-    none = np.full(len(mine), NOBODY, dtype=np.int64)
-    rows = np.arange(len(mine), dtype=np.int64)
+    none = np.full(len(table), NOBODY, dtype=np.int64)
+    rows = np.arange(len(table), dtype=np.int64)
     nobody = empty_rows(sides[1 - side])
     if side == 0:
-        return columns.rows(mine.table, nobody, rows, none)
-    return columns.rows(nobody, mine.table, none, rows)
+        return columns.rows(table.table, nobody, rows, none)
+    return columns.rows(nobody, table.table, none, rows)

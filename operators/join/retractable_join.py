@@ -53,15 +53,15 @@ class Met(NamedTuple):
     ri: IntArray
 
 
-class Told(NamedTuple):
+class EmittedPairs(NamedTuple):
     """Pairs that rows tell. late: True for those whose rows are LATE."""
 
     li: IntArray
     ri: IntArray
     late: BoolArray
 
-    def of(self, some: BoolArray) -> Told:
-        return Told(self.li[some], self.ri[some], self.late[some])
+    def of(self, some: BoolArray) -> EmittedPairs:
+        return EmittedPairs(self.li[some], self.ri[some], self.late[some])
 
 
 class CorrectedJoinOperator(JoinOperator):
@@ -127,19 +127,19 @@ class CorrectedJoinOperator(JoinOperator):
             return Going(none, [], rows)
         back = rows.take(np.flatnonzero(sign < 0))
         stored, keys = self._at(kv, side, back, self.keys(back, side, columns), sides[side])
-        held, standing = _identities(stored), defaultdict[bytes, deque[int]](deque)
+        held, current = _identities(stored), defaultdict[bytes, deque[int]](deque)
         for row in np.argsort(ranks(stored), kind="stable").tolist():
-            standing[held[row]].append(row)
+            current[held[row]].append(row)
         gone, comes, lost = defaultdict[bytes, deque[int]](deque), dict[int, None](), []
         for row, (what, is_new) in enumerate(zip(_identities(rows), (sign > 0).tolist(), strict=True)):
             if is_new and gone[what]:
-                standing[what].appendleft(gone[what].popleft())
+                current[what].appendleft(gone[what].popleft())
             elif is_new:
-                standing[what].append(len(stored) + row)
+                current[what].append(len(stored) + row)
                 comes[row] = None
-            elif not standing[what]:
+            elif not current[what]:
                 lost.append(row)
-            elif (place := standing[what].popleft()) < len(stored):
+            elif (place := current[what].popleft()) < len(stored):
                 gone[what].append(place)
             else:
                 del comes[place - len(stored)]
@@ -220,37 +220,37 @@ class CorrectedJoinOperator(JoinOperator):
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
-    def _lost(self, back: Met, had: IntArray, changes: Changes, reached_us: int) -> Told:
+    def _lost(self, back: Met, had: IntArray, changes: Changes, reached_us: int) -> EmittedPairs:
         """The left messages that a semi-join had told, and that have gone, or have no partner any more."""
-        told, n = _firsts(back, reached_us), len(back.some[LEFT])
-        stay = told.of(told.li >= n)
+        emitted, n = _firsts(back, reached_us), len(back.some[LEFT])
+        stay = emitted.of(emitted.li >= n)
         counts = self._changed_counts(back, stay, changes)
         stay = stay.of(np.array([before > 0 and after == 0 for before, after in counts], dtype=bool))
         own = np.flatnonzero(had > 0)
         late = np.concatenate([back.some[LEFT].times[own] < reached_us, stay.late])
         li = np.concatenate([own, stay.li])
         order = np.argsort(ranks(back.both[LEFT])[li], kind="stable")
-        return Told(li[order], np.full(len(li), NOBODY, dtype=np.int64), late[order])
+        return EmittedPairs(li[order], np.full(len(li), NOBODY, dtype=np.int64), late[order])
 
-    def _found(self, fresh: Met, changes: Changes, reached_us: int) -> Told:
+    def _found(self, fresh: Met, changes: Changes, reached_us: int) -> EmittedPairs:
         """The left messages that have a first partner."""
-        told, n = _firsts(fresh, reached_us), len(fresh.some[LEFT])
-        counts = self._changed_counts(fresh, told, changes)
+        emitted, n = _firsts(fresh, reached_us), len(fresh.some[LEFT])
+        counts = self._changed_counts(fresh, emitted, changes)
         first = np.array([before == 0 and after > 0 for before, after in counts], dtype=bool)
-        return told.of((told.li < n) | first)
+        return emitted.of((emitted.li < n) | first)
 
-    def _changed_counts(self, met: Met, told: Told, changes: Changes) -> list[tuple[int, int]]:
+    def _changed_counts(self, met: Met, emitted: EmittedPairs, changes: Changes) -> list[tuple[int, int]]:
         """(partners before, and after) of left messages; none of such as are not stored."""
-        places = self._open_keys(met.both[LEFT].take(told.li)) if len(told.li) else []
+        places = self._open_keys(met.both[LEFT].take(emitted.li)) if len(emitted.li) else []
         return [changes.get(place, (0, 0)) for place in places]
 
-    def _say(self, result: StepResult, kind: str, met: Met, told: Told, columns: Columns) -> None:
+    def _say(self, result: StepResult, kind: str, met: Met, emitted: EmittedPairs, columns: Columns) -> None:
         """The rows of pairs that come or go."""
-        n = len(told.li)
+        n = len(emitted.li)
         if self.definition.how == "anti" or not n:
             return
-        rows = columns.rows(met.both[LEFT].table, met.both[RIGHT].table, told.li, told.ri)
-        rows = rows.append_column(TIMING, pa.array(np.where(told.late, LATE, EARLY).tolist(), pa.string()))
+        rows = columns.rows(met.both[LEFT].table, met.both[RIGHT].table, emitted.li, emitted.ri)
+        rows = rows.append_column(TIMING, pa.array(np.where(emitted.late, LATE, EARLY).tolist(), pa.string()))
         rows = rows.append_column(IS_LAST, pa.repeat(pa.scalar(False), n))
         result.panes.append(rows.append_column(KIND, pa.repeat(pa.scalar(kind, pa.string()), n)))
 
@@ -258,15 +258,15 @@ class CorrectedJoinOperator(JoinOperator):
         return signed([_of_kind(rows) for rows in panes])
 
 
-def _all(met: Met, reached_us: int) -> Told:
-    return Told(met.li, met.ri, came_late(met.some, met.both, met.li, met.ri, reached_us))
+def _all(met: Met, reached_us: int) -> EmittedPairs:
+    return EmittedPairs(met.li, met.ri, came_late(met.some, met.both, met.li, met.ri, reached_us))
 
 
-def _firsts(met: Met, reached_us: int) -> Told:
+def _firsts(met: Met, reached_us: int) -> EmittedPairs:
     """Of each left message the first pair."""
     first = np.sort(np.unique(met.li, return_index=True)[1])
-    told = _all(met, reached_us)
-    return Told(told.li[first], told.ri[first], told.late[first])
+    emitted = _all(met, reached_us)
+    return EmittedPairs(emitted.li[first], emitted.ri[first], emitted.late[first])
 
 
 def _of_kind(rows: pa.Table) -> pa.Table:

@@ -18,17 +18,17 @@ class CorrectedJoinOracle(JoinOracle):
     """First goes what is taken back, with its pairs; then comes what is new, with its own."""
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        _, taken = self._take_in(messages, now_us, watermark_us)
+        _, taken = self._accept(messages, now_us, watermark_us)
         gone: Sides = {"left": [], "right": []}
         new: Sides = {"left": [], "right": []}
         for side, source in (("left", self.definition.left), ("right", self.definition.right)):
             for time_us, message in taken[source.name]:
                 held = self._hold(side, (time_us, message))
                 if isinstance(message, TakenBack):
-                    self._take_back(held, self._held[side], gone[side], new[side])
+                    self._retract(held, self._held[side], gone[side], new[side])
                 elif not self._stays(held, gone[side]):
                     new[side].append(held)
-        told = [m for m in self._held["left"] if m.matches]
+        emitted = [m for m in self._held["left"] if m.matches]
         of_gone = self._pairs_of(gone, -1)
         for side in gone:
             self._held[side] = [m for m in self._held[side] if not _among(m, gone[side])]
@@ -38,8 +38,8 @@ class CorrectedJoinOracle(JoinOracle):
             self._held[side] += new[side]
         of_new = self._pairs_of(new, 1)
         if self.definition.how == "semi":
-            back = [m for m in told if _among(m, gone["left"]) or not m.matches]
-            fresh = [m for m in self._held["left"] if m.matches and not _among(m, told)]
+            back = [m for m in emitted if _among(m, gone["left"]) or not m.matches]
+            fresh = [m for m in self._held["left"] if m.matches and not _among(m, emitted)]
             of_gone = [
                 (m, m if _among(m, gone["left"]) else next(b for a, b in of_gone if a is m)) for m in back
             ]
@@ -57,7 +57,7 @@ class CorrectedJoinOracle(JoinOracle):
                 return True
         return False
 
-    def _take_back(self, back: Held, held: Sequence[Held], gone: list[Held], new: list[Held]) -> None:
+    def _retract(self, back: Held, held: Sequence[Held], gone: list[Held], new: list[Held]) -> None:
         """The oldest message that is as this one says goes; one of this step as if it had never come."""
         for one in held:
             if _same(one, back) and not _among(one, gone):

@@ -76,11 +76,11 @@ class RowsJoinOperator(NumberedSides):
             matched[side][rows_of[rows_of < len(new[side])]] = True
         late = came_late(new, both, li, ri, progress.watermark_us)
         before = (
-            self._told(kv, both[LEFT], len(new[LEFT]))
+            self._already_matched(kv, both[LEFT], len(new[LEFT]))
             if self._rows(LEFT) is None
-            else self._told_numbered(kv, held[LEFT], len(new[LEFT]))
+            else self._already_matched_numbered(kv, held[LEFT], len(new[LEFT]))
         )
-        self._tell_pairs(kv, progress, result, both, li, ri, late, before, columns)
+        self._emit_pairs(kv, progress, result, both, li, ri, late, before, columns)
         for side in self.followed:
             old = (li, ri)[side]
             if self._rows(side) is None:
@@ -94,9 +94,9 @@ class RowsJoinOperator(NumberedSides):
         for side in (LEFT, RIGHT):
             if self._rows(side) is not None and len(new[side]):
                 entered = Entered(new[side], keys[side], numbers[side], matched[side])
-                told = self._displace(kv, batch, side, entered, sides, columns)
-                if told is not None:
-                    result.panes.append(labelled(told, ON_TIME))
+                emitted = self._displace(kv, batch, side, entered, sides, columns)
+                if emitted is not None:
+                    result.panes.append(labelled(emitted, ON_TIME))
         kv.write(batch)
 
     def _number(self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None) -> IntArray:
@@ -185,13 +185,13 @@ class RowsJoinOperator(NumberedSides):
         theirs = [last.get(k, before[k]) - n < window.n for k, n in zip(of, _numbers(held), strict=True)]
         return np.array(mine + theirs, dtype=bool)
 
-    def _told_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
+    def _already_matched_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
         """As `_told`, of messages under these keys."""
-        told = np.zeros(new + len(held), dtype=bool)
+        emitted = np.zeros(new + len(held), dtype=bool)
         if self.definition.how == "semi" and held:
             found = kv.multi_get(self.open_cfs[LEFT], held)
-            told[new:] = [value is not None and value[:1] == MATCHED for value in found]
-        return told
+            emitted[new:] = [value is not None and value[:1] == MATCHED for value in found]
+        return emitted
 
     def _note_numbered(self, kv: KV, side: int, held: list[bytes], matched: IntArray) -> None:
         keys = [held[i] for i in np.unique(matched).tolist()]
@@ -249,10 +249,10 @@ class RowsJoinOperator(NumberedSides):
             self._unmatched[side].cancel_many(batch, times, lonely)
         else:
             rows = rows.take(np.zeros(0, dtype=np.int64))
-        told = self._lonely(kv, side, lonely, sides, columns, rows)
+        emitted = self._lonely(kv, side, lonely, sides, columns, rows)
         self._drop_pushed(kv, batch, side, pushed)
         self._file_numbered(kv, batch, side, entered, stays)
-        return told
+        return emitted
 
     def _pushed(
         self, kv: KV, side: int, window: Rows, counters: Sequence[bytes], last: Mapping[bytes, int]
@@ -299,11 +299,11 @@ class RowsJoinOperator(NumberedSides):
         cf, batch = self.open_cfs[side], Batch()
         due = self._unmatched[side].pop(kv, batch, before - 1)
         batch.put_many(cf, due.keys, [MATCHED + encode_i64(us) for us in due.times.tolist()])
-        told = self._lonely(kv, side, due.keys, of.sides, of.columns)
+        emitted = self._lonely(kv, side, due.keys, of.sides, of.columns)
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)
-        yield told
+        yield emitted
 
 
 def _numbers(held: Sequence[bytes]) -> list[int]:

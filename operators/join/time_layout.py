@@ -172,12 +172,12 @@ class BlockJoinOperator(JoinOperator):
         """(where that lies which messages of a step meet, whether small values may be joined there)."""
         return (kv, True) if self._before is None else (self._before, False)
 
-    def _told(self, kv: KV, rows: Slice, new: int) -> BoolArray:
-        told = np.zeros(len(rows), dtype=bool)
+    def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+        emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi":
             old = rows.take(np.arange(new, len(rows)))
-            told[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
-        return told
+            emitted[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
+        return emitted
 
     # -- what goes --------------------------------------------------------------------------------------------------
 

@@ -94,25 +94,25 @@ def normalise_join(
 
 
 def _written(
-    made: Mapping[str, Any], on: Any, within: Any, closed: str, retention: Any, lateness: Any, emit: Any
+    options: Mapping[str, Any], on: Any, within: Any, closed: str, retention: Any, lateness: Any, emit: Any
 ) -> tuple[tuple[str, str], ...]:
     """What the user wrote, as text, and `scale` as it was chosen. made: the fields; what says nothing is left out."""
     written = {
-        "left": made["left"],
-        "right": made["right"],
+        "left": options["left"],
+        "right": options["right"],
         "on": on if isinstance(on, (str, Mapping)) else tuple(on),
-        "window": made["window"],
+        "window": options["window"],
         "within": within,
         "closed": None if closed == "both" else closed,
-        "how": None if made["how"] == "inner" else made["how"],
-        "where": made["where"],
+        "how": None if options["how"] == "inner" else options["how"],
+        "where": options["where"],
         "retention": retention,
         "allowed_lateness": lateness,
         "emit": emit,
-        "name": None if made["name"] == "join" else made["name"],
-        "scale": made["scale"],
-        "dead_letter_limit": None if made["dead_letter_limit"] == 10_000 else made["dead_letter_limit"],
-        "dead_letter_retention": show_letters(made["dead_letter_retention_us"]),
+        "name": None if options["name"] == "join" else options["name"],
+        "scale": options["scale"],
+        "dead_letter_limit": None if options["dead_letter_limit"] == 10_000 else options["dead_letter_limit"],
+        "dead_letter_retention": show_letters(options["dead_letter_retention_us"]),
     }
     return tuple((name, repr(value)) for name, value in written.items() if value is not None and value != ())
 

@@ -184,7 +184,7 @@ class JoinView(View):
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         """The rows in which a message of that time has a part."""
         at_us = instant_us(at, "time")
-        found = [made for kv in self.stores for made in self._made(kv, at_us, key, given=False)]
+        found = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
         return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
@@ -201,14 +201,14 @@ class JoinView(View):
         [key] = keys if len(keys) == 1 else [()]
         found: dict[tuple[Any, ...], list[Made]] = {}
         for kv in self.stores:
-            for made in self._made(
-                kv, None, key if len(key) == len(self.definition.by) else None, given=True
+            for made in self._provenance(
+                kv, None, key if len(key) == len(self.definition.by) else None, settled=True
             ):
                 assert made.row is not None
                 found.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
         return [found.get(one, []) for one in wanted]
 
-    def _made(self, kv: KV, at_us: int | None, key: Any, *, given: bool) -> Iterator[Made]:
+    def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Made]:
         """The rows that kept messages make, in the order of their left messages, then those that they make alone.
 
         at_us: only of messages that can meet one of that time; given: a message may be alone though all that it could have met
@@ -228,7 +228,7 @@ class JoinView(View):
         messages = [
             stored(rows_without_prefix(rows, self._given(s).source_prefix)) for s, rows in enumerate(both)
         ]
-        li, ri = self._told(kv, both, columns, given=given)
+        li, ri = self._emitted(kv, both, columns, settled=settled)
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri).to_pylist()
         names = prefixes(self.definition)
         semi: dict[int, list[StoredMessage]] = {}
@@ -243,11 +243,11 @@ class JoinView(View):
                 semi[left] = theirs
             yield Made(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
 
-    def _told(
-        self, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+    def _emitted(
+        self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
     ) -> tuple[IntArray, IntArray]:
         """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
-        return _told(self.logic, kv, both, columns, given=given)
+        return _emitted(self.logic, kv, both, columns, settled=settled)
 
     def _around(self, at_us: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
         """First and last time of the messages of each side that decide about rows with a message of that time: left ones that
@@ -264,9 +264,9 @@ class JoinView(View):
         return min(first_us, int(low[0])), max(last_us, int(high[1]))
 
 
-def _all(made: Made) -> Sequence[Sequence[StoredMessage]]:
-    assert made.messages is not None
-    return list(made.messages.values())
+def _all(provenance: Made) -> Sequence[Sequence[StoredMessage]]:
+    assert provenance.messages is not None
+    return list(provenance.messages.values())
 
 
 def _plain(value: Any) -> Any:
@@ -277,8 +277,8 @@ def _plain(value: Any) -> Any:
 # -- which messages made a row ----------------------------------------------------------------------------------------
 
 
-def _told(
-    logic: Any, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+def _emitted(
+    logic: Any, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
 ) -> tuple[IntArray, IntArray]:
     """(left row, right row) of kept messages that made a row, NOBODY where there was none.
 
@@ -287,7 +287,7 @@ def _told(
     reached_us = Progress.load(kv, logic.aux_cf).watermark_us
     done_us, how = logic.done(reached_us), logic.definition.how
     sides, raised = (logic.definition.left, logic.definition.right), Raised()
-    if how == "asof" and not given:
+    if how == "asof" and not settled:
         # A static input may have got a newer answer since.
         answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
         best = latest(logic, both[LEFT].take(answered), both[RIGHT], columns, raised)
@@ -295,17 +295,17 @@ def _told(
         found = [(answered[good], best[good])]
     else:
         found = [logic._pairs(both, both, columns, raised)]
-    for side in () if how == "semi" or (how == "asof" and not given) else logic.followed:
+    for side in () if how == "semi" or (how == "asof" and not settled) else logic.followed:
         before = done_us if how == "asof" else logic.reach.expired_before(side, done_us)
         lonely = both[side].times < before
-        if not (given and (how == "asof" or sides[1 - side].static)):
+        if not (settled and (how == "asof" or sides[1 - side].static)):
             lonely[found[0][side]] = False
         rows = np.flatnonzero(lonely)
         none = np.full(len(rows), NOBODY, dtype=np.int64)
         found.append((rows, none) if side == LEFT else (none, rows))
     if how == "anti":
         del found[0]
-    if not given:
+    if not settled:
         floors = [
             END_OF_TIME_US
             if isinstance(sides[side].window, Rows) or side in logic.sizes.sides

@@ -48,7 +48,7 @@ class Windowing(AggregateDefinition):
         return True
 
     @property
-    def tells_what_goes(self) -> bool:
+    def emits_evicted(self) -> bool:
         """Nobody else would tell its messages."""
         return self.emit.on_time
 
@@ -168,8 +168,8 @@ class JoinWindowDefinition(OneInput):
     def one_shard(self) -> str | None:
         return super().one_shard() or self.windowing.one_shard()
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        return (*super().columns_of(given), *self.join_keys)
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        return (*super().columns_of(input), *self.join_keys)
 
     def describe(self) -> dict[str, Any]:
         return self._described(
@@ -195,7 +195,7 @@ class JoinWindowDefinition(OneInput):
     def times_of(self, event_time: str) -> Input | None:
         return self.inputs[0]
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         """A message is told when its window ends at the latest."""
         return 0 if isinstance(self.emit.early, EveryBatch) else _span_us(self.window)
 
@@ -205,14 +205,14 @@ class JoinWindowDefinition(OneInput):
 
     def check_followed(self, taker: Taker) -> None:
         super().check_followed(taker)
-        if self.behind_us(taker.event_time) >= UNBOUNDED_US:
+        if self.output_delay_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
                 f"{taker.name!r} follows {self.name!r}, which tells messages under {self.emit!r} when windows of "
                 f"{self.window!r} end, however long after them that is: its watermark would never move; use "
                 "emit=wr.Emit(early=wr.every_batch)"
             )
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.join_window.logic import JoinWindows
 

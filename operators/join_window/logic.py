@@ -21,7 +21,7 @@ from windrow.operators.operator import Logic, Refiling
 from windrow.operators.steps.columns import END, START, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_columns import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
-from windrow.operators.steps.output_rows import told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import output_rows, output_schema, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult
@@ -52,10 +52,10 @@ class JoinWindows(Logic):
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         for table in tables.values():
             self.message_schema({self.definition.inputs[0].name: table.schema})  # it has what is needed
-        return self._told(self.windows.ingest(kv, tables, now_us))
+        return self._emitted(self.windows.ingest(kv, tables, now_us))
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        return self._told(self.windows.advance(kv, watermark_us, now_us))
+        return self._emitted(self.windows.advance(kv, watermark_us, now_us))
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         self._check(schema)
@@ -68,7 +68,7 @@ class JoinWindows(Logic):
         again = self.windows.refiling()
         return None if again is None else replace(again, logic=self)
 
-    def _told(self, result: StepResult) -> StepResult:
+    def _emitted(self, result: StepResult) -> StepResult:
         result.panes = [rows for pane in result.panes if len(rows := self._rows(pane))]
         return result
 
@@ -98,10 +98,10 @@ class JoinWindows(Logic):
         return [pa.field(WINDOW, kind), *schema]
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return told_rows(panes, commit)
+        return output_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return told_schema(self.fields(self.message_schema(inputs)))
+        return output_schema(self.fields(self.message_schema(inputs)))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return without_labels(panes).drop_columns([WINDOW])
@@ -114,13 +114,13 @@ class JoinWindows(Logic):
                 raise UnknownColumn.lacking(column, repr(self.definition.name), schema.names)
         return schema
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         return self.progress(kv).schema
 
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.progress(kv).schema
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         return self.windows.needs
 
     def called(self, input: str, column: str) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ class JoinWindowOracle(AggregateOracle):
 
     def _emit(self, cell: Cell, timing: Timing, *args: Any, **more: Any) -> list[Any]:
         new = list(cell.pending)
-        told = super()._emit(cell, timing, *args, **more)
-        return _rows(self.definition, shown(cell.window), new, timing) if told else []
+        emitted = super()._emit(cell, timing, *args, **more)
+        return _rows(self.definition, shown(cell.window), new, timing) if emitted else []
 
     def kept(self, input: str) -> list[Message] | None:
         retention = self.definition.retention
@@ -53,8 +53,8 @@ class JoinWindowOracle(AggregateOracle):
         # Of windows of time that go by their number the messages may stay for windows of other keys.
         return None if sizes and not self.definition.tuple_window else _messages(self._cells.values())
 
-    def handed(self, row: Any) -> dict[str, Any]:
-        return _handed(row)
+    def forwarded(self, row: Any) -> dict[str, Any]:
+        return _forwarded(row)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,19 +70,19 @@ class SessionJoinWindowOracle(SessionOracle):
     def redefine(self, definition: Any) -> None:
         super().redefine(definition.windowing._changed(agg={}))
 
-    def _tell(
+    def _emit_session(
         self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Any]:
         new = list(cell.pending)
-        told = super()._tell(cell, timing, is_last, closing, always)
-        return _rows(self.definition, self._shown(cell.window), new, timing) if told else []
+        emitted = super()._emit_session(cell, timing, is_last, closing, always)
+        return _rows(self.definition, self._shown(cell.window), new, timing) if emitted else []
 
     def kept(self, input: str) -> list[Message] | None:
         windows = [info.window for info in self.windows()]
         return _messages(cell for cell in self._sorted() if self._shown(cell.window) in windows)
 
-    def handed(self, row: Any) -> dict[str, Any]:
-        return _handed(row)
+    def forwarded(self, row: Any) -> dict[str, Any]:
+        return _forwarded(row)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,5 +109,5 @@ def _messages(cells: Iterable[Cell]) -> list[Message]:
     return [found[position] for position in sorted(found)]
 
 
-def _handed(row: JoinedRow) -> dict[str, Any]:
+def _forwarded(row: JoinedRow) -> dict[str, Any]:
     return {name: value for name, value in row.values.items() if name != "window"}

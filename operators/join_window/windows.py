@@ -32,7 +32,7 @@ Values = tuple[dict[str, pa.Array], list[Broken]]
 Deltas = tuple[pa.Table, Groups, list[Broken]]
 
 
-class _Telling(Steps):
+class _NamedMessages(Steps):
     """Windows whose messages have names, under which they are told."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
@@ -47,11 +47,11 @@ class _Telling(Steps):
         return self.filed.noted(rows, step, numbers)
 
 
-class TimeWindows(_Telling, WindowAggregator):
+class TimeWindows(_NamedMessages, WindowAggregator):
     """Windows that are known beforehand."""
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        return WindowAggregator.take(of_one_step(self), kv, table, now_us)
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return WindowAggregator.ingest_table(of_one_step(self), kv, table, now_us)
 
     def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
         return first_deltas(self.calculation, rows, row_of, starts, ends)
@@ -60,34 +60,34 @@ class TimeWindows(_Telling, WindowAggregator):
         return self.filed.gathered(kv, state, self.calculation)
 
 
-class TupleWindows(_Telling, TupleAggregator):
+class TupleWindows(_NamedMessages, TupleAggregator):
     """Windows of so many messages."""
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        return TupleAggregator.take(of_one_step(self), kv, table, now_us)
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return TupleAggregator.ingest_table(of_one_step(self), kv, table, now_us)
 
     def deltas(self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray) -> Deltas:
         return first_deltas(self.calculation, rows, row_of, starts, ends)
 
-    def _values(self, kv: KV, state: pa.Table, *, told: bool = False) -> Values:
+    def _values(self, kv: KV, state: pa.Table, *, emitted: bool = False) -> Values:
         return self.filed.gathered(kv, state, self.calculation)
 
 
-class SessionWindows(_Telling, SessionAggregator):
+class SessionWindows(_NamedMessages, SessionAggregator):
     """Sessions, of which each message is in one."""
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        return SessionAggregator.take(of_one_step(self), kv, table, now_us)
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return SessionAggregator.ingest_table(of_one_step(self), kv, table, now_us)
 
     def values(self, kv: KV, state: pa.Table, panes: pa.Table | None = None) -> Values:
         return self.filed.gathered(kv, state, self.calculation)
 
 
-class TupleSessionWindows(_Telling, TupleSessionAggregator):
+class TupleSessionWindows(_NamedMessages, TupleSessionAggregator):
     """Sessions by messages of others."""
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        return TupleSessionAggregator.take(of_one_step(self), kv, table, now_us)
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+        return TupleSessionAggregator.ingest_table(of_one_step(self), kv, table, now_us)
 
     def values(self, kv: KV, state: pa.Table, panes: pa.Table | None = None) -> Values:
         return self.filed.gathered(kv, state, self.calculation)
@@ -134,8 +134,8 @@ def first_deltas(
     column = rows.table.column_names.index(KEPT)
     nameless = Slice(rows.table.set_column(column, KEPT, pa.nulls(len(rows), pa.binary())), rows.times)
     counted, _, _ = delta_rows(calculation, nameless, row_of, starts, ends)
-    told, _, _ = delta_rows(calculation, rows, row_of[first], starts[first], ends[first])
-    both = concat([_zeroed(counted, PENDING), _zeroed(told, MESSAGES)])
+    emitted, _, _ = delta_rows(calculation, rows, row_of[first], starts[first], ends[first])
+    both = concat([_zeroed(counted, PENDING), _zeroed(emitted, MESSAGES)])
     both = both.append_column(UPSERT, pa.array(np.zeros(len(both), dtype=bool)))
     merged, broken = merge_rows(calculation, both)
     return merged, Groups.of_codes(np.arange(len(merged)), len(merged)), broken

@@ -38,14 +38,14 @@ class Cell:
     panes: int = 0
     since_us: int | None = None  # `now` when the first of these came, where a trigger asks for it
     sent: dict[str, Any] | None = None  # values of the last pane
-    told_in: int = 0  # the step of the last pane
+    emitted_in: int = 0  # the step of the last pane
     fired: bool = False  # an ON_TIME pane was judged
     ended: bool = False  # a pane marked `is_last` was sent
 
     @property
-    def standing(self) -> list[Taken]:
+    def remaining(self) -> list[Taken]:
         """The messages that were not taken back, in order of arrival."""
-        return standing(self.messages)
+        return remaining(self.messages)
 
     @property
     def first_us(self) -> int:
@@ -63,11 +63,11 @@ class SessionCell(Cell):
     window: Window = field(default_factory=lambda: Window(0, 1))
     reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
     current: bool = True  # the watermark has not passed its end since it has that end
-    emitted: list[Standing] = field(default_factory=list)  # panes of it, or of parts of it, not taken back
+    emitted: list[EmittedPane] = field(default_factory=list)  # panes of it, or of parts of it, not taken back
 
 
 @dataclass(frozen=True)
-class Standing:
+class EmittedPane:
     """A pane that was told and not taken back."""
 
     window: Window
@@ -75,7 +75,7 @@ class Standing:
     index: int
 
 
-def standing(messages: Sequence[Taken]) -> list[Taken]:
+def remaining(messages: Sequence[Taken]) -> list[Taken]:
     """Those of the messages that none after them takes back."""
     left: list[Taken] = []
     for message in messages:

@@ -63,21 +63,21 @@ class DeliveringOracle(Oracle):
 
     def _taken(
         self,
-        given: Input,
+        input: Input,
         policy: Policy,
         messages: Sequence[Message],
         now_us: int,
         buried: list[DeadLetter],
-        heard: list[Any],
+        advancing: list[Any],
     ) -> list[Message]:
         """The messages of an input that pass, and those that are dead letters for the operator to bury."""
-        self._learn(given, messages, now_us)
+        self._learn(input, messages, now_us)
         taken, came = list[Message](), list[tuple[Message, int, bool]]()
         for message in sorted(messages, key=lambda m: m.position or ()):
-            time_us = self._time_us(given, message, now_us)
+            time_us = self._time_us(input, message, now_us)
             try:
-                counts = time_us is not None and self._counts(given, message)
-                sure = counts and self._is_sure(given, policy, message, time_us)
+                counts = time_us is not None and self._counts(input, message)
+                sure = counts and self._is_sure(input, policy, message, time_us)
             except Raised:
                 buried.append(self._letter("malformed", message, time_us))
                 continue
@@ -89,77 +89,77 @@ class DeliveringOracle(Oracle):
         passed = [
             (i, m)
             for i, (m, t, sure) in enumerate(came)
-            if sure or self._wanted(given, policy, came, i, now_us)
+            if sure or self._wanted(input, policy, came, i, now_us)
         ]
         numbers = {i for i, _ in passed}
         if policy.mark is not None:
             skipped = [m for i, (m, _, _) in enumerate(came) if i not in numbers]
-            told = (
+            emitted = (
                 [(m, False) for m in taken] + [(m, False) for _, m in passed] + [(m, True) for m in skipped]
             )
-            taken = [Message({**m.payload, policy.mark: mark}, m.position) for m, mark in told]
+            taken = [Message({**m.payload, policy.mark: mark}, m.position) for m, mark in emitted]
             came = []
         for i, (message, time_us, _) in enumerate(came):
             if i not in numbers:
                 assert message.position is not None
-                heard.append((*message.position[:2], time_us))
+                advancing.append((*message.position[:2], time_us))
                 if policy.record is not None:
                     buried.append(self._letter("skipped", message, time_us))
         if policy.interval_us is not None:
-            self._last_us |= {(given.name, self._key(given, policy, m)): now_us for _, m in passed}
+            self._last_us |= {(input.name, self._key(input, policy, m)): now_us for _, m in passed}
         return taken if policy.mark is not None else taken + [m for _, m in passed]
 
     def _wanted(
-        self, given: Input, policy: Policy, came: Sequence[tuple[Message, int, bool]], i: int, now_us: int
+        self, input: Input, policy: Policy, came: Sequence[tuple[Message, int, bool]], i: int, now_us: int
     ) -> bool:
         """True if a message passes that nothing guarantees."""
         message, time_us, _ = came[i]
         if policy.within_us is not None:
             return now_us - time_us <= policy.within_us
-        key, room = self._key(given, policy, message), policy.newest
+        key, room = self._key(input, policy, message), policy.newest
         if policy.interval_us is not None:
-            last_us = self._last_us.get((given.name, key))
+            last_us = self._last_us.get((input.name, key))
             room = 1 if last_us is None or now_us - last_us >= policy.interval_us else 0
         assert room is not None
-        before = [sure for m, _, sure in came[:i] if self._key(given, policy, m) == key]
-        behind = [sure for m, _, sure in came[i + 1 :] if self._key(given, policy, m) == key]
+        before = [sure for m, _, sure in came[:i] if self._key(input, policy, m) == key]
+        behind = [sure for m, _, sure in came[i + 1 :] if self._key(input, policy, m) == key]
         return sum(before) + len(behind) < room
 
-    def _key(self, given: Input, policy: Policy, message: Message) -> Key:
-        by = self.definition.keys(given) if policy.per == "key" else ()
+    def _key(self, input: Input, policy: Policy, message: Message) -> Key:
+        by = self.definition.keys(input) if policy.per == "key" else ()
         return tuple(key_field(message.payload.get(name)) for name in by)
 
-    def _time_us(self, given: Input, message: Message, now_us: int) -> int | None:
-        value, unit = message.payload.get(given.event_time), given.event_time_unit
-        return event_time_us(value, given.time_zone, now_us, given.max_ahead_us, unit)
+    def _time_us(self, input: Input, message: Message, now_us: int) -> int | None:
+        value, unit = message.payload.get(input.event_time), input.event_time_unit
+        return event_time_us(value, input.time_zone, now_us, input.max_ahead_us, unit)
 
-    def _counts(self, given: Input, message: Message) -> bool:
+    def _counts(self, input: Input, message: Message) -> bool:
         """True if it passes the filter and its keys and ids are there. Raises `Raised`."""
         payload, definition = message.payload, self.definition
         ids = () if definition.ids is None else definition.ids.columns
         needed = [*ids]
         if getattr(definition, "null_keys", "group") == "dead_letter":
-            needed += definition.keys(given)
-        return self._filters[given.name][0].passes(payload) and not any(
+            needed += definition.keys(input)
+        return self._filters[input.name][0].passes(payload) and not any(
             payload.get(n) is None for n in needed
         )
 
-    def _learn(self, given: Input, messages: Sequence[Message], now_us: int) -> None:
+    def _learn(self, input: Input, messages: Sequence[Message], now_us: int) -> None:
         """What columns the messages of a step have, and of what types."""
-        where, guarantee = self._filters[given.name]
-        timed = [m for m in messages if self._time_us(given, m, now_us) is not None]
+        where, guarantee = self._filters[input.name]
+        timed = [m for m in messages if self._time_us(input, m, now_us) is not None]
         where.learn([dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in messages])
-        guarantee.learn([{**m.payload, given.event_time: None} for m in messages])
+        guarantee.learn([{**m.payload, input.event_time: None} for m in messages])
         if messages:  # what does not pass tells its columns, too
-            self._oracle.know(given.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
+            self._oracle.know(input.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
 
-    def _guarantee(self, given: Input) -> Filter:
-        return Filter(None if given.deliver is None else given.deliver.guaranteed)
+    def _guarantee(self, input: Input) -> Filter:
+        return Filter(None if input.deliver is None else input.deliver.guaranteed)
 
-    def _is_sure(self, given: Input, policy: Policy, message: Message, time_us: int | None) -> bool:
+    def _is_sure(self, input: Input, policy: Policy, message: Message, time_us: int | None) -> bool:
         assert time_us is not None
-        payload = {**message.payload, given.event_time: to_datetime(time_us)}
-        guarantee = self._filters[given.name][1]
+        payload = {**message.payload, input.event_time: to_datetime(time_us)}
+        guarantee = self._filters[input.name][1]
         guarantee.learn([payload])
         return policy.guaranteed is not None and guarantee.passes(payload)
 
@@ -183,8 +183,8 @@ class DeliveringOracle(Oracle):
     def kept(self, input: str) -> list[Message] | None:
         return self._oracle.kept(input)
 
-    def handed(self, row: Any) -> dict[str, Any]:
-        return self._oracle.handed(row)
+    def forwarded(self, row: Any) -> dict[str, Any]:
+        return self._oracle.forwarded(row)
 
     @property
     def columns(self) -> Sequence[str]:

@@ -25,7 +25,7 @@ class OneInputOracle(Oracle):
         self._filter = Filter(definition.where)
 
     @abstractmethod
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         """A message, whose event time is a datetime now. False if it is a dead letter all the same."""
 
     def pass_time(self, before_us: int, now_us: int) -> None:
@@ -51,7 +51,7 @@ class OneInputOracle(Oracle):
                 continue
             assert time_us is not None and message.position is not None
             payload = {**message.payload, self.definition.event_time: to_datetime(time_us)}
-            if self.take(Message(payload, message.position), time_us, now_us):
+            if self.accept(Message(payload, message.position), time_us, now_us):
                 self.counted.append((*message.position[:2], time_us))
         return self._outcome()
 
@@ -60,7 +60,7 @@ class OneInputOracle(Oracle):
         self.pass_time(before_us, now_us)
         return self._outcome()
 
-    def tell(
+    def emit_row(
         self, timing: str, row: Mapping[str, Any], kind: str = "INSERT", index: int = 0, is_last: bool = True
     ) -> None:
         self._rows.append(JoinedRow(dict(row), Timing(timing), kind=Kind(kind), index=index, is_last=is_last))

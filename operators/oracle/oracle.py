@@ -87,14 +87,14 @@ class Oracle(ABC):
         """The oracle of the operator of that name: itself, or one of a graph's."""
         return self
 
-    def handed(self, row: Any) -> dict[str, Any]:
+    def forwarded(self, row: Any) -> dict[str, Any]:
         """What the next operator sees of a row that it told."""
         return dict(row.values)
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns that the next operator sees, as far as they are known."""
-        return self.definition.told_columns or ()
+        return self.definition.output_columns or ()
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         """Columns of an input, before the first message has them."""

@@ -24,14 +24,14 @@ class Moment:
     advancing: bool
     ends: Callable[[Trigger], bool]
     values: Callable[[], dict[str, Any]]
-    told: bool = False
+    emitted: bool = False
     over: bool = False
     passed: bool = False
 
-    def speaks(self, trigger: Trigger) -> bool:
+    def fires(self, trigger: Trigger) -> bool:
         """True if the trigger lets it speak. In an advance only where a period or a delay of it has come."""
         if isinstance(trigger, AnyOf):
-            return any(self.speaks(one) for one in trigger.triggers)
+            return any(self.fires(one) for one in trigger.triggers)
         return (not self.advancing or self._has_come(trigger)) and self._holds(trigger)
 
     def insists(self, trigger: Trigger) -> bool:
@@ -53,7 +53,9 @@ class Moment:
                 return new >= trigger.n
             case EveryPeriod():
                 return (
-                    self.advancing and self.ends(trigger) and (new > 0 or (trigger.always and not self.told))
+                    self.advancing
+                    and self.ends(trigger)
+                    and (new > 0 or (trigger.always and not self.emitted))
                 )
             case Delay():
                 since = self.cell.since_us

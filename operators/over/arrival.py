@@ -18,7 +18,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.one_input import Work
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.definition import OverDefinition, reach_rows
-from windrow.operators.over.due_rows import Reached, Sums, Telling
+from windrow.operators.over.due_rows import DueRows, Reached, Sums
 from windrow.operators.over.emitted_marks import ID, STEP_BITS
 from windrow.operators.over.keyed_history import Held, Remembered
 from windrow.operators.over.logic import Overs
@@ -60,7 +60,7 @@ class ArrivalOvers(Overs):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         self.check(rows)
         numbers = (work.progress.step << STEP_BITS) + np.arange(len(rows), dtype=np.int64)
         table = self.kept_rows(work, rows).append_column(ID, pa.array(numbers))
@@ -74,9 +74,9 @@ class ArrivalOvers(Overs):
         places = np.arange(len(lines))
         behind = lines.ends - 1 - places
         of_before = np.bincount(held.codes[:before], minlength=held.keys)  # they come first in their lines
-        told = lines.begins + of_before[lines.codes] - 1 - places >= self._waits
-        due = np.flatnonzero((behind >= self._waits) & ~told)
-        sums = self._tell_due(work, held, lines, due)
+        emitted = lines.begins + of_before[lines.codes] - 1 - places >= self._waits
+        due = np.flatnonzero((behind >= self._waits) & ~emitted)
+        sums = self._emit_due(work, held, lines, due)
         self._remember(work.kv, held, lines, sums, at)
         return rows
 
@@ -101,7 +101,7 @@ class ArrivalOvers(Overs):
         lines = Lines(held.rows, held.codes, held.keys, held.rows.column(ID).to_numpy(), None)
         latest = held.rows.column(LATEST).to_numpy()[lines.order]
         waiting = lines.ends - 1 - np.arange(len(lines)) < self._waits
-        self._tell_due(work, held, lines, np.flatnonzero(waiting & (latest >= low_us) & (latest < high_us)))
+        self._emit_due(work, held, lines, np.flatnonzero(waiting & (latest >= low_us) & (latest < high_us)))
 
     def _going_on(self, work: Work, held: Held, new: int, watermark_us: int) -> tuple[Held, int]:
         """Without what is remembered of lines that are over, and with the latest time of each; how many rows were there."""
@@ -124,15 +124,15 @@ class ArrivalOvers(Overs):
             sums = replace(sums, rows=sums.rows.filter(pa.array(same)), codes=sums.codes[same])
         return replace(held, rows=rows, codes=codes, sums=sums), len(rows) - new
 
-    def _tell_due(self, work: Work, held: Held, lines: Lines, due: IntArray) -> Sums | None:
+    def _emit_due(self, work: Work, held: Held, lines: Lines, due: IntArray) -> Sums | None:
         """Tell the messages at these places. Returns what running aggregations have come to."""
         if not len(due):
             return None
         calculations = self._calculations(work.schema)
         times = held.rows.column(TIME).to_numpy()[lines.order]
-        telling = Telling(lines, held.rows, calculations, self._waits, times=times)
-        ran, sums = telling.run(due, held.reached)
-        self._say(work, telling, telling.whole(due, work), ran)
+        due_rows = DueRows(lines, held.rows, calculations, self._waits, times=times)
+        ran, sums = due_rows.run(due, held.reached)
+        self._say(work, due_rows, due_rows.whole(due, work), ran)
         return sums
 
     def _remember(self, kv: KV, held: Held, lines: Lines, sums: Sums | None, at: Reached) -> None:
@@ -147,7 +147,7 @@ class ArrivalOvers(Overs):
         fresh = held.rows.take(pa.array(lines.order[chosen]))
         fresh = fresh.append_column(START, pa.array(stretches[lines.codes[chosen]]))
         assert held.tails is not None
-        tails.put(kv, held.tails.found, [held.tails.beside, fresh])
+        tails.put(kv, held.tails.found, [held.tails.same_pages, fresh])
         if held.sums is not None:
             rows = self.remembered.sum_rows(held, sums, last, stretches, lasts)
             self.remembered.sums.put(kv, held.sums.found, rows)

@@ -17,12 +17,12 @@ class ArrivalOracle(OverOracle):
             line, at = self._line_of(anchor)
             waits = max(frame.high for frame in self.definition.frames.values())  # type: ignore[union-attr]
             if not anchor.decided and len(line) - 1 - at >= waits:
-                self._tell(anchor, "ON_TIME")
-        told = self._outcome()
-        return Outcome(told.rows, buried.dead + told.dead)
+                self._emit(anchor, "ON_TIME")
+        emitted = self._outcome()
+        return Outcome(emitted.rows, buried.dead + emitted.dead)
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
-        if not super().take(message, time_us, now_us):
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
+        if not super().accept(message, time_us, now_us):
             return False
         anchor = self._anchors[-1]
         anchor.came_us = self.watermark_us
@@ -35,7 +35,7 @@ class ArrivalOracle(OverOracle):
     def pass_time(self, before_us: int, now_us: int) -> None:
         for anchor in self._anchors:
             if not anchor.decided and self._is_over(self._line_of(anchor)[0]):
-                self._tell(anchor, "ON_TIME")
+                self._emit(anchor, "ON_TIME")
 
     def kept(self, input: str) -> list[Message] | None:
         return None

@@ -22,14 +22,14 @@ from windrow.core.types import concat
 from windrow.operators.one_input import Work
 from windrow.operators.over import frame_kernels
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.due_rows import Reached, Telling
-from windrow.operators.over.emitted_marks import ID, STEP_BITS, Marks, ToldRows
+from windrow.operators.over.due_rows import DueRows, Reached
+from windrow.operators.over.emitted_marks import ID, STEP_BITS, Marks, MarkStore
 from windrow.operators.over.frame_values import Values
 from windrow.operators.over.keyed_history import Held
 from windrow.operators.over.logic import Overs
 from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
-from windrow.operators.over.updates import judged, rows_told, ticks
+from windrow.operators.over.updates import emitted_rows, judged, ticks
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
@@ -84,7 +84,7 @@ class CorrectedOvers(Overs):
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
-        self.marks = ToldRows(f"{definition.name}.told", self._width_us)
+        self.marks = MarkStore(f"{definition.name}.told", self._width_us)
         emit = definition.emit
         self._triggers: dict[str, Trigger] = {EARLY: emit.early}
         if definition.late_us:
@@ -103,8 +103,8 @@ class CorrectedOvers(Overs):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, work: Work, rows: Slice) -> Slice:
-        rows = super().take(work, rows)
+    def accept(self, work: Work, rows: Slice) -> Slice:
+        rows = super().accept(work, rows)
         watermark_us, step = work.progress.watermark_us, work.progress.step
         waiting = _waiting(work.kv, self.aux_cf)
         for timing, trigger in sorted(self._triggers.items(), key=lambda one: _LOOKS.index(one[0])):
@@ -117,7 +117,7 @@ class CorrectedOvers(Overs):
                 look = self._look_near(
                     timing, span, watermark_us, watermark_us, lambda t, _: _of_step(t, step)
                 )
-                self._tell_again(work, look)
+                self._emit_updates(work, look)
             else:
                 waiting[timing] = _wider(waiting.get(timing), span)
         _wait(work.kv, self.aux_cf, waiting)
@@ -137,7 +137,7 @@ class CorrectedOvers(Overs):
             closes = timing == LATE and moves and self._may_close(span, watermark_us)
             if ended or closes:
                 look = self._look_near(timing, span, before_us, watermark_us, _within(span), fires=ended)
-                self._tell_again(work, look)
+                self._emit_updates(work, look)
             if ended or ends:
                 del waiting[timing]
         _wait(work.kv, self.aux_cf, waiting)
@@ -178,7 +178,7 @@ class CorrectedOvers(Overs):
                 ON_TIME, low_us, high_us, lambda _, t: (t >= low_us) & (t < high_us), before_us, after_us
             )
             if self.events(work.kv).any_between(work.kv, low_us, high_us):
-                self._tell_again(work, look)
+                self._emit_updates(work, look)
             return
 
         def named(_: pa.Table, times: IntArray) -> BoolArray:
@@ -190,7 +190,7 @@ class CorrectedOvers(Overs):
                     found |= (times >= first) & (times < last)
             return found
 
-        self._tell_again(work, Look(ON_TIME, START_OF_TIME_US, END_OF_TIME_US, named, before_us, after_us))
+        self._emit_updates(work, Look(ON_TIME, START_OF_TIME_US, END_OF_TIME_US, named, before_us, after_us))
 
     def _levels(self, before_us: int, after_us: int) -> Levels:
         before, after = self.reached(before_us), self.reached(after_us)
@@ -198,7 +198,7 @@ class CorrectedOvers(Overs):
 
     # -- one look ---------------------------------------------------------------------------------------------------
 
-    def _tell_again(self, work: Work, look: Look) -> None:
+    def _emit_updates(self, work: Work, look: Look) -> None:
         at = self._levels(look.before_us, look.after_us)
         held = self._held(work, look, at)
         if held is None:
@@ -206,16 +206,16 @@ class CorrectedOvers(Overs):
         lines = Lines(
             held.rows, held.codes, held.keys, held.rows.column(TIME).to_numpy(), self.definition.ttl_us
         )
-        telling = Telling(lines, held.rows, self._calculations(work.schema), self._waits)
-        places = np.flatnonzero(~telling.is_due(at.open))
-        ran, sums = telling.run(places, held.reached, telling.is_due(at.closed)[places])
+        due_rows = DueRows(lines, held.rows, self._calculations(work.schema), self._waits)
+        places = np.flatnonzero(~due_rows.is_due(at.open))
+        ran, sums = due_rows.run(places, held.reached, due_rows.is_due(at.closed)[places])
         remembers = look.timing == ON_TIME and self.remembered.anything
         if remembers and at.open != at.closed and at.closed.settled_us < END_OF_TIME_US:
             self.remembered.put(work.kv, held, lines, sums, at.closed)
         inside = (lines.times[places] >= look.low_us) & (
             (lines.times[places] < look.high_us) | (look.high_us >= END_OF_TIME_US)
         )
-        self._say_again(work, look, telling, places[inside], ran, at)
+        self._say_again(work, look, due_rows, places[inside], ran, at)
 
     def _held(self, work: Work, look: Look, at: Levels) -> Held | None:
         """The messages of the keys that are looked at."""
@@ -253,7 +253,7 @@ class CorrectedOvers(Overs):
         self,
         work: Work,
         look: Look,
-        telling: Telling,
+        due_rows: DueRows,
         places: IntArray,
         ran: tuple[IntArray, Values] | None,
         at: Levels,
@@ -262,28 +262,28 @@ class CorrectedOvers(Overs):
         if not len(places):
             return
         fields = [f for f in self.fields(work.schema) if f.name in self.definition.agg]
-        ids, times = telling.numbers(ID)[places], telling.lines.times[places]
+        ids, times = due_rows.numbers(ID)[places], due_rows.lines.times[places]
         marks = self.marks.of(work.kv, ids, *_between(times), fields)
-        late = marks.decided | telling.is_due(at.before)[places]
-        due, closed = telling.is_due(at.after)[places], telling.is_due(at.closed)[places]
+        late = marks.decided | due_rows.is_due(at.before)[places]
+        due, closed = due_rows.is_due(at.after)[places], due_rows.is_due(at.closed)[places]
         if look.timing == ON_TIME:
             some = ~late & due
         else:
             some = late if look.timing == LATE else ~late & ~due
-            some &= self._newest(telling, places) >> STEP_BITS > marks.at
+            some &= self._newest(due_rows, places) >> STEP_BITS > marks.at
             if not look.fires:
                 some &= closed
         chosen = np.flatnonzero(some)
         if len(chosen):
-            said = self._said(work, look, telling, places[chosen], ran, marks.take(chosen), closed[chosen])
+            said = self._said(work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen])
             number = (work.progress.step << 2) + _LOOKS.index(look.timing)
             self.marks.put(work.kv, ids[chosen], times[chosen], said, number)
 
-    def _newest(self, telling: Telling, places: IntArray) -> IntArray:
+    def _newest(self, due_rows: DueRows, places: IntArray) -> IntArray:
         """The largest number of a message in, or between, each message and its windows."""
         frames = list(self.definition.frames.values())
-        bounds = telling.lines.hull(frames, places)
-        numbers = (telling.numbers(ID),)
+        bounds = due_rows.lines.hull(frames, places)
+        numbers = (due_rows.numbers(ID),)
         [newest] = frame_kernels.halves(numbers, lambda a, b: (np.maximum(a[0], b[0]),), (-1,), bounds)
         return newest
 
@@ -291,7 +291,7 @@ class CorrectedOvers(Overs):
         self,
         work: Work,
         look: Look,
-        telling: Telling,
+        due_rows: DueRows,
         places: IntArray,
         ran: tuple[IntArray, Values] | None,
         marks: Marks,
@@ -299,34 +299,34 @@ class CorrectedOvers(Overs):
     ) -> Marks:
         """Tell the messages at these places, as far as they are to be. Returns their marks from now on."""
         emit, decides = self.definition.emit, look.timing != EARLY
-        whole, size = telling.is_whole(places), len(places)
+        whole, size = due_rows.is_whole(places), len(places)
         if decides and (cut := int((~whole & ~marks.decided).sum())):
             work.result.counts["incomplete"] = work.result.counts.get("incomplete", 0) + cut
-        values = telling.values(places, ran)
+        values = due_rows.values(places, ran)
         broken = [b for b in values.broken if whole[b.group]]
         fails = np.zeros(size, dtype=bool)
         fails[[b.group for b in broken]] = True
         if decides:
             letters = [b for b in broken if not marks.buried[b.group]]
-            telling.bury(work, places, letters, list(self.definition.agg))
-        speaks, back, after = judged(
+            due_rows.bury(work, places, letters, list(self.definition.agg))
+        emits, back, after = judged(
             emit, look.timing, work.progress.step, whole & ~fails, fails, values.columns, marks
         )
         rank = np.empty(size, dtype=np.int64)
-        rank[telling.in_order(places)] = np.arange(size)
-        told = rows_told(
+        rank[due_rows.in_order(places)] = np.arange(size)
+        emitted = emitted_rows(
             self.fields(work.schema),
             look.timing,
-            lambda some, names: telling.at(places[some], names),
+            lambda some, names: due_rows.at(places[some], names),
             rank,
             values.columns,
             marks,
-            speaks,
+            emits,
             back,
             closed,
         )
-        if told is not None:
-            work.result.panes.append(told)
+        if emitted is not None:
+            work.result.panes.append(emitted)
         return after
 
 

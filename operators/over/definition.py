@@ -123,12 +123,12 @@ class OverDefinition(OneInput):
             integer_overflow=integer_overflow,
             **(_own_fields(given) if anchors is None else around.own_fields(given)),
         )
-        told = self.told_columns or (*self.by, self.told_time, *self.agg)
-        twice = [c for c in told if told.count(c) > 1]
+        columns = self.output_columns or (*self.by, self.output_time, *self.agg)
+        twice = [c for c in columns if columns.count(c) > 1]
         if twice:
             raise ConfigurationError(
-                f"column {twice[0]!r} of {self.name!r} is told twice: rows have the columns {list(told)}; give the aggregate "
-                "another name"
+                f"column {twice[0]!r} of {self.name!r} is told twice: rows have the columns {list(columns)}; "
+                "give the aggregate another name"
             )
 
     @property
@@ -137,13 +137,13 @@ class OverDefinition(OneInput):
         return {alias: a.frame for alias, a in self.agg.items() if a.frame is not None}
 
     @property
-    def told_columns(self) -> tuple[str, ...] | None:
+    def output_columns(self) -> tuple[str, ...] | None:
         if self.select is None:
             return None
-        return (*dict.fromkeys((*self.by, self.told_time, *self.select)), *self.agg)
+        return (*dict.fromkeys((*self.by, self.output_time, *self.select)), *self.agg)
 
     @property
-    def told_time(self) -> str:
+    def output_time(self) -> str:
         """The column of event time of its rows."""
         return self.anchors.event_time if isinstance(self.anchors, Input) else self.event_time
 
@@ -181,11 +181,11 @@ class OverDefinition(OneInput):
         return (self.late_us > 0 and not self.by_arrival) or not isinstance(self.emit.early, Never)
 
     @property
-    def tells_again(self) -> bool:
+    def emits_updates(self) -> bool:
         return self.corrects
 
     @property
-    def told_mode(self) -> str:
+    def emission_mode(self) -> str:
         return self.emit.mode if self.corrects else "once"
 
     @property
@@ -207,8 +207,8 @@ class OverDefinition(OneInput):
             **around.described(self),
         )
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        return (given.event_time, *self.by)
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        return (input.event_time, *self.by)
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
         changed = super().with_watermarks(watermarks)
@@ -227,17 +227,17 @@ class OverDefinition(OneInput):
         uses = tuple(e for a in self.agg.values() for e in a.expressions)
         return replace(taker, columns=tuple(dict.fromkeys(columns)), uses=uses)
 
-    def of_handed_rows(self, given: Input) -> Self:
-        if isinstance(self.anchors, Input) and given.name == self.anchors.name:
-            return self._changed(anchors=replace(given, max_ahead_us=None))
-        return super().of_handed_rows(given)
+    def of_forwarded_rows(self, input: Input) -> Self:
+        if isinstance(self.anchors, Input) and input.name == self.anchors.name:
+            return self._changed(anchors=replace(input, max_ahead_us=None))
+        return super().of_forwarded_rows(input)
 
     def times_of(self, event_time: str) -> Input | None:
         return None if isinstance(self.anchors, Ticks) else self.inputs[-1]
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         if self.anchors is not None:
-            return around.behind_us(self)
+            return around.output_delay_us(self)
         waits = waits_rows(self.agg)
         if not waits:
             return waits_us(self.agg)
@@ -264,13 +264,13 @@ class OverDefinition(OneInput):
                 f"{self.name!r}, before {taker.name!r}, tells rows as messages come, however late in event time, so that "
                 f"{taker.name!r} could not say when it has all of a time; use order='event_time'"
             )
-        if self.behind_us(taker.event_time) >= UNBOUNDED_US:
+        if self.output_delay_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
                 f"{taker.name!r} follows {self.name!r}, whose rows wait for messages that may never come, under "
                 "ttl=wr.forever: its watermark would never move; give a ttl such as '1 hour'"
             )
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.over.anchors.corrections import CorrectedAnchors
         from windrow.operators.over.anchors.logic import AnchoredOvers
@@ -317,18 +317,18 @@ def waits_rows(agg: Mapping[str, Aggregation]) -> int:
     return max([0, *(a.frame.high for a in agg.values() if isinstance(a.frame, RowsBetween))])
 
 
-def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+def _own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """When rows are told, and how long messages are kept, where windows are around themselves."""
-    around.refuse_alone(given)
-    framed, retention = _framed(given["agg"], given["frame"]), given["retention"]
-    ttl, by_arrival = _ttl(given, framed), _is_by_arrival(framed)
+    around.refuse_alone(options)
+    framed, retention = _framed(options["agg"], options["frame"]), options["retention"]
+    ttl, by_arrival = _ttl(options, framed), _is_by_arrival(framed)
     ttl_us = ttl if isinstance(ttl, int) else None
-    emit = Emit.append() if given["emit"] is None else given["emit"]
-    late_us = emission_options.late_us(given["allowed_lateness"], emit)
+    emit = Emit.append() if options["emit"] is None else options["emit"]
+    late_us = emission_options.late_us(options["allowed_lateness"], emit)
     corrects = late_us > 0 or not isinstance(emit.early, Never)
     if corrects and ttl_us is None and waits_rows(framed):
         raise BadTrigger(
-            f"{emit!r} with allowed_lateness={given['allowed_lateness']!r} under ttl=wr.forever: rows that wait for messages "
+            f"{emit!r} with allowed_lateness={options['allowed_lateness']!r} under ttl=wr.forever: rows that wait for messages "
             "would be remembered for good; give a ttl such as '1 hour'"
         )
     if by_arrival and (corrects or retention is not None):
@@ -340,8 +340,8 @@ def _own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     kept_us = max(reach_us(framed) + late_us, 0 if ttl_us is None else ttl_us + late_us, queried_us)
     endless = isinstance(ttl, Forever) or isinstance(retention, Forever)
     kept = {"ttl_us": ttl_us, "retention": Retention(None if endless else kept_us), "queried_us": queried_us}
-    told = {"emit": emit, "late_us": UNBOUNDED_US if by_arrival else late_us}
-    return {"agg": framed, **kept, **told, "anchors": None, "span": None, "empty": "emit"}
+    columns = {"emit": emit, "late_us": UNBOUNDED_US if by_arrival else late_us}
+    return {"agg": framed, **kept, **columns, "anchors": None, "span": None, "empty": "emit"}
 
 
 def _framed(agg: Any, frame: Any) -> dict[str, Aggregation]:
@@ -383,13 +383,13 @@ def _is_by_arrival(agg: Mapping[str, Aggregation]) -> bool:
     return any(isinstance(a.frame, RowsBetween) and a.frame.order == "position" for a in agg.values())
 
 
-def _ttl(given: Mapping[str, Any], framed: Mapping[str, Aggregation]) -> int | Forever | None:
+def _ttl(options: Mapping[str, Any], framed: Mapping[str, Aggregation]) -> int | Forever | None:
     """The longest pause between neighbours, in microseconds; None where none are counted."""
-    counted, ttl = [a for a in framed.values() if isinstance(a.frame, RowsBetween)], given["ttl"]
+    counted, ttl = [a for a in framed.values() if isinstance(a.frame, RowsBetween)], options["ttl"]
     if ttl is None:
         if not counted:
             return None
-        if not given["by"] or isinstance(given["retention"], Forever):
+        if not options["by"] or isinstance(options["retention"], Forever):
             return forever  # one line alone, or all that ever came
         raise RetentionMissing(
             f"{counted[0]!r} counts messages however far apart they are, so that each key would be remembered for good: say "

@@ -50,7 +50,7 @@ class Sums:
     codes: IntArray
 
 
-class Telling:
+class DueRows:
     """One advance over messages in lines, which are made of `rows`."""
 
     def __init__(
@@ -131,11 +131,11 @@ class Telling:
             if middle is None:
                 bounds = self.lines.windows(part.frame, places)
                 partial = getattr(part.frame, "partial", "emit")
-                values.take_in(over_frame(calculation, rows, lifted, bounds, partial))
+                values.extend(over_frame(calculation, rows, lifted, bounds, partial))
                 continue
             assert isinstance(part.frame, RangeBetween)
             sliced = Sliced(middle, self.lines, lifted, self._right_us, part.frame, places)
-            values.take_in(over_slices(calculation, sliced.pieces, sliced, len(places)))
+            values.extend(over_slices(calculation, sliced.pieces, sliced, len(places)))
         return values
 
     def run(
@@ -151,7 +151,7 @@ class Telling:
         values, reached = Values({}, []), None
         for calculation in running:
             some, own = self._run(calculation, places, sums, upto)
-            values.take_in(some)
+            values.extend(some)
             if reached is None:
                 reached = own
             else:  # of the same keys, up to the same messages

@@ -20,7 +20,7 @@ from windrow.stores.kv import KV
 #: The number of a message: that of the step that took it, in the upper half, and its place there.
 ID = "__id"
 STEP_BITS = 32
-_ROWS, _DECIDED, _STANDS, _BURIED, _AT = "__rows", "__decided", "__stands", "__buried", "__at"
+_ROWS, _DECIDED, _CURRENT, _BURIED, _AT = "__rows", "__decided", "__stands", "__buried", "__at"
 #: Sums of the same numbers in another order are the same.
 _ROUNDING = 1e-12
 
@@ -35,7 +35,7 @@ class Marks:
 
     rows: IntArray
     decided: BoolArray
-    stands: BoolArray
+    current: BoolArray
     buried: BoolArray
     at: IntArray
     values: dict[str, pa.Array]
@@ -45,7 +45,7 @@ class Marks:
         return Marks(
             self.rows[some],
             self.decided[some],
-            self.stands[some],
+            self.current[some],
             self.buried[some],
             self.at[some],
             {alias: column.take(picked) for alias, column in self.values.items()},
@@ -53,13 +53,13 @@ class Marks:
 
     def differ(self, columns: dict[str, pa.Array]) -> BoolArray:
         """True where nothing stands that says the same."""
-        differ = ~self.stands
+        differ = ~self.current
         for alias, before in self.values.items():
             differ |= _differ(before, columns[alias])
         return differ
 
 
-class ToldRows:
+class MarkStore:
     """The marks of messages, by event time."""
 
     def __init__(self, cf: str, width_us: int) -> None:
@@ -90,7 +90,7 @@ class ToldRows:
         values = {
             f.name: as_type(combine(table.column(EMITTED + f.name)), f.type).take(taken) for f in fields
         }
-        return Marks(number(_ROWS, 0), flag(_DECIDED), flag(_STANDS), flag(_BURIED), number(_AT, -1), values)
+        return Marks(number(_ROWS, 0), flag(_DECIDED), flag(_CURRENT), flag(_BURIED), number(_AT, -1), values)
 
     def put(self, kv: KV, ids: IntArray, times: IntArray, marks: Marks, number: int) -> None:
         """number: of this writing, later ones have larger ones."""
@@ -101,7 +101,7 @@ class ToldRows:
             TIME: pa.array(times),
             _ROWS: pa.array(marks.rows),
             _DECIDED: pa.array(marks.decided),
-            _STANDS: pa.array(marks.stands),
+            _CURRENT: pa.array(marks.current),
             _BURIED: pa.array(marks.buried),
             _AT: pa.array(marks.at),
             **{EMITTED + alias: column for alias, column in marks.values.items()},

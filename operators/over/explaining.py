@@ -48,7 +48,7 @@ class KeptLines:
         wanted = {n: _plain(row[n]) for n in names}
         return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in some]]
 
-    def made(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Made]:
+    def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Made]:
         """What the rows of messages at these places were made of. row: as it was told, where that is known."""
         for place in places.tolist():
             inside = self._inside(place)

@@ -199,7 +199,7 @@ class Slices:
             return
         times = rows.column(TIME).to_numpy()
         some = np.flatnonzero((times >= low_us) & (times < high_us))
-        made = self._made(calculations, rows, numbers, some) if len(some) else None
+        made = self._accumulate(calculations, rows, numbers, some) if len(some) else None
         idle_us = 0
         if made is not None and len(made) * _FEW > len(some):
             self._forget_all(kv)
@@ -212,7 +212,7 @@ class Slices:
         batch.put(self._aux_cf, _KEY, msgpack.packb([first_us, high_us, columns, idle_us]))
         kv.write(batch)
 
-    def _made(
+    def _accumulate(
         self,
         calculations: Sequence[tuple[Part, Calculation]],
         rows: pa.Table,

@@ -214,13 +214,13 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     return made
 
 
-def _row_by_row(made: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:
+def _row_by_row(derived: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:
     """Short windows: the first row of each, then the second of those that have one, and so on. A fold from the left."""
     for depth, (some, places) in enumerate(bounds.by_depth):
         rows = tuple(column[places] for column in columns)
         if depth:
-            rows = merge(tuple(out[some] for out in made), rows)
-        for out, column in zip(made, rows, strict=True):
+            rows = merge(tuple(out[some] for out in derived), rows)
+        for out, column in zip(derived, rows, strict=True):
             out[some] = column
 
 

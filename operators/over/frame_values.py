@@ -43,7 +43,7 @@ class Values:
     columns: dict[str, pa.Array]
     broken: list[Broken]
 
-    def take_in(self, other: Values) -> None:
+    def extend(self, other: Values) -> None:
         self.columns.update(other.columns)
         self.broken += other.broken
 
@@ -94,7 +94,7 @@ def over_frame(
     found, more = calculation.finish(merged, size)
     values = Values(found, broken + more)
     if any(kernel is None for kernel in calculation.kernels.values()):
-        values.take_in(_of_tables(calculation, rows, bounds))
+        values.extend(_of_tables(calculation, rows, bounds))
     return _nulled(values, bounds.whole) if partial == "null" else values
 
 

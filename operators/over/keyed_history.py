@@ -29,7 +29,7 @@ class Kept:
     found: Found
     rows: pa.Table
     codes: IntArray
-    beside: pa.Table
+    same_pages: pa.Table
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Remembered:
             chosen = settled[of_line & newest & lasts[codes]]
             fresh = held.rows.take(pa.array(lines.order[chosen]))
             fresh = fresh.append_column(START, pa.array(stretches[lines.codes[chosen]]))
-            self.tails.put(kv, held.tails.found, [held.tails.beside, fresh])
+            self.tails.put(kv, held.tails.found, [held.tails.same_pages, fresh])
         if held.sums is not None:
             self.sums.put(
                 kv,
@@ -171,7 +171,7 @@ class Remembered:
         row of each key. there: false of keys that were looked at alone: theirs stay where they are.
         """
         assert held.sums is not None
-        tables = [held.sums.beside]
+        tables = [held.sums.same_pages]
         if there is not None and len(held.sums.rows):
             tables.append(held.sums.rows.filter(pa.array(~there[held.sums.codes])))
         parts = [] if sums is None else [(sums.rows, sums.codes)]

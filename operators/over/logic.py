@@ -23,7 +23,7 @@ from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.one_input import OneInputLogic, Work
 from windrow.operators.over.bucketed_frames import Middle
 from windrow.operators.over.definition import OverDefinition, reach_rows, reach_us, waits_rows, waits_us
-from windrow.operators.over.due_rows import Reached, Telling
+from windrow.operators.over.due_rows import DueRows, Reached
 from windrow.operators.over.frame_buckets import Keys, Long, Slices
 from windrow.operators.over.frame_values import Part, Values, columns_of, parts_of
 from windrow.operators.over.keyed_history import Held, Remembered
@@ -88,13 +88,13 @@ class Overs(OneInputLogic):
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
         definition = self.definition
-        told = definition.told_columns
-        names = schema.names if told is None else told[: len(told) - len(definition.agg)]
+        emitted = definition.output_columns
+        names = schema.names if emitted is None else emitted[: len(emitted) - len(definition.agg)]
         made = {f.name: f for _, calculation in self._calculations(schema) for f in calculation.output}
         return [*(schema.field(n) for n in names), *(made[alias] for alias in definition.agg)]
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return signed(panes) if self.definition.tells_again else super().messages(panes)
+        return signed(panes) if self.definition.emits_updates else super().messages(panes)
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for schema in inputs.values():
@@ -106,7 +106,7 @@ class Overs(OneInputLogic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         self.check(rows)
         step, table = work.progress.step, self.kept_rows(work, rows)
         self._begin_events(work.kv, rows.times)
@@ -186,13 +186,13 @@ class Overs(OneInputLogic):
         numbers: tuple[IntArray, int] | None = None
         if events is not None and self.slices.any and self.slices.worth(calculations, *moved):
             numbers = self._numbers(rows, gaps=long is None)
-        self._tell_settled(work, rows, numbers, low_us, before, after, long)
+        self._emit_settled(work, rows, numbers, low_us, before, after, long)
         if events is not None and self.slices.any:
             # Last, for it may give up the slices of which windows were made.
             step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
             self.slices.extend(kv, calculations, *given, step)
 
-    def _tell_settled(
+    def _emit_settled(
         self,
         work: Work,
         rows: pa.Table,
@@ -215,17 +215,17 @@ class Overs(OneInputLogic):
         if not self.remembered.anything:
             codes, size = self._numbers(rows, gaps=True) if numbers is None else numbers
             at = None if long is None else np.flatnonzero((times >= low_us) & (times < after.watermark_us))
-            self._tell(work, rows, codes, size, None, before, after, long, at)
+            self._emit(work, rows, codes, size, None, before, after, long, at)
             return
         held = self.remembered.near(work.kv, rows, settled, settled, ended, low_us, after)
         found = conformed(held.rows, rows.schema)
-        self._tell(work, found, held.codes, held.keys, held, before, after, long)
+        self._emit(work, found, held.codes, held.keys, held, before, after, long)
 
     def _numbers(self, rows: pa.Table, *, gaps: bool) -> tuple[IntArray, int]:
         """A number of the key of each row, below the second."""
         return key_numbers([rows.column(b) for b in self.definition.by], len(rows), gaps=gaps)
 
-    def _tell(
+    def _emit(
         self,
         work: Work,
         rows: pa.Table,
@@ -245,13 +245,13 @@ class Overs(OneInputLogic):
         if long is not None and len(lines):
             middles = self._middles(work, long, Keys(rows, codes, keys, self.definition.by))
             right_us = long.right_us
-        telling = Telling(lines, rows, calculations, self._waits, middles, right_us)
-        due = telling.due(before, after)
-        ran, sums = telling.run(due, None if held is None else held.reached)
+        due_rows = DueRows(lines, rows, calculations, self._waits, middles, right_us)
+        due = due_rows.due(before, after)
+        ran, sums = due_rows.run(due, None if held is None else held.reached)
         if held is not None and after.settled_us < END_OF_TIME_US:
             self.remembered.put(work.kv, held, lines, sums, after)
         if len(due):
-            self._say(work, telling, telling.whole(due, work), ran)
+            self._say(work, due_rows, due_rows.whole(due, work), ran)
 
     def _middles(self, work: Work, long: Long, keys: Keys) -> dict[Frame, Middle]:
         """What windows of long frames begin with."""
@@ -266,16 +266,16 @@ class Overs(OneInputLogic):
         return found
 
     def _say(
-        self, work: Work, telling: Telling, places: IntArray, ran: tuple[IntArray, Values] | None
+        self, work: Work, due_rows: DueRows, places: IntArray, ran: tuple[IntArray, Values] | None
     ) -> None:
         """The rows of messages at these places."""
         if len(places) == 0:
             return
-        values = telling.values(places, ran)
-        kept = telling.bury(work, places, values.broken, list(self.definition.agg))
-        kept = kept[telling.in_order(places[kept])]
+        values = due_rows.values(places, ran)
+        kept = due_rows.bury(work, places, values.broken, list(self.definition.agg))
+        kept = kept[due_rows.in_order(places[kept])]
         fields, at = self.fields(work.schema), pa.array(kept)
-        anchors = telling.at(places[kept], [f.name for f in fields if f.name not in self.definition.agg])
+        anchors = due_rows.at(places[kept], [f.name for f in fields if f.name not in self.definition.agg])
         columns = [
             values.columns[f.name].take(at) if f.name in self.definition.agg else anchors.column(f.name)
             for f in fields

@@ -25,7 +25,7 @@ from windrow.operators.over.definition import OverDefinition
 
 
 @dataclass(kw_only=True)
-class Told:
+class EmittedRow:
     """What was told of a message around which there is a window.
 
     decided: its row was told on time, or late. stands: the row that was told last, and not taken back. rows: how many were
@@ -33,35 +33,35 @@ class Told:
     """
 
     decided: bool = False
-    stands: dict[str, Any] | None = None
+    current: dict[str, Any] | None = None
     rows: int = 0
     buried: bool = False
 
 
-def told_again(
-    anchor: Told, row: dict[str, Any] | None, timing: str, emit: Emit
+def updated(
+    anchor: EmittedRow, row: dict[str, Any] | None, timing: str, emit: Emit
 ) -> list[tuple[dict[str, Any], Kind, int]]:
     """What is said when its row is that, with the number of each. What stood is taken back where the mode says so, or there is
     no row any more."""
     said: list[tuple[dict[str, Any], Kind, int]] = []
     if timing != "EARLY":
         anchor.decided = True
-    stands = anchor.stands
-    stays = row is not None and stands is not None and same(row, stands)
+    current = anchor.current
+    stays = row is not None and current is not None and same(row, current)
     if stays and (timing != "ON_TIME" or emit.only_if_changed):
         return said
-    if stands is not None and (row is None or emit.mode == "retracting"):
-        said.append((stands, Kind.RETRACT, anchor.rows - 1))
-        anchor.stands = None
+    if current is not None and (row is None or emit.mode == "retracting"):
+        said.append((current, Kind.RETRACT, anchor.rows - 1))
+        anchor.current = None
     if row is not None:
         said.append((row, Kind.INSERT, anchor.rows))
-        anchor.stands = row
+        anchor.current = row
         anchor.rows += 1
     return said
 
 
 @dataclass
-class Anchor(Told):
+class Anchor(EmittedRow):
     """A message that was counted, around which there is a window. line: of its key, where messages count as they come; came_us:
     the watermark when it came."""
 
@@ -94,11 +94,11 @@ class OverOracle(OneInputOracle):
         if self._now_us is None:
             self._now_us = now_us
         if self.counted and self.definition.corrects:
-            self._tell_changes()
-        told = self._outcome()
-        return Outcome(told.rows, buried.dead + told.dead)
+            self._emit_changes()
+        emitted = self._outcome()
+        return Outcome(emitted.rows, buried.dead + emitted.dead)
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         payload = dict(message.payload)
         assert message.position is not None
         self._arguments.learn([payload])  # whose time is one
@@ -115,20 +115,20 @@ class OverOracle(OneInputOracle):
         for anchor in self._in_order():
             if anchor.decided or self._is_due(anchor, before_us):
                 if self._ticks(emit.late, now_us) or self._is_due(anchor, self._closed_us):
-                    self._tell(anchor, "LATE")
+                    self._emit(anchor, "LATE")
             elif self._is_due(anchor, self.watermark_us):
-                self._tell(anchor, "ON_TIME")
+                self._emit(anchor, "ON_TIME")
             elif self._ticks(emit.early, now_us):
-                self._tell(anchor, "EARLY")
+                self._emit(anchor, "EARLY")
         self._now_us = now_us
 
-    def _tell_changes(self) -> None:
+    def _emit_changes(self) -> None:
         """What a step of messages has changed, and is told at once."""
         emit = self.definition.emit
         for anchor in self._in_order():
             late = anchor.decided or self._is_due(anchor, self.watermark_us)
             if isinstance(emit.late if late else emit.early, EveryBatch):
-                self._tell(anchor, "LATE" if late else "EARLY")
+                self._emit(anchor, "LATE" if late else "EARLY")
 
     def _ticks(self, trigger: Trigger, now_us: int) -> bool:
         """True if a period of it has ended."""
@@ -152,9 +152,9 @@ class OverOracle(OneInputOracle):
             return [Message(a.payload, a.position) for a in self._anchors]
         if self.watermark_us == END_OF_TIME_US:
             return []
-        behind_us = max([0, *(f.high_us for f in made.frames.values() if isinstance(f, RangeBetween))])
+        output_delay_us = max([0, *(f.high_us for f in made.frames.values() if isinstance(f, RangeBetween))])
         before_us = max([0, *(-f.low_us for f in made.frames.values() if isinstance(f, RangeBetween))])
-        settled_us = self._closed_us - behind_us
+        settled_us = self._closed_us - output_delay_us
         return [
             Message(a.payload, a.position)
             for a in self._anchors
@@ -170,8 +170,8 @@ class OverOracle(OneInputOracle):
         settled = [a for a in self._of_key(anchor) if a.time_us < settled_us]
         line = [a for a in self._line_of(settled[-1])[0] if a.time_us < settled_us] if settled else []
         ttl_us = self.definition.ttl_us
-        goes_on = ttl_us is None or (bool(settled) and settled[-1].time_us + ttl_us >= settled_us)
-        return goes_on and many > 0 and any(a is anchor for a in line[-many:])
+        continues = ttl_us is None or (bool(settled) and settled[-1].time_us + ttl_us >= settled_us)
+        return continues and many > 0 and any(a is anchor for a in line[-many:])
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -196,12 +196,12 @@ class OverOracle(OneInputOracle):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, anchor: Anchor, timing: str) -> None:
+    def _emit(self, anchor: Anchor, timing: str) -> None:
         """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
         row = self._row_of(anchor, timing)
-        for values, kind, index in told_again(anchor, row, timing, self.definition.emit):
+        for values, kind, index in updated(anchor, row, timing, self.definition.emit):
             last = kind is Kind.INSERT and self._is_due(anchor, self._closed_us)
-            self.tell(timing, values, kind.name, index, is_last=last)
+            self.emit_row(timing, values, kind.name, index, is_last=last)
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
         """Its row as of now; None where there is none."""

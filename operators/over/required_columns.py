@@ -69,7 +69,7 @@ class MarkerNeeds(OverNeeds):
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition.markers)
-        self._told = definition.agg if definition.select is None else {}
+        self._output = definition.agg if definition.select is None else {}
         span = definition.span
         self._moments = list(span.moments.values()) if isinstance(span, Between) else []
         self.times = frozenset(m for m in self._moments if isinstance(m, str))
@@ -91,13 +91,13 @@ class MarkerNeeds(OverNeeds):
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         names = list(names)
-        told = {
+        emitted = {
             name: f"column {name!r} of the anchors is told beside the aggregate {name!r} of {self.definition.name!r}: give the "
             "aggregate another name, or name the columns that rows have, select=(...)"
             for name in names
-            if name in self._told
+            if name in self._output
         }
-        return super().refused(names) | told
+        return super().refused(names) | emitted
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         refusal = self.uncomputable(name, kind, known)

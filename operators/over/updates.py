@@ -24,7 +24,7 @@ def judged(
     emit: Emit,
     timing: str,
     step: int,
-    made: BoolArray,
+    computed: BoolArray,
     fails: BoolArray,
     values: dict[str, pa.Array],
     marks: Marks,
@@ -34,28 +34,28 @@ def judged(
     made: there is a row; fails: it could not be made
     """
     decides = timing != EARLY
-    changed = made & marks.differ(values)
-    speaks = made if timing == ON_TIME and not emit.only_if_changed else changed
-    back = marks.stands & ((speaks & (emit.mode == "retracting")) | ~made)
+    changed = computed & marks.differ(values)
+    fires = computed if timing == ON_TIME and not emit.only_if_changed else changed
+    back = marks.current & ((fires & (emit.mode == "retracting")) | ~computed)
     after = Marks(
-        marks.rows + speaks,
+        marks.rows + fires,
         marks.decided | decides,
-        speaks | (marks.stands & ~back),
+        fires | (marks.current & ~back),
         marks.buried | (fails & decides),
-        np.full(len(made), step),
-        {alias: _chosen(speaks, values[alias], old) for alias, old in marks.values.items()},
+        np.full(len(computed), step),
+        {alias: _chosen(fires, values[alias], old) for alias, old in marks.values.items()},
     )
-    return speaks, back, after
+    return fires, back, after
 
 
-def rows_told(
+def emitted_rows(
     fields: Sequence[pa.Field],
     timing: str,
     messages: Callable[[IntArray, list[str]], pa.Table],
     rank: IntArray,
     values: dict[str, pa.Array],
     marks: Marks,
-    speaks: BoolArray,
+    fires: BoolArray,
     back: BoolArray,
     closed: BoolArray,
 ) -> pa.Table | None:
@@ -66,11 +66,11 @@ def rows_told(
     tables: list[pa.Table] = []
     ranks: list[IntArray] = []
     none = np.zeros(len(rank), dtype=bool)
-    told: tuple[tuple[BoolArray, dict[str, pa.Array], IntArray, BoolArray, str], ...] = (
+    emitted: tuple[tuple[BoolArray, dict[str, pa.Array], IntArray, BoolArray, str], ...] = (
         (back, marks.values, marks.rows - 1, none, RETRACT),
-        (speaks, values, marks.rows, closed, INSERT),
+        (fires, values, marks.rows, closed, INSERT),
     )
-    for mask, columns, index, is_last, kind in told:
+    for mask, columns, index, is_last, kind in emitted:
         some = np.flatnonzero(mask)
         if not len(some):
             continue

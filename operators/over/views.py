@@ -91,12 +91,12 @@ class OverView(OneInputView):
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         """The rows of messages of that time."""
         at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
-        return [made for kept in self._lines() for made in kept.made(kept.of_time(at_us, wanted), None)]
+        return [made for kept in self._lines() for made in kept.provenance(kept.of_time(at_us, wanted), None)]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
         """`rows`: rows that it told, or some columns of the messages that these are of."""
         lines = self._lines()
-        return [[made for kept in lines for made in kept.made(kept.of_row(row), row)] for row in rows]
+        return [[made for kept in lines for made in kept.provenance(kept.of_row(row), row)] for row in rows]
 
     def _lines(self) -> list[KeptLines]:
         """The messages that are kept, of each shard."""

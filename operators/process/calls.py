@@ -62,7 +62,7 @@ class Key:
     values: tuple[Any, ...]
 
     @property
-    def given(self) -> Any:
+    def shown(self) -> Any:
         """As users see it."""
         return self.values[0] if len(self.values) == 1 else self.values
 
@@ -72,11 +72,11 @@ class Calls:
     function has an `on_timer`."""
 
     def __init__(
-        self, definition: ProcessDefinition, work: Work, made: pa.Schema, watermark_us: int, fires: bool
+        self, definition: ProcessDefinition, work: Work, derived: pa.Schema, watermark_us: int, fires: bool
     ) -> None:
         self.definition, self.cfs = definition, Families(definition.name)
         self.indices = self.cfs.indices
-        self.work, self.made, self.watermark_us, self._fires = work, made, watermark_us, fires
+        self.work, self.output_schema, self.watermark_us, self._fires = work, derived, watermark_us, fires
         self.kv = Overlay(work.kv)
 
     def finish(self) -> None:
@@ -102,7 +102,7 @@ class Calls:
         late = {"time_us": time_us, "watermark_us": self.watermark_us, "now_us": self.work.now_us}
         timers = Timers(own, self.indices, key.encoded, key.row, **late, fired=fired, fires=self._fires)
         try:
-            rows = self._rows(method(key.given, what, state, timers), key, time_us)
+            rows = self._rows(method(key.shown, what, state, timers), key, time_us)
             state.settle()
         except MemoryError:
             raise
@@ -112,8 +112,8 @@ class Calls:
             bury("".join(traceback.format_exception(error)[-6:]))
             return None
         if len(rows):
-            told = rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
-            self.work.result.panes.append(told)
+            emitted = rows.append_column(TIMING, pa.array([timing] * len(rows), pa.string()))
+            self.work.result.panes.append(emitted)
         self._touch(own, key, time_us, state.empty)
         self.kv.write(own.batch)
         return timers.fresh
@@ -132,10 +132,10 @@ class Calls:
             unknown = [name for name in row if name not in emits]
             if unknown:
                 raise ValueError(f"column {unknown[0]!r} is none of emits={emits}")
-        ours = zip((*key.values, time_us), self.made, strict=False)
+        ours = zip((*key.values, time_us), self.output_schema, strict=False)
         arrays = [pa.array([value] * len(rows), field.type) for value, field in ours]
         arrays += [_column([row.get(f.name) for row in rows], f) for f in self.definition.emits]
-        return pa.table(arrays, schema=self.made)
+        return pa.table(arrays, schema=self.output_schema)
 
     # -- how long a key lives ---------------------------------------------------------------------------------------
 
@@ -158,10 +158,10 @@ class Calls:
 
     def follow_ttl(self) -> None:
         """Where `ttl` is another than before, keys that are filed to be looked at later than it says are filed anew."""
-        told, ttl_us = encode_i64(self.definition.late_us), self.definition.late_us
-        if self.kv.get(self.cfs.aux, TTL) == told:
+        emitted, ttl_us = encode_i64(self.definition.late_us), self.definition.late_us
+        if self.kv.get(self.cfs.aux, TTL) == emitted:
             return
-        self.kv.put(self.cfs.aux, TTL, told)
+        self.kv.put(self.cfs.aux, TTL, emitted)
         if ttl_us >= UNBOUNDED_US:
             return
         for encoded, known in list(self.kv.scan(self.cfs.keys)):

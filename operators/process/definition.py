@@ -123,13 +123,13 @@ class ProcessDefinition(OneInput):
                 f"column {ours[0]!r} of {self.name!r}: names with two underscores first are ours, rename it"
             )
 
-    def _shown(self, given: Mapping[str, Any], kind: type) -> tuple[tuple[str, str], ...]:
-        emits = {f.name: str(f.type) for f in _schema(given["emits"])}
+    def _shown(self, options: Mapping[str, Any], kind: type) -> tuple[tuple[str, str], ...]:
+        emits = {f.name: str(f.type) for f in _schema(options["emits"])}
         shown = {"function": kind.__name__, "emits": repr(emits)}
-        return tuple((n, shown.get(n, text)) for n, text in self._written(given))
+        return tuple((n, shown.get(n, text)) for n, text in self._written(options))
 
     @property
-    def told_columns(self) -> tuple[str, ...]:
+    def output_columns(self) -> tuple[str, ...]:
         return (*self.by, self.event_time, *self.emits.names)
 
     @property
@@ -139,7 +139,7 @@ class ProcessDefinition(OneInput):
     def describe(self) -> dict[str, Any]:
         return self._described("process", function=self.function_name, version=self.version)
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.process.logic import Processor
 

@@ -57,7 +57,7 @@ class Processor(OneInputLogic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         """A call for each message, in position order."""
         calls = self._calls(work, work.progress.watermark_us)
         times = pa.array(rows.times)

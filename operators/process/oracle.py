@@ -59,7 +59,7 @@ class ProcessOracle(OneInputOracle):
         #: (kind, time, key) -> event time of whoever set it.
         self.timers: dict[tuple[str, int, Key], int] = {}
 
-    def take(self, message: Message, time_us: int, now_us: int) -> bool:
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         key = self.key_of(message.payload)
         timing = "LATE" if self.is_late(time_us) else "EARLY"
         timers = PlainTimers(self, key, time_us, now_us)
@@ -122,7 +122,7 @@ class ProcessOracle(OneInputOracle):
             self.definition.event_time: to_datetime(time_us),
         }
         for row in rows:
-            self.tell(timing, {**ours, **row})
+            self.emit_row(timing, {**ours, **row})
         return True
 
     def _row(self, row: Any) -> dict[str, Any]:

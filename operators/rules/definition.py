@@ -72,7 +72,7 @@ class RulesDefinition(Definition):
     """
 
     by: tuple[str, ...]
-    given: tuple[Input, ...]
+    given_inputs: tuple[Input, ...]
     rules: Mapping[str, Rule]
     mode: str
     late_us: int
@@ -119,7 +119,7 @@ class RulesDefinition(Definition):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return self.given
+        return self.given_inputs
 
     @property
     def retracts(self) -> bool:
@@ -160,28 +160,28 @@ class RulesDefinition(Definition):
         """The same definition of other rules, which were checked."""
         return self._changed(rules=rules)
 
-    def columns_of(self, given: Input) -> tuple[str, ...]:
-        time = () if given.stamped else (given.event_time,)
-        interval, facts = given.interval or Interval(), given.facts
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        time = () if input.stamped else (input.event_time,)
+        interval, facts = input.interval or Interval(), input.facts
         of_facts = () if facts is None else (*(facts.key or ()), *((facts.deleted,) if facts.deleted else ()))
-        named = [*time, *interval.columns, *self.keys(given), *of_facts]
-        named += [own for _, _, p in self.patterns if p.input == given.name for own, _ in p.on]
+        named = [*time, *interval.columns, *self.keys(input), *of_facts]
+        named += [own for _, _, p in self.patterns if p.input == input.name for own, _ in p.on]
         return tuple(dict.fromkeys(named))
 
-    def keys(self, given: Input) -> tuple[str, ...]:
-        return self.by if given.by is None else given.by
+    def keys(self, input: Input) -> tuple[str, ...]:
+        return self.by if input.by is None else input.by
 
     def one_shard(self) -> str | None:
         if not self.by:
             return "it has no partition columns, by=()"
-        copied = [i.name for i in self.given if i.facts is not None and i.by == ()]
+        copied = [i.name for i in self.given_inputs if i.facts is not None and i.by == ()]
         if copied:
             return f"the rows of table {copied[0]!r}, which has by=(), go with every partition"
         return super().one_shard()
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given)
-        return self._changed(given=given, written=(("inputs", repr(list(given))), *self.written[1:]))
+        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs)
+        return self._changed(given_inputs=given, written=(("inputs", repr(list(given))), *self.written[1:]))
 
     def describe(self) -> dict[str, Any]:
         """What shapes the state, as plain values: the text behind the fingerprint."""
@@ -190,7 +190,7 @@ class RulesDefinition(Definition):
             "by": list(self.by),
             "inputs": [
                 repr(replace(i, watermark=Watermark("bounded"), max_ahead_us=None, positions=None))
-                for i in self.given
+                for i in self.given_inputs
             ],
             "rules": {name: rule.describe() for name, rule in self.rules.items()},
             "mode": self.mode,
@@ -215,7 +215,7 @@ class RulesDefinition(Definition):
         return "".join(f"\n  - {change}" for change in changes) if changes else before.growth
 
     def filing(self) -> dict[str, Any]:
-        ahead = [given.max_ahead_us for given in self.given]
+        ahead = [given.max_ahead_us for given in self.given_inputs]
         return {**super().filing(), "allowed_lateness_us": self.late_us, "max_ahead_us": ahead}
 
     @property
@@ -227,7 +227,7 @@ class RulesDefinition(Definition):
         return ("messages", "pending")
 
     @property
-    def told_columns(self) -> tuple[str, ...] | None:
+    def output_columns(self) -> tuple[str, ...] | None:
         columns = [RULE, MATCH_ID, MATCH_TIME]
         for rule in self.rules.values():
             if rule.then is None:
@@ -240,11 +240,11 @@ class RulesDefinition(Definition):
         return None
 
     @property
-    def told_mode(self) -> str:
+    def emission_mode(self) -> str:
         return "retracting" if self.retracts else "once"
 
     @property
-    def tells_again(self) -> bool:
+    def emits_updates(self) -> bool:
         return self.retracts
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
@@ -282,21 +282,23 @@ class RulesDefinition(Definition):
                 f"{self.emit!r} of {self.name!r}, before {taker.name!r}: rows may be taken back; {taker.keeps}; or leave emit= "
                 "out"
             )
-        if self.told_columns is not None:
-            taker.check_columns(self.told_columns, f"{self.name!r}, whose rows")
+        if self.output_columns is not None:
+            taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
 
-    def behind_us(self, event_time: str) -> int:
+    def output_delay_us(self, event_time: str) -> int:
         waits = [
             max([rule.delay_us or 0, *(p.wait_us for p in rule.when.values())])
             for rule in self.rules.values()
         ]
         return self.late_us + max(waits)
 
-    def of_handed_rows(self, given: Input) -> Self:
-        handed = replace(given, max_ahead_us=None)
-        return self._changed(given=tuple(handed if i.name == given.name else i for i in self.given))
+    def of_forwarded_rows(self, input: Input) -> Self:
+        forwarded = replace(input, max_ahead_us=None)
+        return self._changed(
+            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
+        )
 
-    def logic(self, tell: Collection[str] = ()) -> Logic:
+    def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.rules.logic import RulesOperator
 

@@ -46,10 +46,10 @@ class Partitioned(NamedTuple):
 class FactRows:
     """The rows of one table. Holds no state of its own. by: its partition columns."""
 
-    def __init__(self, cf: str, aux_cf: str, given: Input, by: tuple[str, ...]) -> None:
-        assert given.facts is not None
+    def __init__(self, cf: str, aux_cf: str, input: Input, by: tuple[str, ...]) -> None:
+        assert input.facts is not None
         self.cf, self._aux_cf, self.by = cf, aux_cf, by
-        self.facts: Facts = given.facts
+        self.facts: Facts = input.facts
         self.key = self.facts.key
 
     def file(self, kv: KV, rows: pa.Table) -> pa.Table:
@@ -124,7 +124,7 @@ class FactJoin:
 
     binding: str
     pattern: Pattern
-    given: Input
+    input: Input
     store: FactRows
     #: Pairs of an own column and a column of tuples that are equal.
     on: tuple[tuple[str, str], ...]
@@ -155,8 +155,8 @@ class FactJoin:
     def bound(self, tuples: pa.Table, rows: pa.Table, of: IntArray, at: IntArray) -> pa.Table:
         """Give pairs as tuples with the columns of this pattern."""
         table, taken = tuples.take(pa.array(of)), rows.take(pa.array(at))
-        if not self.given.stamped:
-            given = self.given
+        if not self.input.stamped:
+            given = self.input
             times = event_times(
                 taken.column(given.event_time), given.event_time, given.time_zone, given.event_time_unit
             )

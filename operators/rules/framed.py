@@ -160,7 +160,7 @@ class FrameOfRows:
     rule: str
     binding: str
     pattern: Pattern
-    given: Input
+    input: Input
     calculation: Calculation
 
     def evaluate(
@@ -192,7 +192,7 @@ class FrameOfRows:
         return Evaluated(pa.concat_tables(parts).combine_chunks(), right)
 
     def _times(self, rows: pa.Table) -> IntArray:
-        given = self.given
+        given = self.input
         if given.stamped:
             return np.zeros(len(rows), dtype=np.int64)
         times = event_times(

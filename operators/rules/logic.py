@@ -77,7 +77,7 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.output_rows import signed, told_rows, told_schema, without_labels
+from windrow.operators.steps.output_rows import output_rows, output_schema, signed, without_labels
 from windrow.operators.steps.poison_rows import is_of_data
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
@@ -619,10 +619,10 @@ class RulesOperator(Logic):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return told_rows(panes, commit)
+        return output_rows(panes, commit)
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return told_schema(self.message_schema(inputs))
+        return output_schema(self.message_schema(inputs))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return signed(panes) if self.definition.retracts else without_labels(panes)
@@ -630,7 +630,7 @@ class RulesOperator(Logic):
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return pa.schema(self.columns_of_rules.output(inputs))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         if any(self.columns_of_rules.known(kv, name) is None for name in self._inputs):
             return None
         return pa.schema(self.columns_of_rules.output(self.columns_of_rules.schemas(kv)))
@@ -651,11 +651,11 @@ class RulesOperator(Logic):
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self.columns_of_rules.known(kv, name)
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
-        return self.columns_of_rules.needs(kv, self._inputs[name], beside)
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        return self.columns_of_rules.needs(kv, self._inputs[name], other_inputs)
 
     def columns(self, kv: KV) -> list[str]:
-        made = self.made(kv)
+        made = self.known_schema(kv)
         return [] if made is None else list(made.names)
 
     def key_types(

@@ -237,10 +237,10 @@ def _common(input: Any, where: Any, on: Any, time: Any, other_than: Any) -> dict
     }
 
 
-def _condition(given: Any, option: str) -> Expr | None:
-    if given is not None and not isinstance(given, pc.Expression):
-        raise BadRule(f"{option}={given!r}: use an expression such as wr.col('amount') > wr.col('a.amount')")
-    return None if given is None else Expr(given)
+def _condition(value: Any, option: str) -> Expr | None:
+    if value is not None and not isinstance(value, pc.Expression):
+        raise BadRule(f"{option}={value!r}: use an expression such as wr.col('amount') > wr.col('a.amount')")
+    return None if value is None else Expr(value)
 
 
 def _pairs(on: Any) -> tuple[tuple[str, str], ...]:

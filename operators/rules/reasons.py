@@ -42,9 +42,9 @@ class Event(NamedTuple):
 class Reasons:
     """What the kept messages of the shards of a job say of its rows. given: the definition as the user wrote it"""
 
-    def __init__(self, logic: Keeping, given: RulesDefinition, stores: Sequence[KV]) -> None:
-        self._logic, self._definition, self._stores = logic, given, stores
-        self._inputs = {one.name: one for one in given.inputs}
+    def __init__(self, logic: Keeping, value: RulesDefinition, stores: Sequence[KV]) -> None:
+        self._logic, self._definition, self._stores = logic, value, stores
+        self._inputs = {one.name: one for one in value.inputs}
         self._kept: dict[str, list[Event]] = {}
 
     def kept(self, name: str) -> list[Event]:

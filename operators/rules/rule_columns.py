@@ -47,8 +47,8 @@ class PartAggregating:
 
     integer_overflow = "dead_letter"
 
-    def __init__(self, pattern: Pattern, given: Input, by: tuple[str, ...]) -> None:
-        self.by, self.event_time, self.agg = by, given.event_time, dict(pattern.agg)
+    def __init__(self, pattern: Pattern, input: Input, by: tuple[str, ...]) -> None:
+        self.by, self.event_time, self.agg = by, input.event_time, dict(pattern.agg)
 
 
 def own_columns(pattern: Pattern) -> set[str]:
@@ -86,17 +86,17 @@ class RuleColumns:
         }
         #: What was made of the columns of inputs that were last asked about.
         self._made_of: dict[str, pa.Schema] = {}
-        self._made: dict[tuple[object, ...], list[pa.Field]] = {}
+        self._provenance: dict[tuple[object, ...], list[pa.Field]] = {}
 
     def _once(
         self, key: tuple[object, ...], schemas: Mapping[str, pa.Schema], make: Callable[[], list[pa.Field]]
     ) -> list[pa.Field]:
         """Give what is made of these columns, made once."""
         if self._made_of != schemas:
-            self._made_of, self._made = dict(schemas), {}
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+            self._made_of, self._provenance = dict(schemas), {}
+        if key not in self._provenance:
+            self._provenance[key] = make()
+        return self._provenance[key]
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 
@@ -115,51 +115,51 @@ class RuleColumns:
             found[given.name] = known
         return found
 
-    def learn(self, kv: KV, given: Input, seen: pa.Schema) -> pa.Schema:
+    def learn(self, kv: KV, input: Input, seen: pa.Schema) -> pa.Schema:
         """Learn the columns of an input from messages."""
-        known = self.known(kv, given.name)
-        schema = learn(known, seen, self.needs(kv, given, {}), None if given.stamped else given.event_time)
+        known = self.known(kv, input.name)
+        schema = learn(known, seen, self.needs(kv, input, {}), None if input.stamped else input.event_time)
         if known is None or not schema.equals(known, check_metadata=True):
             batch = Batch()
-            batch.put(self.aux_cf, b"s" + given.name.encode(), schema.serialize().to_pybytes())
+            batch.put(self.aux_cf, b"s" + input.name.encode(), schema.serialize().to_pybytes())
             kv.write(batch)
         return schema
 
-    def required(self, given: Input) -> set[str]:
+    def required(self, input: Input) -> set[str]:
         """The columns without which no message of an input counts, but for those in expressions."""
-        patterns = [p for _, _, p in self.definition.patterns if p.input == given.name]
-        named = set(self.definition.columns_of(given)).union(*(own_columns(p) for p in patterns))
+        patterns = [p for _, _, p in self.definition.patterns if p.input == input.name]
+        named = set(self.definition.columns_of(input)).union(*(own_columns(p) for p in patterns))
         for rule in self.definition.rules.values():
-            of = {binding for binding, p in rule.when.items() if p.input == given.name and p.binds}
+            of = {binding for binding, p in rule.when.items() if p.input == input.name and p.binds}
             named |= {column for binding, column in referred(rule) if binding in of}
         return named
 
-    def used(self, given: Input, names: Iterable[str]) -> set[str]:
+    def used(self, input: Input, names: Iterable[str]) -> set[str]:
         """Those of the columns of an input that rules name."""
         names = set(names)
-        found = names & self.required(given)
+        found = names & self.required(input)
         for rule in self.definition.rules.values():
             for pattern in rule.when.values():
-                if pattern.input == given.name:
+                if pattern.input == input.name:
                     uses = [*pattern.expressions, *(e for a in pattern.agg.values() for e in a.expressions)]
                     found |= {n for n in names if any(e.mentions(n) for e in uses)}
         return found
 
-    def kept(self, given: Input, schema: pa.Schema) -> list[str]:
+    def kept(self, input: Input, schema: pa.Schema) -> list[str]:
         """The columns that are kept of a message."""
-        if given.name in self.whole:
+        if input.name in self.whole:
             return list(schema.names)
-        used = self.used(given, schema.names)
+        used = self.used(input, schema.names)
         return [name for name in schema.names if name in used]
 
-    def needs(self, kv: KV, given: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
+    def needs(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
         """Give what rules need of the columns of an input. others: tables of other inputs in the same step."""
         schemas = self.schemas(kv)
         for name, table in others.items():
-            if name in schemas and name != given.name:
+            if name in schemas and name != input.name:
                 known = self.known(kv, name)
                 schemas[name] = learn(known, table.schema, None, self.definition.input(name).event_time)
-        return RuleNeeds(self, given, schemas)
+        return RuleNeeds(self, input, schemas)
 
     # -- output -----------------------------------------------------------------------------------------------------
 
@@ -251,14 +251,14 @@ class RuleColumns:
 class RuleNeeds(Needs):
     """What rules need of the columns of one input. schemas: of all inputs, as far as they are known."""
 
-    def __init__(self, columns: RuleColumns, given: Input, schemas: Mapping[str, pa.Schema]) -> None:
-        self._columns, self._given, self._schemas = columns, given, schemas
-        self.whole = given.name in columns.whole
-        interval = given.interval
+    def __init__(self, columns: RuleColumns, input: Input, schemas: Mapping[str, pa.Schema]) -> None:
+        self._columns, self._given, self._schemas = columns, input, schemas
+        self.whole = input.name in columns.whole
+        interval = input.interval
         ends = () if interval is None else (interval.start, interval.end)
-        relations = [r for _, _, p in columns.definition.patterns if p.input == given.name for r in p.time]
+        relations = [r for _, _, p in columns.definition.patterns if p.input == input.name for r in p.time]
         self.times = frozenset(n for n in (*ends, *(r.this for r in relations)) if n is not None)
-        self._keys = columns.definition.keys(given)
+        self._keys = columns.definition.keys(input)
 
     def _uses(self) -> Iterator[tuple[Expr, dict[str, pa.DataType]]]:
         """Give each condition of a pattern of this input, with the columns of others that it names."""

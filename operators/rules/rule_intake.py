@@ -19,7 +19,13 @@ from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead_letters import MALFORMED, TOO_LATE, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import divided, further
-from windrow.operators.steps.intake import Slice, event_time_marks, event_times, in_known_times, take_in
+from windrow.operators.steps.intake import (
+    Slice,
+    countable_rows,
+    event_time_marks,
+    event_times,
+    in_known_times,
+)
 from windrow.operators.steps.message_rows import with_positions
 from windrow.stores.keyed_event_store import Hashes, hashes_of
 
@@ -29,11 +35,11 @@ class RuleReading:
 
     ids: Ids | None = None
 
-    def __init__(self, definition: RulesDefinition, given: Input, *, group_null: bool = False) -> None:
-        self.name, self.event_time = given.name, given.event_time
-        self.by = definition.keys(given)
-        self.time_zone, self.event_time_unit = given.time_zone, given.event_time_unit
-        self.max_ahead_us = given.max_ahead_us
+    def __init__(self, definition: RulesDefinition, input: Input, *, group_null: bool = False) -> None:
+        self.name, self.event_time = input.name, input.event_time
+        self.by = definition.keys(input)
+        self.time_zone, self.event_time_unit = input.time_zone, input.event_time_unit
+        self.max_ahead_us = input.max_ahead_us
         self.null_keys = "group" if group_null else definition.null_keys
 
 
@@ -54,7 +60,7 @@ class Intake:
     """Takes the messages of one input in one step. closed_us: an earlier message is too late."""
 
     definition: RulesDefinition
-    given: Input
+    input: Input
     step: int
     now_us: int
     closed_us: int
@@ -64,16 +70,18 @@ class Intake:
         self, table: pa.Table, schema: pa.Schema, columns: list[str]
     ) -> tuple[Arrived, Mapping[Partition, int]]:
         """Give the messages that count, in the types of `schema`, and how far partitions have come."""
-        self.dead.input = self.given.name
-        table = with_positions(table, self.step, self.given.source_prefix)
+        self.dead.input = self.input.name
+        table = with_positions(table, self.step, self.input.source_prefix)
         heard: Mapping[Partition, int] = {}
-        if self.given.where is not None:
-            table, others = divided(self.given.where, table)
-            silent = take_in(
-                RuleReading(self.definition, self.given, group_null=True), others, self.now_us, self.dead
+        if self.input.where is not None:
+            table, others = divided(self.input.where, table)
+            silent = countable_rows(
+                RuleReading(self.definition, self.input, group_null=True), others, self.now_us, self.dead
             )
             heard = event_time_marks(silent.take(np.flatnonzero(silent.times >= self._closed_us)))
-        rows = self._on_time(take_in(RuleReading(self.definition, self.given), table, self.now_us, self.dead))
+        rows = self._on_time(
+            countable_rows(RuleReading(self.definition, self.input), table, self.now_us, self.dead)
+        )
         arrived = self._intervals(rows)
         kept = arrived.rows.table.select([*columns, *POSITION_COLUMNS])
         filed = pa.schema([schema.field(name) for name in columns])
@@ -82,7 +90,7 @@ class Intake:
 
     @property
     def _closed_us(self) -> int:
-        return -(1 << 63) if self.given.static else self.closed_us
+        return -(1 << 63) if self.input.static else self.closed_us
 
     def _on_time(self, rows: Slice) -> Slice:
         late = rows.times < self._closed_us
@@ -94,7 +102,7 @@ class Intake:
 
     def _intervals(self, rows: Slice) -> Arrived:
         """Read the other ends of messages; those without a right one are dead letters."""
-        interval = self.given.interval
+        interval = self.input.interval
         if interval is None or not len(rows):
             return Arrived(rows, rows.times, rows.times)
         column = interval.columns[0]
@@ -102,7 +110,7 @@ class Intake:
             lengths, wrong = _durations(combine(rows.table.column(column)), interval.duration_unit or "us")
         else:
             read = event_times(
-                rows.table.column(column), column, self.given.time_zone, self.given.event_time_unit
+                rows.table.column(column), column, self.input.time_zone, self.input.event_time_unit
             )
             other = read.fill_null(0).to_numpy(zero_copy_only=False)
             lengths = (rows.times - other) if interval.start is not None else (other - rows.times)
@@ -144,19 +152,19 @@ def _durations(values: pa.Array, unit: str) -> tuple[IntArray, np.ndarray]:
     return np.rint(np.where(wrong, 0, numbers) * each_us / many).astype(np.int64), wrong
 
 
-def stamped(table: pa.Table, given: Input, now_us: int) -> pa.Table:
+def stamped(table: pa.Table, input: Input, now_us: int) -> pa.Table:
     """Give messages the recorded `now` as their event time, where the input has none."""
-    if not given.stamped:
+    if not input.stamped:
         return table
     return table.append_column(STAMPED, pa.array(np.full(len(table), now_us, dtype=np.int64)))
 
 
-def in_times(table: pa.Table, given: Input, known: pa.Schema | None) -> pa.Table:
+def in_times(table: pa.Table, input: Input, known: pa.Schema | None) -> pa.Table:
     """Write event times in the type that is known."""
     kind = (
-        known.field(given.event_time).type if known is not None and given.event_time in known.names else None
+        known.field(input.event_time).type if known is not None and input.event_time in known.names else None
     )
-    return in_known_times(table, given.event_time, given.time_zone, kind, given.event_time_unit)
+    return in_known_times(table, input.event_time, input.time_zone, kind, input.event_time_unit)
 
 
 def hashes(table: pa.Table, by: tuple[str, ...]) -> Hashes:

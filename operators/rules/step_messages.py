@@ -119,17 +119,17 @@ class StepMessages:
         self.definition, self.columns, self.kept, self.planned = definition, columns, kept, planned
         self._inputs = {given.name: given for given in definition.inputs}
 
-    def arrived(self, step: RuleStep, given: Input, table: pa.Table) -> Arrived:
+    def arrived(self, step: RuleStep, input: Input, table: pa.Table) -> Arrived:
         """Take the messages of an input that count."""
-        table = stamped(table, given, step.now_us)
-        table = in_times(table, given, self.columns.known(step.kv, given.name))
-        check_keys(self.definition.keys(given), table.schema)
-        schema = self.columns.learn(step.kv, given, table.schema)
-        step.schemas[given.name] = schema
+        table = stamped(table, input, step.now_us)
+        table = in_times(table, input, self.columns.known(step.kv, input.name))
+        check_keys(self.definition.keys(input), table.schema)
+        schema = self.columns.learn(step.kv, input, table.schema)
+        step.schemas[input.name] = schema
         intake = Intake(
-            self.definition, given, step.progress.step, step.now_us, step.progress.purged_us, step.dead
+            self.definition, input, step.progress.step, step.now_us, step.progress.purged_us, step.dead
         )
-        arrived, marks = intake.take(table, schema, self.columns.kept(given, schema))
+        arrived, marks = intake.take(table, schema, self.columns.kept(input, schema))
         step.result.marks.update(marks)
         return arrived
 
@@ -351,5 +351,5 @@ def _hull(ranges: Sequence[tuple[str, int, int]], rows: Arrived) -> tuple[IntArr
     return low, high
 
 
-def _times_of(given: Input, table: pa.Table, column: str) -> pa.Array:
-    return event_times(table.column(column), column, given.time_zone, given.event_time_unit)
+def _times_of(input: Input, table: pa.Table, column: str) -> pa.Array:
+    return event_times(table.column(column), column, input.time_zone, input.event_time_unit)

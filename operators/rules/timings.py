@@ -12,9 +12,9 @@ from windrow.core.temporal import END, START, Link, Span, Timing
 from windrow.operators.rules.patterns import Rule
 
 
-def span_of(binding: str, given: Input) -> Span:
+def span_of(binding: str, input: Input) -> Span:
     """Give the span of a pattern over an input."""
-    interval = given.interval
+    interval = input.interval
     if interval is None:
         return Span(binding)
     longest_us = INFINITE_US if interval.longest_us is None else interval.longest_us
@@ -52,15 +52,15 @@ def _framed(rule: Rule, events: tuple[Span, ...]) -> Iterator[Link]:
                     yield Link(span.start, other.end, -INFINITE_US, -frame.low_us, words)
 
 
-def kept_us(timings: Mapping[str, Timing], rules: Mapping[str, Rule], given: Input) -> int | None:
+def kept_us(timings: Mapping[str, Timing], rules: Mapping[str, Rule], input: Input) -> int | None:
     """How long after their end the messages of an input are kept; None: no rule needs them; `INFINITE_US` without bound."""
     longest: int | None = None
     for name, timing in timings.items():
         for span in (*timing.events, *timing.subpatterns):
-            if rules[name].when[span.binding].input == given.name:
+            if rules[name].when[span.binding].input == input.name:
                 us = timing.kept_us(span.binding)
                 if us > -INFINITE_US:
                     longest = us if longest is None else max(longest, us)
-    if longest is None or given.expires is None or given.expires.kind == "otherwise":
+    if longest is None or input.expires is None or input.expires.kind == "otherwise":
         return longest
-    return longest if given.expires.us is None else max(longest, given.expires.us)
+    return longest if input.expires.us is None else max(longest, input.expires.us)

@@ -61,7 +61,7 @@ def normalise_rules(**given: Any) -> dict[str, Any]:
     rules = _rules(given["rules"], {i.name: i for i in inputs}, given["mode"], by)
     return {
         "by": by,
-        "given": inputs,
+        "given_inputs": inputs,
         "rules": rules,
         "mode": given["mode"],
         "late_us": late_us,
@@ -95,8 +95,8 @@ _DEFAULTS = {
 }
 
 
-def _written(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    listed = {**given, "inputs": list(given["inputs"]), "rules": dict(given["rules"])}
+def _written(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    listed = {**options, "inputs": list(options["inputs"]), "rules": dict(options["rules"])}
     return tuple((name, repr(value)) for name, value in listed.items() if value != _DEFAULTS.get(name, ...))
 
 
@@ -188,9 +188,9 @@ def _check_times_of(name: str, rule: Rule, inputs: Mapping[str, Input], mode: st
             )
 
 
-def _check_bound(name: str, binding: str, rule: Rule, given: Input, timing: Timing) -> None:
+def _check_bound(name: str, binding: str, rule: Rule, input: Input, timing: Timing) -> None:
     """Refuse messages that are needed without end, unless their input says for how long; warn where it says less."""
-    expires, kept_us = given.expires, timing.kept_us(binding)
+    expires, kept_us = input.expires, timing.kept_us(binding)
     endless = kept_us >= INFINITE_US
     if endless and (expires is None or (expires.us is not None and expires.kind == "at_least")):
         unbounded = [
@@ -200,7 +200,7 @@ def _check_bound(name: str, binding: str, rule: Rule, given: Input, timing: Timi
         ]
         partner = f"a message of {unbounded[0]!r} may come" if unbounded else "a decision may be"
         raise BadRule(
-            f"rule {name!r}: messages of input {given.name!r} are kept for good as {binding!r}: nothing says how long after "
+            f"rule {name!r}: messages of input {input.name!r} are kept for good as {binding!r}: nothing says how long after "
             f"one {partner}. Bound it with time=wr.before(..., 0, '1 hour') or wr.after, or say expires='1 hour' of the input"
             + ("" if expires is None else f" (it says {expires!r}: use wr.otherwise)")
             + ", or expires=wr.forever"
@@ -211,7 +211,7 @@ def _check_bound(name: str, binding: str, rule: Rule, given: Input, timing: Timi
     if needed_us < INFINITE_US and rule.when[binding].binds:
         assert expires.us is not None
         warnings.warn(
-            f"rule {name!r}: messages of input {given.name!r} expire {show_duration(expires.us)} after their end, and as "
+            f"rule {name!r}: messages of input {input.name!r} expire {show_duration(expires.us)} after their end, and as "
             f"{binding!r} they match for {show_duration(needed_us)}: later matches are lost; use wr.at_least, or leave "
             "expires= out",
             stacklevel=7,

@@ -18,7 +18,7 @@ from windrow.operators.steps.columns import OFFSET, POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import STAMP
-from windrow.operators.steps.output_rows import told_schema
+from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import (
     Bound,
     Made,
@@ -39,8 +39,8 @@ class RulesView(View):
     """`messages` of each input that are kept, and `pending`: the tuples that wait, by their deadlines."""
 
     def schema(self) -> pa.Schema:
-        found = [made for kv in self.stores if (made := self.logic.made(kv)) is not None]
-        return told_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
+        found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
+        return output_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         given = self.definition.inputs[0] if input is None else self.input(input)

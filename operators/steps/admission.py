@@ -91,10 +91,10 @@ def _is_checked(kind: pa.DataType) -> bool:
     return is_text(kind) or (pa.types.is_temporal(kind) and getattr(kind, "unit", "s") not in _READ_UNITS)
 
 
-def _marked(made: pa.Table, given: pa.Table, wrong: dict[int, str]) -> pa.Table:
+def _marked(derived: pa.Table, table: pa.Table, wrong: dict[int, str]) -> pa.Table:
     """The table with these rows malformed, each with its payload as it came."""
-    made = marked({"": made}, {("", row): why for row, why in wrong.items()})[""]
-    raw: list[str | None] = made.column(RAW).to_pylist()
-    for row, payload in zip(wrong, payloads(given.take(pa.array([*wrong]))), strict=True):
+    derived = marked({"": derived}, {("", row): why for row, why in wrong.items()})[""]
+    raw: list[str | None] = derived.column(RAW).to_pylist()
+    for row, payload in zip(wrong, payloads(table.take(pa.array([*wrong]))), strict=True):
         raw[row] = payload if raw[row] is None else raw[row]
-    return made.set_column(made.column_names.index(RAW), RAW, pa.array(raw, pa.string()))
+    return derived.set_column(derived.column_names.index(RAW), RAW, pa.array(raw, pa.string()))

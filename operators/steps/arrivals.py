@@ -16,7 +16,7 @@ from windrow.core.positions import Ids, Partition
 from windrow.core.time import TimeUnit
 from windrow.operators.steps.dead_letters import TOO_LATE, DeadLetters
 from windrow.operators.steps.input_filter import divided
-from windrow.operators.steps.intake import Slice, event_time_marks, in_known_times, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks, in_known_times
 
 #: Drops the rows that are too late, which become dead letters.
 OnTime: TypeAlias = Callable[[Slice, DeadLetters], Slice]
@@ -27,32 +27,32 @@ class InputReading:
     """How an input is read. name: the operator's, or the input's where that has several."""
 
     name: str
-    given: Input
+    input: Input
     by: tuple[str, ...]
     null_keys: str = "group"
     ids: Ids | None = None
 
     @classmethod
-    def of(cls, definition: Any, given: Input) -> InputReading:
+    def of(cls, definition: Any, input: Input) -> InputReading:
         """Return how a definition reads one of its inputs."""
         null_keys = getattr(definition, "null_keys", "group")
-        return cls(definition.name, given, definition.keys(given), null_keys, definition.ids)
+        return cls(definition.name, input, definition.keys(input), null_keys, definition.ids)
 
     @property
     def event_time(self) -> str:
-        return self.given.event_time
+        return self.input.event_time
 
     @property
     def time_zone(self) -> str | None:
-        return self.given.time_zone
+        return self.input.time_zone
 
     @property
     def event_time_unit(self) -> TimeUnit | None:
-        return self.given.event_time_unit
+        return self.input.event_time_unit
 
     @property
     def max_ahead_us(self) -> int | None:
-        return self.given.max_ahead_us
+        return self.input.max_ahead_us
 
     def in_known_times(self, table: pa.Table, known: pa.Schema | None) -> pa.Table:
         """Return the table with event times written as in the known columns."""
@@ -66,11 +66,11 @@ class InputReading:
     ) -> tuple[Slice, Mapping[Partition, int]]:
         """Return the rows that count, and how far the rows that do not pass the filter bring partitions."""
         marks: Mapping[Partition, int] = {}
-        if self.given.where is not None:
-            table, others = divided(self.given.where, table)
-            silent = take_in(replace(self, null_keys="group", ids=None), others, now_us, dead)
+        if self.input.where is not None:
+            table, others = divided(self.input.where, table)
+            silent = countable_rows(replace(self, null_keys="group", ids=None), others, now_us, dead)
             marks = event_time_marks(on_time(silent, DeadLetters(0)))
-        return on_time(take_in(self, table, now_us, dead), dead), marks
+        return on_time(countable_rows(self, table, now_us, dead), dead), marks
 
 
 def without_late(

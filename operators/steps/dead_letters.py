@@ -199,11 +199,11 @@ def show_payload(payload: Any) -> str:
     return text if len(text) <= PAYLOAD_LIMIT else text[:PAYLOAD_LIMIT] + "..."
 
 
-def of_operator(letters: pa.Table, name: str) -> pa.Table:
+def of_operator(dead_letters: pa.Table, name: str) -> pa.Table:
     """Letters with the name of the operator that wrote them; a chain's have it already."""
-    if "operator" in letters.column_names:
-        return letters
-    return letters.append_column("operator", pa.array([name] * len(letters), pa.string()))
+    if "operator" in dead_letters.column_names:
+        return dead_letters
+    return dead_letters.append_column("operator", pa.array([name] * len(dead_letters), pa.string()))
 
 
 def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
@@ -213,18 +213,20 @@ def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
         position = None
         if row["offset"] is not None:
             position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
-        told = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
-        found.append(DeadLetter(*told, commit, row.get("input"), row.get("operator")))
+        emitted = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
+        found.append(DeadLetter(*emitted, commit, row.get("input"), row.get("operator")))
     return found
 
 
-def letters_by_input(letters: pa.Table | None) -> pa.Table | None:
+def letters_by_input(dead_letters: pa.Table | None) -> pa.Table | None:
     """Dead letters with the sources that whoever fed them gave: their inputs stand in a column of their own."""
-    if letters is None:
+    if dead_letters is None:
         return None
     sources = [
         None if source is None else source.removeprefix(f"{name}:")
-        for source, name in zip(*(letters.column(c).to_pylist() for c in ("source", "input")), strict=True)
+        for source, name in zip(
+            *(dead_letters.column(c).to_pylist() for c in ("source", "input")), strict=True
+        )
     ]
-    where = letters.column_names.index("source")
-    return letters.set_column(where, "source", pa.array(sources, pa.string()))
+    where = dead_letters.column_names.index("source")
+    return dead_letters.set_column(where, "source", pa.array(sources, pa.string()))

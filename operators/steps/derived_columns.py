@@ -45,7 +45,7 @@ def time_of(event_time: Any) -> tuple[str, Makes]:
     return check.of_type(event_time, str, "event_time", remedy), ()
 
 
-def made(makes: Makes, table: pa.Table) -> pa.Table:
+def with_derived(makes: Makes, table: pa.Table) -> pa.Table:
     """The table with what is made of it; malformed rows make nothing. Raises what Arrow raises."""
     if not makes:
         return table
@@ -65,7 +65,7 @@ def made(makes: Makes, table: pa.Table) -> pa.Table:
 
 def made_schema(makes: Makes, schema: pa.Schema) -> pa.Schema:
     """The columns of an input with those that are made of them."""
-    return made(makes, schema.empty_table()).schema if makes else schema
+    return with_derived(makes, schema.empty_table()).schema if makes else schema
 
 
 def raw(names: Sequence[str], makes: Makes) -> tuple[str, ...]:

@@ -83,16 +83,16 @@ class SeenIds:
 
     def remember(self, kv: KV, names: list[bytes], times: list[int], floor_us: int) -> None:
         """What is no duplicate makes others duplicates from now on."""
-        told = {
+        emitted = {
             encode_i64(self._bucket_end(time_us)) + name: time_us
             for name, time_us in zip(names, times, strict=True)
             if time_us >= floor_us
         }
-        if not told:
+        if not emitted:
             return
         buckets, batch = self._buckets(kv), Batch()
-        batch.put_many(self.cf, told.keys(), [encode_i64(t) for t in told.values()])
-        used = {decode_i64(key) for key in told}.union(buckets)
+        batch.put_many(self.cf, emitted.keys(), [encode_i64(t) for t in emitted.values()])
+        used = {decode_i64(key) for key in emitted}.union(buckets)
         if len(used) > len(buckets):
             batch.put(self._aux_cf, BUCKETS_KEY, msgpack.packb(sorted(used)))
         kv.write(batch)

@@ -276,7 +276,7 @@ def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
     return pa.array(np.minimum(now_us, LAST_US - max_ahead_us) + max_ahead_us)
 
 
-def take_in(
+def countable_rows(
     definition: Reading, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
     """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order.
@@ -297,11 +297,11 @@ def take_in(
     keep = countable(times, now_us, definition.max_ahead_us).to_numpy(zero_copy_only=False)
     if MALFORMED_ROW in table.column_names:
         details = combine(table.column(MALFORMED_ROW))
-        told = details.is_valid().to_numpy(zero_copy_only=False)
+        emitted = details.is_valid().to_numpy(zero_copy_only=False)
         letters = np.flatnonzero(pc.fill_null(pc.not_equal(details, PASSED_OVER), False))
         dead.add_rows(MALFORMED, details.take(pa.array(letters)).to_pylist(), table, letters, times)
-        if told.any():
-            rows = np.flatnonzero(~told)
+        if emitted.any():
+            rows = np.flatnonzero(~emitted)
             table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]
         table = table.drop_columns([MALFORMED_ROW, RAW])
     if not keep.all():

@@ -50,5 +50,5 @@ class Runs(ABC):
         """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
 
     @abstractmethod
-    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+    def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         """The ingests of a run as one; the advance to `run.after_us[-1]` comes after it."""

@@ -20,24 +20,24 @@ def labelled(rows: pa.Table, timing: str) -> pa.Table:
     return rows.append_column(TIMING, pa.repeat(pa.scalar(timing, pa.string()), len(rows)))
 
 
-def without_labels(told: Sequence[pa.Table]) -> pa.Table:
+def without_labels(emitted: Sequence[pa.Table]) -> pa.Table:
     """The rows themselves, as the next operator sees them."""
-    return concat([_bare(rows) for rows in told])
+    return concat([_bare(rows) for rows in emitted])
 
 
-def signed(told: Sequence[pa.Table]) -> pa.Table:
+def signed(emitted: Sequence[pa.Table]) -> pa.Table:
     """The same of rows of which some take others back, and say which."""
     tables = []
-    for rows in told:
+    for rows in emitted:
         inserted = pc.equal(rows.column(KIND), INSERT)
         tables.append(_bare(rows).append_column(SIGN, pc.if_else(inserted, pa.scalar(1), pa.scalar(-1))))
     return concat(tables)
 
 
-def told_rows(told: Sequence[pa.Table], commit: int) -> pa.Table:
+def output_rows(emitted: Sequence[pa.Table], commit: int) -> pa.Table:
     """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good, unless it says else."""
     tables = []
-    for rows in told:
+    for rows in emitted:
         n = len(rows)
         once = {
             INDEX: pa.array(np.zeros(n, dtype=np.int32)),
@@ -59,8 +59,8 @@ def _bare(rows: pa.Table) -> pa.Table:
     return rows.drop_columns(labels)
 
 
-def told_schema(fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema of `told_rows` of rows with these fields."""
+def output_schema(fields: Iterable[pa.Field]) -> pa.Schema:
+    """The schema of `output_rows` of rows with these fields."""
     return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])
 
 

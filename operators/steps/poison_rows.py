@@ -167,11 +167,11 @@ def marked(tables: Tables, wrong: Mapping[Row, str]) -> dict[str, pa.Table]:
 def _marked(table: pa.Table, wrong: Mapping[int, str]) -> pa.Table:
     if not wrong:
         return table
-    told: list[str | None] = [None] * len(table)
+    emitted: list[str | None] = [None] * len(table)
     raw = pa.nulls(len(table), pa.string())
     if MALFORMED_ROW in table.column_names:
-        told, raw = table.column(MALFORMED_ROW).to_pylist(), table.column(RAW)
+        emitted, raw = table.column(MALFORMED_ROW).to_pylist(), table.column(RAW)
         table = table.drop_columns([MALFORMED_ROW, RAW])
     for row, why in wrong.items():
-        told[row] = why if told[row] is None else told[row]
-    return table.append_column(MALFORMED_ROW, pa.array(told, pa.string())).append_column(RAW, raw)
+        emitted[row] = why if emitted[row] is None else emitted[row]
+    return table.append_column(MALFORMED_ROW, pa.array(emitted, pa.string())).append_column(RAW, raw)

@@ -20,7 +20,7 @@ class Pushdown:
     faults: SQL that is true of a row with a value that cannot be counted.
     """
 
-    given: Input
+    input: Input
     by: tuple[str, ...]
     nulls_count: bool
     parts: Mapping[str, str]

@@ -240,7 +240,7 @@ class Together(Needs):
         return [field for needs in self._needs for field in needs.compared_with(name)]
 
 
-class HandedOn(Needs):
+class ForwardedColumns(Needs):
     """What an operator needs of the columns of an input of another one, whose rows it takes.
 
     called: the names of a column in these rows. as_they_are: the rows are the messages, under the names that they came with.

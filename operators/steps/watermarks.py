@@ -24,13 +24,13 @@ class Taking(Protocol):
     @property
     def inputs(self) -> tuple[Input, ...]: ...
 
-    def prefix(self, given: Input) -> str: ...
+    def prefix(self, input: Input) -> str: ...
 
 
-def advanced(definition: Taking, given: Input) -> Partition:
+def advanced(definition: Taking, input: Input) -> Partition:
     """Name the partition whose mark is where `advance_watermark(to, input=)` brought an input."""
     source, partition = _ADVANCED
-    return definition.prefix(given) + source, partition
+    return definition.prefix(input) + source, partition
 
 
 def idle_partitions(

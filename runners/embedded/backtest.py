@@ -48,7 +48,7 @@ class _Job:
         self.rows: list[pa.Table] = []
         self.result = StepResult()
 
-    def take_in(
+    def ingest_and_advance(
         self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
     ) -> None:
         first: dict[Partition, int] = {}
@@ -77,14 +77,14 @@ class _Job:
         watermark, before_us = reached if to_us is None else to_us, staged.watermark_us
         tried.advance(lambda kv: self.logic.advance(kv, watermark, self.now_us), watermark)
         staged.overlay.write(tried.kv.batch)
-        staged.take(tried)
+        staged.stage(tried)
         return watermark != before_us or not all(result.silent for result in tried.results)
 
     def commit(self) -> None:
         """Emit the rows of what is staged, with `now`."""
         self.commits += 1
         staged, name = self.staged, self.definition.parts[-1].name
-        rows = self.logic.told(staged.result, self.commits).get(name)
+        rows = self.logic.emitted(staged.result, self.commits).get(name)
         if rows is not None:
             self.rows.append(stamped(rows, self.now_us))
         dead = pa.concat_tables(staged.dead) if staged.dead else None
@@ -124,7 +124,7 @@ def backtest(
     for number, messages in _periods(tables, period_us, every=_acts_by_now(definition)):
         job.now_us = (number + 1) * period_us
         if messages:
-            intake.take(messages)
+            intake.ingest_messages(messages)
         if messages or job.advance():
             job.commit()
     if drain:
@@ -143,23 +143,23 @@ def _table_of(frame: Any) -> pa.Table:
     return many if isinstance(many, pa.Table) else pa.Table.from_pylist([dict(m.payload) for m in many])
 
 
-def _arrivals(given: Input, table: pa.Table, arrived: str | None) -> tuple[pa.Table, IntArray]:
+def _arrivals(input: Input, table: pa.Table, arrived: str | None) -> tuple[pa.Table, IntArray]:
     """Give the messages of an input in the order in which they arrive, and when each does."""
-    column = given.event_time if arrived is None or arrived not in table.column_names else arrived
-    if given.static and column != arrived:
+    column = input.event_time if arrived is None or arrived not in table.column_names else arrived
+    if input.static and column != arrived:
         return table, np.full(len(table), START_OF_TIME_US, dtype=np.int64)
     if column not in table.column_names:
         raise ConfigurationError(
-            f"input {given.name!r} has no column {column!r} that says when its messages arrive: name one, "
+            f"input {input.name!r} has no column {column!r} that says when its messages arrive: name one, "
             f"arrived='received_at', of {table.column_names}"
         )
-    read = event_times(table.column(column), column, given.time_zone, given.event_time_unit)
+    read = event_times(table.column(column), column, input.time_zone, input.event_time_unit)
     times = read.fill_null(0).to_numpy()
     times = np.where(read.is_null(), times.min(initial=END_OF_TIME_US, where=read.is_valid()), times)
-    if given.positions is None and OFFSET not in table.column_names:
+    if input.positions is None and OFFSET not in table.column_names:
         order = np.argsort(times, kind="stable")
         return table.take(pa.array(order)), times[order]
-    placed = with_positions(table.append_column(_ROW, pa.array(np.arange(len(table)))), given.positions, {})
+    placed = with_positions(table.append_column(_ROW, pa.array(np.arange(len(table)))), input.positions, {})
     placed = placed.sort_by([(c, "ascending") for c in POSITION_COLUMNS])
     times = times[combine(placed.column(_ROW)).to_numpy()]
     for start, end in _partitions(placed):

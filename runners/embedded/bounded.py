@@ -48,7 +48,7 @@ class _Memory:
         self.staged = Staged(kv, {}, {}, {}, START_OF_TIME_US, None, None)
         self.result = StepResult()
 
-    def take_in(
+    def ingest_and_advance(
         self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
     ) -> None:
         self.result = ingested(self.logic, self.staged.overlay, prepared, self.now_us)
@@ -76,11 +76,11 @@ def apply(
     memory = _Memory(definition, clock)
     intake = Intake(memory, {})
     many = {name: many_of(frame, "apply") for name, frame in frames.items()}
-    intake.take(many)
+    intake.ingest_messages(many)
     result = memory.end()
     if result.dead is not None:
         bury(definition, of_operator(result.dead, definition.name), result.counts, sink)
-    emitted = memory.logic.told(StepResult(result.panes), COMMIT).get(definition.name)
+    emitted = memory.logic.emitted(StepResult(result.panes), COMMIT).get(definition.name)
     rows = no_rows(memory, intake, many) if emitted is None else emitted
     return _as_polars(rows) if any(map(_is_of_polars, frames.values())) else rows
 
@@ -129,10 +129,12 @@ def no_rows(
     return pa.table({})  # messages say their columns, and there are none
 
 
-def bury(definition: Definition, letters: pa.Table, counts: Mapping[str, int], sink: Sink | None) -> None:
+def bury(
+    definition: Definition, dead_letters: pa.Table, counts: Mapping[str, int], sink: Sink | None
+) -> None:
     """Give dead letters to their sink; log them where there is none."""
     if sink is None:
-        first = letters.slice(0, 1).to_pylist()[0]
+        first = dead_letters.slice(0, 1).to_pylist()[0]
         logger.warning(
             "messages could not be counted: dead_letters=function gets them",
             operator=definition.name,
@@ -143,8 +145,8 @@ def bury(definition: Definition, letters: pa.Table, counts: Mapping[str, int], s
     job = uuid.uuid4().hex
     with scratch("apply") as folder:
         path = os.path.join(folder, f"dead-{job}.parquet")
-        pq.write_table(letters, path)
-        files = PaneFiles((path,), len(letters), DEAD_LETTERS, definition, job, letters_of=COMMIT)
+        pq.write_table(dead_letters, path)
+        files = PaneFiles((path,), len(dead_letters), DEAD_LETTERS, definition, job, letters_of=COMMIT)
         sink.publish(Token(job, COMMIT), files)
 
 

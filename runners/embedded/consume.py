@@ -162,7 +162,7 @@ class _Loop(ABC):
         prefix = op.definition.prefix(op.definition.input(self.input_of[at[0]]))
         return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
 
-    def stands(self, op: Embedded) -> dict[str, Topic]:
+    def resume_offsets(self, op: Embedded) -> dict[str, Topic]:
         """Where an operator goes on reading, by topic."""
         return {
             topic: found
@@ -170,14 +170,14 @@ class _Loop(ABC):
             for topic, found in stream.begin(op.next_offsets(input=name), self.cluster).items()
         }
 
-    def go_on(self, op: Embedded, stands: Mapping[At, int], least: int = 1) -> dict[At, int]:
+    def go_on(self, op: Embedded, resume_offsets: Mapping[At, int], least: int = 1) -> dict[At, int]:
         """Past which offsets of these partitions reading may go on, because a delivery policy would skip at least so many of
         them: the operator notes what nobody reads."""
         now_us, found = op.engine.now(), dict[At, tuple[int, int]]()
         for name, stream in self.sources.items():
             given = op.definition.input(name)
             unread = unread_of(op.definition, given, stream)
-            mine = {at: offset for at, offset in stands.items() if self.input_of[at[0]] == name}
+            mine = {at: offset for at, offset in resume_offsets.items() if self.input_of[at[0]] == name}
             if unread is not None and mine:
                 extents = stream.extents(self.cluster, {})
                 backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in mine.items()}
@@ -202,12 +202,12 @@ class _Loop(ABC):
         """More came at once than is read at once: go past what would be skipped of the rest."""
         for op in self.operators():
             offsets = op.engine.staged.offsets
-            stands = {
+            resume_offsets = {
                 at: offsets.get(self._partition(op, at), begun)
                 for at, begun in self.begun.items()
                 if self.operator_of(at) is op and at not in self.held
             }
-            for at, offset in self.go_on(op, stands, self._most).items():
+            for at, offset in self.go_on(op, resume_offsets, self._most).items():
                 self.consumer.seek(topic_partition(*at, offset))
 
     def ends(self) -> dict[At, int]:
@@ -308,7 +308,7 @@ class _Alone(_Loop):
     def _assign(self) -> None:
         """Read on from where the operator stands, in all partitions that there are now."""
         assert self._op is not None
-        begin = self.stands(self._op)
+        begin = self.resume_offsets(self._op)
         self.ids = {name: topic.id for name, topic in begin.items()}
         self.begun = {(name, p): o for name, topic in begin.items() for p, o in topic.next.items()}
         self.begun |= self.go_on(self._op, self.begun)
@@ -358,7 +358,7 @@ class _Member(_Loop):
             self.held.discard(at)
             op = self._open_at(os.path.join(self._location, f"{p.topic}-{p.partition}"))
             self._ops[at] = op
-            topic = self.stands(op)[p.topic]
+            topic = self.resume_offsets(op)[p.topic]
             self.ids[p.topic] = topic.id
             begin = topic.next[p.partition]
             self.begun[at] = p.offset = self.go_on(op, {at: begin}).get(at, begin)
@@ -400,4 +400,4 @@ class _Member(_Loop):
     def mend(self, error: Any) -> None:
         logger.warning("reading begins again", error=str(error))
         for (name, p), op in self._ops.items():
-            self.consumer.seek(topic_partition(name, p, self.stands(op)[name].next[p]))
+            self.consumer.seek(topic_partition(name, p, self.resume_offsets(op)[name].next[p]))

@@ -84,7 +84,7 @@ class Engine:
         #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
         self.awaited: set[Partition] = set()
         self.paused: BaseException | None = None
-        self._told_alive_us = START_OF_TIME_US
+        self._reported_alive_us = START_OF_TIME_US
         self.owes = False  # the sinks lack something, or may lack it
         self.unflushed = Unflushed(d.name for d in self.definitions)  # empty where there are sinks
         self._taken: str | None = None
@@ -188,18 +188,18 @@ class Engine:
         largest, seen = staged.largest_us(marks), staged.seen_us(marks)
         return watermark_of(self.definition, largest, seen, now_us, staged.watermark_us)[0]
 
-    def advance_to(self, watermark: int, now_us: int, given: Input | None = None) -> Attempt:
+    def advance_to(self, watermark: int, now_us: int, input: Input | None = None) -> Attempt:
         """A step: event time comes to `watermark`. given: of this input alone; the others may hold the operator back."""
 
         def step(tried: Attempt) -> None:
             reached = watermark
-            if given is not None:
-                tried.mark(advanced(self.definition, given), watermark)
+            if input is not None:
+                tried.mark(advanced(self.definition, input), watermark)
                 reached = self.watermark(now_us, tried.marks)
             tried.advance(lambda kv: self.logic.advance(kv, reached, now_us), reached)
 
         attempt = self.attempt(now_us, step)
-        self.take_over(attempt)
+        self.stage_steps(attempt)
         return attempt
 
     def let_time_pass(self, now_us: int) -> None:
@@ -217,17 +217,17 @@ class Engine:
         attempt = self.advance_to(self.watermark(now_us), now_us)
         silent = all(r.silent for r in attempt.results) and attempt.watermark_us == before_us
         # That its panes are out only a later commit says; else a sink that cannot tell would be given them again.
-        told = self._gives and _tells(self.job.log.last_commit)
-        if fresh and silent and not told and only_time_passed(self.shard.kv, attempt.kv.batch):
+        emitted = self._gives and _has_output(self.job.log.last_commit)
+        if fresh and silent and not emitted and only_time_passed(self.shard.kv, attempt.kv.batch):
             self.staged.idle = True
-            if now_us - self._told_alive_us >= ALIVE_US:
-                self._told_alive_us = now_us
+            if now_us - self._reported_alive_us >= ALIVE_US:
+                self._reported_alive_us = now_us
                 note_alive(self.job.folders.alive, now_us)
             self._tidy()
         else:
             self.commit()
 
-    def take_in(
+    def ingest_and_advance(
         self,
         tables: Mapping[str, pa.Table],
         passed: Passed,
@@ -253,7 +253,7 @@ class Engine:
             watermark = self.watermark(now_us, tried.marks)
             tried.advance(lambda kv: logic.advance(kv, watermark, now_us), watermark)
 
-        self.take_over(self.attempt(now_us, both), passed)
+        self.stage_steps(self.attempt(now_us, both), passed)
 
     def attempt(self, now_us: int, steps: Callable[[Attempt], None]) -> Attempt:
         """Steps beside what is staged, which stays as it is whatever they raise."""
@@ -266,12 +266,12 @@ class Engine:
 
         return self.read(tried)
 
-    def take_over(self, attempt: Attempt, passed: Passed = NOTHING) -> None:
+    def stage_steps(self, attempt: Attempt, passed: Passed = NOTHING) -> None:
         """Stage steps that came through, and leave behind what they took in."""
         with self.whole:
             self.staged.overlay.write(attempt.kv.batch)
             self._pass(passed)
-            self.staged.take(attempt)
+            self.staged.stage(attempt)
 
     def leave(self, passed: Passed) -> None:
         """What was fed is done with, and no step was needed."""
@@ -315,7 +315,7 @@ class Engine:
 
     def _make_durable(self) -> None:
         job, number, staged = self.job, self.job.progress.commit + 1, self.staged
-        panes = self.logic.told(staged.result, number)
+        panes = self.logic.emitted(staged.result, number)
         dead = of_operator(pa.concat_tables(staged.dead), self.definition.name) if staged.dead else None
         changes = staged.overlay.batch
         counters, filing = dict(staged.counters), {}
@@ -443,7 +443,7 @@ def _wanted(definition: Definition, sink: Any) -> tuple[str, ...]:
     return tuple(p.name for p in definition.parts[:-1] if p.name in sink)
 
 
-def _tells(record: Commit | None) -> bool:
+def _has_output(record: Commit | None) -> bool:
     """True if a commit has panes or dead letters."""
     names = [name for result in (record.shards if record is not None else ()) for name in result.counters]
     return any(name == DEAD_FILE or name.startswith(PANES_OF) for name in names)

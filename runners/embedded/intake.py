@@ -36,7 +36,7 @@ class Engine(Protocol):
     logic: Logic
     staged: Staged
 
-    def take_in(
+    def ingest_and_advance(
         self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
     ) -> None:
         """Ingest messages, by input, with position columns. prepared: what the ingest is given for them."""
@@ -75,7 +75,7 @@ class Intake:
             return {self.input(name).name: many_of(some) for name, some in messages.items()}
         return {self.input(input).name: many_of(messages)}
 
-    def take(self, many: Mapping[str, pa.Table | list[Message]]) -> None:
+    def ingest_messages(self, many: Mapping[str, pa.Table | list[Message]]) -> None:
         """Messages of a step. Inside it they are taken in position order, however they came."""
         tables: dict[str, pa.Table] = {}
         passed = NOTHING
@@ -86,35 +86,39 @@ class Intake:
             if len(table) or (isinstance(some, pa.Table) and not len(some) and self.definition.by_input):
                 tables[name] = table
         if tables:
-            self.engine.take_in(tables, passed, prepared=self._with_declared(tables))
+            self.engine.ingest_and_advance(tables, passed, prepared=self._with_declared(tables))
         else:
             self.engine.leave(passed)
 
     def _table_for(
-        self, given: Input, messages: pa.Table | list[Message], beside: Mapping[str, pa.Table]
+        self, input: Input, messages: pa.Table | list[Message], other_inputs: Mapping[str, pa.Table]
     ) -> tuple[pa.Table, Passed]:
         """New messages of an input as a slice; their sources carry the input's name."""
         if isinstance(messages, pa.Table):
-            check_places(messages.schema, self._needs(given, beside))
+            check_places(messages.schema, self._needs(input, other_inputs))
             if _is_unreadable(messages):
-                messages = self._with_needed(given, messages, beside)
+                messages = self._with_needed(input, messages, other_inputs)
             elif len(messages):
-                self.check(given, messages, beside)
-            table, passed = self._placed_table(given, messages)
-            time = None if given.time_made else given.event_time
-            return admitted(table, self.known(given), self._needs(given, beside), time), passed
+                self.check(input, messages, other_inputs)
+            table, passed = self._placed_table(input, messages)
+            time = None if input.time_made else input.event_time
+            return admitted(table, self.known(input), self._needs(input, other_inputs), time), passed
         if messages:
-            self.check(given, messages, beside)
-        placed = self.place(given, messages, in_position_order=True)
+            self.check(input, messages, other_inputs)
+        placed = self.place(input, messages, in_position_order=True)
         counts = {"replayed": len(messages) - len(placed.messages)}
-        return self.table_of(given, placed, counts, beside=beside), Passed(counts, placed.ordinals)
+        return self.table_of(input, placed, counts, other_inputs=other_inputs), Passed(
+            counts, placed.ordinals
+        )
 
-    def _with_needed(self, given: Input, messages: pa.Table, beside: Mapping[str, pa.Table]) -> pa.Table:
+    def _with_needed(
+        self, input: Input, messages: pa.Table, other_inputs: Mapping[str, pa.Table]
+    ) -> pa.Table:
         """Give records of which none could be read the columns that the input needs: decoders without a schema learn columns
         from records."""
         while True:
             try:
-                self._needs(given, beside).check(None, messages.column_names)
+                self._needs(input, other_inputs).check(None, messages.column_names)
             except UnknownColumn as error:
                 if error.column is None or error.column in messages.column_names:
                     raise
@@ -122,45 +126,45 @@ class Intake:
             else:
                 return messages
 
-    def _placed_table(self, given: Input, messages: pa.Table) -> tuple[pa.Table, Passed]:
-        prefix = self.definition.prefix(given)
+    def _placed_table(self, input: Input, messages: pa.Table) -> tuple[pa.Table, Passed]:
+        prefix = self.definition.prefix(input)
         ids = () if self.definition.ids is None else self.definition.ids.columns
-        keys = (name for name in self.definition.columns_of(given) if name != given.event_time)
+        keys = (name for name in self.definition.columns_of(input) if name != input.event_time)
         check_keys((*keys, *ids), messages.schema)
         reached = {
             (s.removeprefix(prefix), p): n
             for (s, p), n in self.engine.staged.offsets.items()
             if s.startswith(prefix)
         }
-        table = with_positions(messages, given.positions, reached)
+        table = with_positions(messages, input.positions, reached)
         if prefix:
             named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
             table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
         return table, Passed({"replayed": len(messages) - len(table)})
 
-    def place(self, given: Input, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
+    def place(self, input: Input, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
         """Those of an input's messages that are new, and where they stand."""
         staged = self.engine.staged
-        known = prefixed(self.definition.prefix(given), messages, staged.offsets)
+        known = prefixed(self.definition.prefix(input), messages, staged.offsets)
         return place(known, staged.offsets, staged.ordinals, in_position_order=in_position_order)
 
     def table_of(
         self,
-        given: Input,
+        input: Input,
         placed: Placed,
         counts: dict[str, int],
         *,
-        beside: Mapping[str, pa.Table] | None = None,
+        other_inputs: Mapping[str, pa.Table] | None = None,
     ) -> pa.Table:
         """Messages of an input as a slice. counts: what is counted of them is added."""
-        known, needs = self.known(given), self._needs(given, beside or {})
-        time = None if given.time_made else given.event_time
+        known, needs = self.known(input), self._needs(input, other_inputs or {})
+        time = None if input.time_made else input.event_time
         table = table_of(
             placed.messages,
             placed.positions,
             event_time=time,
-            time_zone=given.time_zone,
-            event_time_unit=given.event_time_unit,
+            time_zone=input.time_zone,
+            event_time_unit=input.event_time_unit,
             schema=known,
             needs=needs,
             counts=counts,
@@ -169,45 +173,45 @@ class Intake:
 
     def check(
         self,
-        given: Input,
+        input: Input,
         messages: pa.Table | Sequence[Message],
-        beside: Mapping[str, pa.Table],
+        other_inputs: Mapping[str, pa.Table],
     ) -> None:
         """Raise `UnknownColumn` where the first messages of an input lack a column that it needs."""
-        if given.name not in self._checked:
+        if input.name not in self._checked:
             if isinstance(messages, pa.Table):
                 names, types = set(messages.column_names), messages.schema
             else:
                 names, types = {n for m in messages for n in m.payload if is_name(n)}, _nested(messages)
-            known = self.known(given)
+            known = self.known(input)
             if len(types):
                 known = _with_types(known, types)
-            self._needs(given, beside).check(known, names)
-            self._checked.add(given.name)
+            self._needs(input, other_inputs).check(known, names)
+            self._checked.add(input.name)
 
-    def teaches(self, given: Input, table: pa.Table) -> bool:
+    def teaches(self, input: Input, table: pa.Table) -> bool:
         """True if messages have a column that the stream did not have before, or in a wider type."""
-        known, needs = self.known(given), self._needs(given, {})
+        known, needs = self.known(input), self._needs(input, {})
         named = needs.named(table.column_names)
         types = {} if known is None else {f.name: plain_type(f.type) for f in known}
         return any(
             types.get(field.name) != field.type
             for field in table.schema
-            if field.name != given.event_time
+            if field.name != input.event_time
             and not field.name.startswith("__")
             and (needs.whole or field.name in named)
         )
 
-    def known(self, given: Input) -> pa.Schema | None:
+    def known(self, input: Input) -> pa.Schema | None:
         """The columns of an input as known so far, or declared."""
-        known = self.logic.schema_of(self.engine.staged.overlay, given.name)
-        if given.name not in self.declared:
+        known = self.logic.schema_of(self.engine.staged.overlay, input.name)
+        if input.name not in self.declared:
             return known
-        declared = self.declared[given.name]
-        return declared if known is None else learn(known, _columns(declared, given))
+        declared = self.declared[input.name]
+        return declared if known is None else learn(known, _columns(declared, input))
 
-    def _needs(self, given: Input, beside: Mapping[str, pa.Table]) -> Needs:
-        return self.logic.needs_of(self.engine.staged.overlay, given.name, beside)
+    def _needs(self, input: Input, other_inputs: Mapping[str, pa.Table]) -> Needs:
+        return self.logic.needs_of(self.engine.staged.overlay, input.name, other_inputs)
 
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
         """A step with the columns that are declared, also of an input that has no messages in it."""
@@ -233,19 +237,19 @@ class Intake:
         return known or [name for schema in self.declared.values() for name in schema.names]
 
 
-def _columns(schema: pa.Schema, given: Input) -> pa.Schema:
+def _columns(schema: pa.Schema, input: Input) -> pa.Schema:
     """Declared columns but the event time, which is read whatever form it has."""
-    return pa.schema([field for field in schema if field.name != given.event_time])
+    return pa.schema([field for field in schema if field.name != input.event_time])
 
 
-def _with_instants(schema: pa.Schema, given: Input) -> pa.Schema:
+def _with_instants(schema: pa.Schema, input: Input) -> pa.Schema:
     """Declared columns; event times of a declared date or timestamp are instants.
 
     So rows of a join have event times of the declared type on both sides, whichever input comes first.
     """
-    if given.event_time not in schema.names or given.time_made:
+    if input.event_time not in schema.names or input.time_made:
         return schema
-    at = schema.get_field_index(given.event_time)
+    at = schema.get_field_index(input.event_time)
     kind = schema.field(at).type
     if not pa.types.is_date(kind) and not pa.types.is_timestamp(kind):
         return schema

@@ -63,7 +63,7 @@ class Ones:
                 self._find_wrong(runs, rows, run, error, placed.indices[run.start : run.stop], done)
                 engine.leave(Passed(self._counted(placed, run.start)))
                 return
-            engine.take_over(attempt, passed)
+            engine.stage_steps(attempt, passed)
             done = upto
             if run.uncertain:
                 engine.leave(Passed(self._counted(placed, run.stop) if upto < len(fed) else {}))
@@ -102,7 +102,7 @@ class Ones:
         """One ingest and one advance that stand for as many steps as there are messages, and are recorded as such."""
         after_us = run.after_us[-1]
         first, following = extent(table)
-        tried.ingest(lambda kv: runs.take(kv, table, run), first, following, len(table))
+        tried.ingest(lambda kv: runs.ingest_run(kv, table, run), first, following, len(table))
         tried.advance(lambda kv: self.engine.logic.advance(kv, after_us, tried.now_us), after_us)
         tried.ones(_steps(run), marks)
 

@@ -39,7 +39,7 @@ from windrow.runners.embedded.micro_batching import Ones
 from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
 from windrow.runners.embedded.step_transaction import one_at_a_time
-from windrow.runners.embedded.user_input import Given, Many, message_of
+from windrow.runners.embedded.user_input import Many, MessageLike, message_of
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.client import TopicPartition
@@ -91,7 +91,7 @@ class Embedded:
     # -- feeding ----------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def add_message(self, message: Given, input: str | None = None) -> None:
+    def add_message(self, message: MessageLike, input: str | None = None) -> None:
         """Take in one message, a `wr.Message` or a dict: a step of its own, `ingest` then `advance`.
 
         input: whose message it is, where there are several inputs
@@ -104,7 +104,7 @@ class Embedded:
         one, given = message_of(message), self._intake.input(input)
         self._make_room()
         if not self._in_runs:
-            self._intake.take({given.name: [one]})
+            self._intake.ingest_messages({given.name: [one]})
             self._end_synchronously()
             return
         self._intake.check(given, [one], {})
@@ -124,7 +124,7 @@ class Embedded:
         many = self._intake.many(messages, input)
         self._make_room()
         self._ones.settle()
-        self._intake.take(many)
+        self._intake.ingest_messages(many)
         self._end_synchronously()
 
     def _end_synchronously(self) -> None:
@@ -200,10 +200,10 @@ class Embedded:
         """
         self._ready()
         self.engine.commit()
-        told = [(one, self.engine.unflushed.of(one.name)) for one in self._told_by(operator)]
-        if len(told) == 1 and not told[0][1]:
-            told = [(told[0][0], self._no_rows(told[0][0]))]
-        return Results(told, self.engine.job.job)
+        emitted = [(one, self.engine.unflushed.of(one.name)) for one in self._emitting_operators(operator)]
+        if len(emitted) == 1 and not emitted[0][1]:
+            emitted = [(emitted[0][0], self._no_rows(emitted[0][0]))]
+        return Results(emitted, self.engine.job.job)
 
     def _no_rows(self, definition: Definition) -> tuple[pa.Table, ...]:
         """Give an empty table with the columns that rows would have; nothing before these are known."""
@@ -218,7 +218,7 @@ class Embedded:
         """`get_result` as an Arrow table; of operators side by side, one has to be named."""
         return self.get_result(operator).to_arrow()
 
-    def _told_by(self, operator: str | None) -> list[Definition]:
+    def _emitting_operators(self, operator: str | None) -> list[Definition]:
         """Whose rows are asked for."""
         found = [one for one in self.engine.definitions if operator in (None, one.name)]
         if not found:
@@ -322,8 +322,8 @@ class Embedded:
 
         return assigned(partitions, list(by_input.values()))
 
-    def _offsets_of(self, given: Input) -> dict[Partition, int]:
-        prefix, offsets = self.definition.prefix(given), self.engine.staged.offsets
+    def _offsets_of(self, input: Input) -> dict[Partition, int]:
+        prefix, offsets = self.definition.prefix(input), self.engine.staged.offsets
         return {(s.removeprefix(prefix), p): n for (s, p), n in offsets.items() if s.startswith(prefix)}
 
     @one_at_a_time
@@ -333,7 +333,7 @@ class Embedded:
         self.engine.commit()
         letters = []
         kept_from = self.engine.job.progress.letters_from
-        for kept in self.engine.job.letters():
+        for kept in self.engine.job.dead_letters():
             if commit not in (None, kept.commit):
                 continue
             path = self.engine.job.letter_file(kept)

@@ -69,7 +69,7 @@ class Staged:
         marks = self.marks if marks is None else marks
         return {p: m.max_time_us for p, m in marks.items() if m.max_time_us is not None}
 
-    def take(self, attempt: Attempt) -> None:
+    def stage(self, attempt: Attempt) -> None:
         """Steps that came through."""
         self.now_us = attempt.now_us if self.now_us is None else max(attempt.now_us, self.now_us)
         self.watermark_us = attempt.watermark_us

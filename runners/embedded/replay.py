@@ -22,9 +22,9 @@ from windrow.operators.steps.columns import OFFSET, SOURCE
 from windrow.operators.steps.schema_inference import Needs
 from windrow.runners.embedded.positions import with_positions
 from windrow.runners.replay import (
-    Given,
     GivenByInput,
     GivenTable,
+    SourceRows,
     bring_back,
     inside,
     split_offsets,
@@ -53,13 +53,13 @@ def replay_of(definition: Definition, read: Again) -> Replay:
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for one in definition.apart:
-            given = partial(_given, one, kv, read)
+            given = partial(_source_rows, one, kv, read)
             bring_back(one, spec, kv, commits, given, ones_together=definition.in_runs)
 
     return replay
 
 
-def _given(definition: Definition, kv: LocalStore, read: Again, ranges: Ranges) -> GivenByInput:
+def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ranges) -> GivenByInput:
     """What the source gives of these ranges."""
     logic = definition.logic()
     asked: dict[str, Ranges] = {}
@@ -67,7 +67,7 @@ def _given(definition: Definition, kv: LocalStore, read: Again, ranges: Ranges) 
         name, _, rest = source.partition(":") if definition.by_input else (_ONE, "", source)
         asked.setdefault(name, {})[rest, partition] = span
     found: Any = read(asked) if definition.by_input else {_ONE: read(asked[_ONE])}  # type: ignore[arg-type]
-    inputs: dict[str, Given] = {}
+    inputs: dict[str, SourceRows] = {}
     for one in definition.inputs:
         name, prefix = one.name if definition.by_input else _ONE, definition.prefix(one)
         some = found.get(name, [])

@@ -64,9 +64,9 @@ class Results(LazyList[Any]):
     making a Python object of each: `to_arrow`, `to_pandas`, `to_polars`.
     """
 
-    def __init__(self, told: Sequence[tuple[Definition, Sequence[pa.Table]]], job: str) -> None:
-        self._told = told
-        super().__init__([_part(one, table, job) for one, tables in told for table in tables])
+    def __init__(self, emitted: Sequence[tuple[Definition, Sequence[pa.Table]]], job: str) -> None:
+        self._told = emitted
+        super().__init__([_part(one, table, job) for one, tables in emitted for table in tables])
 
     def to_arrow(self) -> pa.Table:
         """All as a table: `window`, the keys, the aggregates, `pane`, `commit`; of a join its columns."""
@@ -94,8 +94,8 @@ class Results(LazyList[Any]):
 
 
 def _part(definition: Definition, table: pa.Table, job: str) -> Part:
-    def made(low: int, high: int) -> Iterable[Any]:
+    def build(low: int, high: int) -> Iterable[Any]:
         rows: Iterator[Any] = iter(definition.values(table.slice(low, high - low), job))
         return rows
 
-    return Part(len(table), made)
+    return Part(len(table), build)

@@ -16,36 +16,36 @@ from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE
 from windrow.runners.rows import is_name
 
 #: One message: a dict is one without a position.
-Given: TypeAlias = "Message | Mapping[str, Any]"
+MessageLike: TypeAlias = "Message | Mapping[str, Any]"
 #: Many: a list or generator of them, an Arrow table or batch, a data frame of pandas or polars.
-Many: TypeAlias = "Iterable[Given] | pa.Table | pa.RecordBatch | Any"
+Many: TypeAlias = "Iterable[MessageLike] | pa.Table | pa.RecordBatch | Any"
 
 #: Offsets below this have a next one that fits 64 bits.
 _LAST = 2**63 - 1
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
 
 
-def message_of(given: Given) -> Message:
+def message_of(message: MessageLike) -> Message:
     """One message, with a position of plain numbers or none. Its payload is a copy: the dict may be used for the next one."""
-    if not isinstance(given, Message):
-        if isinstance(given, Mapping):
-            return Message(dict(given))
+    if not isinstance(message, Message):
+        if isinstance(message, Mapping):
+            return Message(dict(message))
         remedy = (
-            "add_messages takes many" if _is_many(given) else "give wr.Message({...}, position), or a dict"
+            "add_messages takes many" if _is_many(message) else "give wr.Message({...}, position), or a dict"
         )
-        raise InputError(f"{given!r:.200} is a {type(given).__name__} and no message: {remedy}")
-    if type(given.payload) is not dict and not isinstance(given.payload, Mapping):
-        raise InputError(f"the payload of {given!r:.200} is no mapping of names to values: give a dict")
-    position = given.position
+        raise InputError(f"{message!r:.200} is a {type(message).__name__} and no message: {remedy}")
+    if type(message.payload) is not dict and not isinstance(message.payload, Mapping):
+        raise InputError(f"the payload of {message!r:.200} is no mapping of names to values: give a dict")
+    position = message.position
     if position is not None and not (type(position) is Position and _is_plain(*position)):
         position = position_of(position)
-    return Message(dict(given.payload), position)
+    return Message(dict(message.payload), position)
 
 
-def position_of(given: Any) -> Position:
+def position_of(value: Any) -> Position:
     """A position of plain numbers."""
     try:
-        source, *numbers = Position(*given)
+        source, *numbers = Position(*value)
         position = Position(
             str(source) if isinstance(source, str) else source, *(n.__index__() for n in numbers)
         )
@@ -54,7 +54,7 @@ def position_of(given: Any) -> Position:
     except (TypeError, AttributeError):
         pass
     raise InputError(
-        f"position {given!r:.200} is none: give wr.Position(source, partition, offset): a text, and whole numbers from 0 on"
+        f"position {value!r:.200} is none: give wr.Position(source, partition, offset): a text, and whole numbers from 0 on"
     )
 
 
@@ -69,18 +69,20 @@ def _is_plain(source: Any, partition: Any, offset: Any, ordinal: Any) -> bool:
     )
 
 
-def many_of(given: Many, one: str = "add_message") -> pa.Table | list[Message]:
+def many_of(messages: Many, one: str = "add_message") -> pa.Table | list[Message]:
     """Messages, or a table."""
-    if isinstance(given, pa.Table):
-        return of_users(given)
-    if isinstance(given, pa.RecordBatch):
-        return of_users(pa.Table.from_batches([given]))
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__dataframe__"):
-        return of_users(table_of_frame(given))
-    if isinstance(given, (Message, Mapping, str, bytes)) or not isinstance(given, Iterable):
-        remedy = f"{one} takes one" if isinstance(given, (Message, Mapping)) else "give messages, or a table"
-        raise InputError(f"{given!r:.200} is a {type(given).__name__}, not many messages: {remedy}")
-    return [message_of(one) for one in given]
+    if isinstance(messages, pa.Table):
+        return of_users(messages)
+    if isinstance(messages, pa.RecordBatch):
+        return of_users(pa.Table.from_batches([messages]))
+    if hasattr(messages, "__arrow_c_stream__") or hasattr(messages, "__dataframe__"):
+        return of_users(table_of_frame(messages))
+    if isinstance(messages, (Message, Mapping, str, bytes)) or not isinstance(messages, Iterable):
+        remedy = (
+            f"{one} takes one" if isinstance(messages, (Message, Mapping)) else "give messages, or a table"
+        )
+        raise InputError(f"{messages!r:.200} is a {type(messages).__name__}, not many messages: {remedy}")
+    return [message_of(one) for one in messages]
 
 
 def of_users(table: pa.Table) -> pa.Table:
@@ -126,5 +128,5 @@ def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(_VIEWS.get(column.type, column.type))
 
 
-def _is_many(given: Any) -> bool:
-    return isinstance(given, (list, tuple, pa.Table, pa.RecordBatch)) or hasattr(given, "__arrow_c_stream__")
+def _is_many(value: Any) -> bool:
+    return isinstance(value, (list, tuple, pa.Table, pa.RecordBatch)) or hasattr(value, "__arrow_c_stream__")

@@ -43,13 +43,13 @@ ROWS_A_GROUP = 4
 #: What batches have in common that are made alike: their columns, whether they follow a commit, whether groups cross.
 Alike = tuple[StructType, bool, bool]
 #: A commit as tasks see it, and what runs them.
-Made = tuple[TaskPlan, Callable[[], list[bytes]]]
+PreparedTasks = tuple[TaskPlan, Callable[[], list[bytes]]]
 #: Gives shards their messages back: (session, the commit as a task sees it, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
 
 @dataclass(frozen=True)
-class Given:
+class BatchAttempt:
     """What an attempt at a batch is given.
 
     positioned: its rows say where they stand. rows: what `df` was made of, where that is done alike with all such rows.
@@ -61,7 +61,7 @@ class Given:
     plan: Plan
     positioned: bool
     rows: DataFrame | None
-    letters: bool
+    dead_letters: bool
     #: Rows have to cross, for their values to be looked at.
     cross: bool = False
 
@@ -78,13 +78,13 @@ class Action:
         *,
         reads: KafkaStream | None,
         local_dir: str | None,
-        tell: Sequence[str],
+        outputs: Sequence[str],
         replays: bool,
         bring_back: BringBack,
     ) -> None:
         """tell: operators whose panes somebody takes. replays: messages that are lost can be read again."""
         self._job, self._definitions, self._inputs, self._nonce = job, definitions, inputs, nonce
-        self._reads, self._local_dir, self._tell = reads, local_dir, tuple(tell)
+        self._reads, self._local_dir, self._outputs = reads, local_dir, tuple(outputs)
         self._replays, self._bring_back = replays, bring_back
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
@@ -100,20 +100,22 @@ class Action:
         self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, rows: DataFrame | None = None
     ) -> list[Answer]:
         """The answers of one attempt that counts."""
-        given = Given(spark, df, plan, positioned, rows, letters=plan.commit <= self._letters_until)
-        answers = self._act(given)
+        attempt = BatchAttempt(
+            spark, df, plan, positioned, rows, dead_letters=plan.commit <= self._letters_until
+        )
+        answers = self._act(attempt)
         if any(a.faulty_rows for a in answers):
             # Nothing of the attempt counts; the next one finds the values that are none.
-            given = replace(given, cross=True)
-            answers = self._act(given)
+            attempt = replace(attempt, cross=True)
+            answers = self._act(attempt)
         uncounted = any(a.uncounted_rows for a in answers)
         if uncounted:
             # There are rows too late for all of their windows, or too far ahead of now. Nothing of the attempt counts; the next
             # one brings them as dead letters, and so do the batches after it, as long as some come.
-            given = replace(given, letters=True)
-            answers = self._act(given)
+            attempt = replace(attempt, dead_letters=True)
+            answers = self._act(attempt)
         if uncounted or (
-            given.letters
+            attempt.dead_letters
             and any(
                 c in a.result.counters for a in answers for c in ("dead.too_late", "dead.out_of_retention")
             )
@@ -122,53 +124,57 @@ class Action:
         return answers
 
     def _act(
-        self, given: Given, *, messages_back: bool = False, may_be_nothing: bool = False
+        self, attempt: BatchAttempt, *, messages_back: bool = False, may_be_nothing: bool = False
     ) -> list[Answer]:
         """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
-        job, streams = self._job, of_stream(given.spark) and not may_be_nothing
+        job, streams = self._job, of_stream(attempt.spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
-        what = None if keyed or given.cross else self._groups(given, streams)
-        alike = self._alike(given, what) if streams else None
-        before = self._as_before(given, what, alike)
-        task, told = before or self._anew(given, what, alike, streams)
-        answers = self._collected(given, told, is_planned=before is not None)
+        what = None if keyed or attempt.cross else self._groups(attempt, streams)
+        alike = self._alike(attempt, what) if streams else None
+        before = self._as_before(attempt, what, alike)
+        task, emitted = before or self._anew(attempt, what, alike, streams)
+        answers = self._collected(attempt, emitted, is_planned=before is not None)
         if streams and len(answers) < job.shards:
-            return self._act(given, messages_back=messages_back, may_be_nothing=True)
+            return self._act(attempt, messages_back=messages_back, may_be_nothing=True)
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
             # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
             if not messages_back:
-                self._bring_back(given.spark, task, lost)
-                return self._act(given, messages_back=True)
+                self._bring_back(attempt.spark, task, lost)
+                return self._act(attempt, messages_back=True)
             again = next(a.lost for a in answers if a.lost is not None)
             raise StateError(
-                f"commit {given.plan.commit}: shards {lost} have lost their messages again: {again}"
+                f"commit {attempt.plan.commit}: shards {lost} have lost their messages again: {again}"
             )
-        check_answers(given.plan, answers, job.shards)
+        check_answers(attempt.plan, answers, job.shards)
         self._width = max(a.width for a in answers) or self._width
         self._nonce.forget()
         return answers
 
-    def _as_before(self, given: Given, what: Pushdown | None, alike: Alike | None) -> Made | None:
+    def _as_before(
+        self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None
+    ) -> PreparedTasks | None:
         """The commit as tasks see it, and what they answer, as it was planned for rows alike; None where it was not."""
-        rows, ready = given.rows, self._planned.get(alike) if alike is not None else None
+        rows, ready = attempt.rows, self._planned.get(alike) if alike is not None else None
         if ready is None or rows is None or not ready.is_of(rows):
             return None
         parts = None if what is None else tuple(what.parts)
-        task = self._task(given, parts, self._columns[given.df.schema, parts])
+        task = self._task(attempt, parts, self._columns[attempt.df.schema, parts])
         function = jvm_calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
         return None if function is None else (task, partial(ready.answers, rows, function))
 
-    def _anew(self, given: Given, what: Pushdown | None, alike: Alike | None, streams: bool) -> Made:
+    def _anew(
+        self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None, streams: bool
+    ) -> PreparedTasks:
         """The same, planned for this batch, and kept for those that are alike."""
-        job, control, columns, rows = self._job, None, b"", given.rows
-        frame = self._prepare(given, what, streams)
+        job, control, columns, rows = self._job, None, b"", attempt.rows
+        frame = self._prepare(attempt, what, streams)
         parts = None if what is None else tuple(what.parts)
         if streams:
-            columns = self._travelling(given.df.schema, parts, frame)
+            columns = self._travelling(attempt.df.schema, parts, frame)
         else:
-            control = self._control = self._control or routes.control_rows(given.spark, job.shards)
-        task = self._task(given, parts, columns)
+            control = self._control = self._control or routes.control_rows(attempt.spark, job.shards)
+        task = self._task(attempt, parts, columns)
         on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
 
         def answers() -> list[bytes]:
@@ -178,16 +184,16 @@ class Action:
 
         return task, answers
 
-    def _travelling(self, given: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
+    def _travelling(self, attempt: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
         """The columns of `frame`, which is made of one of the columns `given`: the same in every batch of a query."""
-        if (given, parts) not in self._columns:
-            self._columns[given, parts] = routes.travelling_schema(frame).serialize().to_pybytes()
-        return self._columns[given, parts]
+        if (attempt, parts) not in self._columns:
+            self._columns[attempt, parts] = routes.travelling_schema(frame).serialize().to_pybytes()
+        return self._columns[attempt, parts]
 
-    def _task(self, given: Given, parts: tuple[str, ...] | None, columns: bytes) -> TaskPlan:
+    def _task(self, attempt: BatchAttempt, parts: tuple[str, ...] | None, columns: bytes) -> TaskPlan:
         """The commit, as a task sees it."""
-        job, plan, keyed = self._job, given.plan, self._reads is not None and self._reads.keyed
-        schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(given.df)
+        job, plan, keyed = self._job, attempt.plan, self._reads is not None and self._reads.keyed
+        schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(attempt.df)
         logics = [d.logic() for d in self._definitions]
         return TaskPlan(
             ShardSpec(
@@ -196,7 +202,7 @@ class Action:
                 -1,
                 tuple(cf for logic in logics for cf in logic.metadata_cfs),
                 tuple(cf for logic in logics for cf in logic.message_cfs),
-                self._local(given.spark),
+                self._local(attempt.spark),
                 replayable=all(replayable(d) for d in self._definitions),
                 transport=job.transport,
             ),
@@ -208,7 +214,7 @@ class Action:
             parts,
             tuple(job.recent),
             can_replay=self._replays,
-            tell=self._tell,
+            outputs=self._outputs,
             reads=self._reads if keyed else None,
             taken=dict(job.progress.next_offsets) if keyed else {},
             partitions=job.sharding,
@@ -216,19 +222,21 @@ class Action:
             columns=columns,
         )
 
-    def _collected(self, given: Given, told: Callable[[], list[bytes]], *, is_planned: bool) -> list[Answer]:
+    def _collected(
+        self, attempt: BatchAttempt, emitted: Callable[[], list[bytes]], *, is_planned: bool
+    ) -> list[Answer]:
         """What the shards answer."""
-        df, commit = given.df, given.plan.commit
+        df, commit = attempt.df, attempt.plan.commit
         width = None if self._few else self._width
         if width is not None and self._reads is None and jvm_calls.has_python(df):
             width = None  # nobody knows how wide rows are that go to the user's own functions
         for _ in range(REDO_ATTEMPTS):
             with (
-                Tagged(given.spark, f"windrow-{self._job.job}-{commit}") as tagged,
+                Tagged(attempt.spark, f"windrow-{self._job.job}-{commit}") as tagged,
                 FixedStages(df, self._job.shards, width, is_planned=is_planned),
             ):
-                answers = told()
-            if given.positioned or not tagged.second_attempts():
+                answers = emitted()
+            if attempt.positioned or not tagged.second_attempts():
                 return [pickle.loads(answer) for answer in answers]
             # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
             logger.warning("redoing a commit of which a stage ran twice", job=self._job.job, commit=commit)
@@ -253,37 +261,37 @@ class Action:
             return self._few or _rows_of(commit) < ROWS_A_GROUP * groups
         return False
 
-    def _groups(self, given: Given, streams: bool) -> Pushdown | None:
+    def _groups(self, attempt: BatchAttempt, streams: bool) -> Pushdown | None:
         """How groups are made of the rows before they cross; None where rows do."""
-        what = None if streams and self._rows_cross() else self._pushdown(given.df)
-        return what if what is not None and (what.late_rows or not given.letters) else None
+        what = None if streams and self._rows_cross() else self._pushdown(attempt.df)
+        return what if what is not None and (what.late_rows or not attempt.dead_letters) else None
 
-    def _prepare(self, given: Given, what: Pushdown | None, streams: bool) -> DataFrame:
+    def _prepare(self, attempt: BatchAttempt, what: Pushdown | None, streams: bool) -> DataFrame:
         if self._reads is not None and self._reads.keyed:
-            return routes.prepare_ranges(given.df, self._job.shards)
+            return routes.prepare_ranges(attempt.df, self._job.shards)
         if what is None:
-            return self._inputs.on_shards(given.df, routes.sharding_of(self._job))
-        watermarks_us = given.plan.watermarks_us
+            return self._inputs.on_shards(attempt.df, routes.sharding_of(self._job))
+        watermarks_us = attempt.plan.watermarks_us
         return routes.prepare_partials(
-            self._inputs.alone(given.df),
+            self._inputs.alone(attempt.df),
             what,
             routes.sharding_of(self._job),
-            positions=given.positioned,
+            positions=attempt.positioned,
             streams=streams,
-            now_us=given.plan.now_us,
-            watermark_us=watermarks_us[self._definitions[0].name] if given.letters else None,
+            now_us=attempt.plan.now_us,
+            watermark_us=watermarks_us[self._definitions[0].name] if attempt.dead_letters else None,
         )
 
-    def _alike(self, given: Given, what: Pushdown | None) -> Alike | None:
+    def _alike(self, attempt: BatchAttempt, what: Pushdown | None) -> Alike | None:
         """What makes a batch cross as others did; None where its plan has something of its own."""
-        if given.rows is None:
+        if attempt.rows is None:
             return None
-        if what is not None and given.letters:
+        if what is not None and attempt.dead_letters:
             return None  # the numbers that say which rows are late
-        most = None if what is None or given.positioned else routes.FEW_TIMES * self._job.shards
-        if not are_there(given.rows, most):
+        most = None if what is None or attempt.positioned else routes.FEW_TIMES * self._job.shards
+        if not are_there(attempt.rows, most):
             return None
-        return given.rows.schema, self._job.progress.commit > 0, what is not None
+        return attempt.rows.schema, self._job.progress.commit > 0, what is not None
 
     def _pushdown(self, df: DataFrame) -> Pushdown | None:
         """What Spark may do of a batch before rows cross: of frames of one schema the same."""

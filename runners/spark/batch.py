@@ -33,7 +33,7 @@ from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
-from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, untold
+from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, never_empty
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import read_unasked, replayable
 from windrow.runners.spark import routes
@@ -163,7 +163,7 @@ class BatchFunction:
 
         record = protocol.batch(query_id, batch_id, positioned, act)
         if record is not None:
-            self._tell(record, batch_id, started)
+            self._log(record, batch_id, started)
 
     def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
         """The frame with the rows that were counted before marked, or left out."""
@@ -224,7 +224,7 @@ class BatchFunction:
 
         record = commit(self._protocol(spark), act)
         if record is not None:
-            self._tell(record, -1 if record.batch_id is None else record.batch_id, started)
+            self._log(record, -1 if record.batch_id is None else record.batch_id, started)
 
     def open(self, spark: SparkSession) -> None:
         """Open the job before its first batch: what cannot be opened is an exception here, and fails no query. The definitions
@@ -272,7 +272,7 @@ class BatchFunction:
                 self._nonce,
                 reads=self.reads,
                 local_dir=self.local_dir,
-                tell=tuple(self.sinks),
+                outputs=tuple(self.sinks),
                 replays=self._replays,
                 bring_back=self._bring_back,
             )
@@ -318,7 +318,7 @@ class BatchFunction:
             explained=lambda first, batch_id: self._asked.explained(
                 self.job, first, resumed=self.resumes and batch_id == 0
             ),
-            nothing_came=untold if self.checkpoint is None else self.checkpoint.nothing_came,
+            nothing_came=never_empty if self.checkpoint is None else self.checkpoint.nothing_came,
             idle_batches=0 if self.checkpoint is None else min(IDLE_BATCHES, self.checkpoint.retained // 2),
             give=partial(give, spark),
             replays=self._replays,
@@ -339,7 +339,7 @@ class BatchFunction:
         source = Source(self.inputs, self.reads, self.replay, self.input_schema, self.of_files)
         replay_messages(source, self.job, spark, task, lost)
 
-    def _tell(self, record: Commit, batch_id: int, started: float) -> None:
+    def _log(self, record: Commit, batch_id: int, started: float) -> None:
         last = record.steps[-1]
         seconds = time.monotonic() - started
         watermark_us = START_OF_TIME_US if record.watermark_us is None else record.watermark_us

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
 from windrow.operators.operator import Definition
-from windrow.operators.steps.derived_columns import Makes, made
+from windrow.operators.steps.derived_columns import Makes, with_derived
 from windrow.operators.steps.groups import combine
 
 _Batches = Iterable[pa.RecordBatch]
@@ -28,7 +28,7 @@ def with_made_keys(df: DataFrame, definitions: Sequence[Definition], schema: pa.
         given = definition.inputs[0]
         makes = tuple((n, e) for n, e in getattr(definition, "makes", ()) if n in definition.keys(given))
         if makes:
-            kinds = made(makes, schema.empty_table()).schema
+            kinds = with_derived(makes, schema.empty_table()).schema
             names = [(made_name(number, n), kinds.field(n).type) for n, _ in makes]
             fields += [T.StructField(n, from_arrow_type(kind)) for n, kind in names]
             tasks.append((makes, names))
@@ -57,7 +57,7 @@ def _making(
 def _evaluated(makes: Makes, table: pa.Table) -> pa.Array:
     """The values of an expression; null where it raises."""
     try:
-        return combine(made(makes, table).column("value"))
+        return combine(with_derived(makes, table).column("value"))
     except pa.ArrowException:
         if len(table) == 1:
             return pa.nulls(1)

@@ -68,8 +68,8 @@ class Gate:
 
 
 def _interruption(error: BaseException) -> bool:
-    told = str(error)
-    return any(name in told for name in _INTERRUPTIONS)
+    emitted = str(error)
+    return any(name in emitted for name in _INTERRUPTIONS)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

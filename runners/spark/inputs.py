@@ -62,7 +62,7 @@ class Inputs(Protocol):
         """The partition of the watermark: all files of one directory are one."""
         ...
 
-    def again(self, given: Any, *, of_files: bool) -> DataFrame:
+    def again(self, value: Any, *, of_files: bool) -> DataFrame:
         """What `replay=` gave, as a batch of the stream with positions; refuses what is none."""
         ...
 
@@ -122,8 +122,8 @@ class OneFrame:
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return ("files", 0) if of_files else partition
 
-    def again(self, given: Any, *, of_files: bool) -> DataFrame:
-        return _again(given, self._definitions[0].inputs[0], of_files=of_files)
+    def again(self, value: Any, *, of_files: bool) -> DataFrame:
+        return _again(value, self._definitions[0].inputs[0], of_files=of_files)
 
 
 class NamedFrames:
@@ -199,17 +199,17 @@ class NamedFrames:
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
         return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition
 
-    def again(self, given: Any, *, of_files: bool) -> DataFrame:
+    def again(self, value: Any, *, of_files: bool) -> DataFrame:
         streams = [name for name in self._inputs if name not in self._static]
-        if not isinstance(given, Mapping) or set(given) != set(streams):
-            shown = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        if not isinstance(value, Mapping) or set(value) != set(streams):
+            shown = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise StateLost(
                 f"replay= gave {shown}: give a bounded DataFrame of each of the inputs {streams}, by name"
             )
         parts = [
-            _carried(i, _again(given[i.name], i, of_files=of_files))
+            _carried(i, _again(value[i.name], i, of_files=of_files))
             for i in self._inputs.values()
-            if i.name in given
+            if i.name in value
         ]
         frame = parts[0]
         for part in parts[1:]:
@@ -220,8 +220,8 @@ class NamedFrames:
         return self._with_static(frame)
 
 
-def _struct(df: DataFrame, given: Input) -> T.StructType:
-    kind = df.schema[given.name].dataType
+def _struct(df: DataFrame, input: Input) -> T.StructType:
+    kind = df.schema[input.name].dataType
     assert isinstance(kind, T.StructType)
     return kind
 
@@ -240,12 +240,12 @@ def _shard(
 
 
 def _keys(
-    keys: Sequence[tuple[str, tuple[pa.DataType, ...]]], given: Input, frame: DataFrame
+    keys: Sequence[tuple[str, tuple[pa.DataType, ...]]], input: Input, frame: DataFrame
 ) -> list[tuple[str, T.DataType]]:
     """SQL of the key fields of an input's rows, each in the type in which operators compare it, one after the other."""
-    struct, found = _struct(frame, given), []
+    struct, found = _struct(frame, input), []
     for column, types in keys:
-        sql, kind = f"{quoted(given.name)}.{quoted(column)}", struct[column].dataType
+        sql, kind = f"{quoted(input.name)}.{quoted(column)}", struct[column].dataType
         for one in types:
             kind = from_arrow_type(one)
             sql = f"cast({sql} as {kind.simpleString()})"
@@ -264,12 +264,12 @@ def check_one(definitions: Sequence[Definition]) -> None:
             )
 
 
-def frame_of(given: Any, what: str) -> DataFrame:
+def frame_of(value: Any, what: str) -> DataFrame:
     """What is given as a frame."""
     remedy = "give a DataFrame of Spark, such as spark.read... or spark.createDataFrame(...)"
-    if not isinstance(given, DataFrame):
-        raise ConfigurationError(f"{what} is a {type(given).__name__}: {remedy}")
-    return given
+    if not isinstance(value, DataFrame):
+        raise ConfigurationError(f"{what} is a {type(value).__name__}: {remedy}")
+    return value
 
 
 def one_way(
@@ -329,29 +329,29 @@ def together(
     return frame, kinds == {"files"}
 
 
-def _part(given: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
+def _part(input: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
     """The rows of one input as they travel, and what kind of positions they have."""
-    frame, has = routes.positioned(frame, given.positions)
+    frame, has = routes.positioned(frame, input.positions)
     kind = "columns" if has else "none"
     if not has and of_files and frame.isStreaming:
         with_files = routes.with_file_positions(frame)
         if with_files is not None:
             frame, kind = with_files, "files"
-    return _carried(given, frame, positions=kind != "none"), kind
+    return _carried(input, frame, positions=kind != "none"), kind
 
 
-def _carried(given: Input, frame: DataFrame, *, positions: bool = True) -> DataFrame:
+def _carried(input: Input, frame: DataFrame, *, positions: bool = True) -> DataFrame:
     """The rows of an input with the columns in which they travel."""
     user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
     where = [
-        F.concat(F.lit(given.source_prefix), F.col(SOURCE)).alias(SOURCE),
+        F.concat(F.lit(input.source_prefix), F.col(SOURCE)).alias(SOURCE),
         *[F.col(c) for c in _POSITION[1:]],
     ]
-    struct = F.struct(*user).alias(given.name)
-    return frame.select(F.lit(given.name).alias(INPUT), *(where if positions else []), struct)
+    struct = F.struct(*user).alias(input.name)
+    return frame.select(F.lit(input.name).alias(INPUT), *(where if positions else []), struct)
 
 
-def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
+def _again(df: DataFrame, input: Input, *, of_files: bool) -> DataFrame:
     """What `replay=` gave of an input, with positions."""
     if df.isStreaming:
         raise SparkUnsupported(
@@ -365,7 +365,7 @@ def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
                 "Parquet files"
             )
         return with_files
-    df, has = routes.positioned(df, given.positions)
+    df, has = routes.positioned(df, input.positions)
     if not has:
         raise PositionsMissing(
             f"replay= gave a DataFrame without positions, of columns {df.columns}: keep the source's position columns"
@@ -373,20 +373,20 @@ def _again(df: DataFrame, given: Input, *, of_files: bool) -> DataFrame:
     return df
 
 
-def _check_columns(definitions: Sequence[Definition], given: Input, frame: DataFrame) -> None:
+def _check_columns(definitions: Sequence[Definition], input: Input, frame: DataFrame) -> None:
     routes.check_unique(frame)
     for definition in definitions:
         if getattr(definition, "makes", ()):
             raise SparkUnsupported(
                 f"keys or event time of {definition.name!r} by expressions, of an input with a name: make these columns in "
-                f"the frame of {given.name!r}"
+                f"the frame of {input.name!r}"
             )
-        if given.name not in [i.name for i in definition.inputs]:
+        if input.name not in [i.name for i in definition.inputs]:
             continue
-        for name in definition.columns_of(definition.input(given.name)):
+        for name in definition.columns_of(definition.input(input.name)):
             if name not in frame.columns:
                 raise UnknownColumn(
-                    f"column {name!r} of input {given.name!r} is not in its frame, which has {frame.columns}"
+                    f"column {name!r} of input {input.name!r} is not in its frame, which has {frame.columns}"
                 )
-    if not given.time_made:
-        routes.check_event_time(frame, given)
+    if not input.time_made:
+        routes.check_event_time(frame, input)

@@ -48,7 +48,7 @@ class _Known:
         self._lock = threading.RLock()
         self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
         self._types: dict[str, Any] = {}
-        self._given: tuple[dict[str, str], list[str]] | None = None
+        self._converted: tuple[dict[str, str], list[str]] | None = None
         self._with_each: tuple[Any, Any, Any] = (None, None, None)
         jvm = self._jvm
         self._to_seq = jvm.PythonUtils.toSeq
@@ -82,14 +82,14 @@ class _Known:
     def function(self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int) -> Any:
         """A function of Python as Spark knows it."""
         given = (dict(sc.environment), list(sc._python_includes))
-        if given != self._given:
+        if given != self._converted:
             environment = self._jvm.java.util.HashMap()
             for name, value in given[0].items():
                 environment.put(name, value)
             includes = self._jvm.java.util.ArrayList()
             for path in given[1]:
                 includes.add(path)
-            self._given, self._with_each = given, (environment, includes, self._jvm.java.util.ArrayList())
+            self._converted, self._with_each = given, (environment, includes, self._jvm.java.util.ArrayList())
         environment, includes, broadcasts = self._with_each
         name = kind.json()
         if name not in self._types:

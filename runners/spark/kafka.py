@@ -264,7 +264,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         options = self.options
-        before, extents = self._stands(kafka_offsets.load(start))
+        before, extents = self._resume_offsets(kafka_offsets.load(start))
         self._newest = _readable(options, extents)
         target = self._newest if self._target is None else self._target
         begin = kafka_offsets.beyond_losses(before, extents)
@@ -283,7 +283,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return time.monotonic() - self._taken_at < options.max_delay_s
 
-    def _stands(self, start: Mapping[str, Topic]) -> tuple[Mapping[str, Topic], dict[str, Extent]]:
+    def _resume_offsets(self, start: Mapping[str, Topic]) -> tuple[Mapping[str, Topic], dict[str, Extent]]:
         """Where the query goes on, and what the cluster holds now. Raises `SourceLost` where that is less."""
         extents = _there(self.options, self._cluster, also=sorted(start))
         start = self._counted(start, extents)
@@ -304,7 +304,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # A batch that a query left behind is planned without latestOffset.
-        before, extents = self._stands(kafka_offsets.load(start))
+        before, extents = self._resume_offsets(kafka_offsets.load(start))
         begin = kafka_offsets.beyond_losses(before, extents)
         wanted = kafka_offsets.ranges(begin, kafka_offsets.load(end), self.options.min_partitions)
         return [Piece(r) for r in wanted]

@@ -40,7 +40,7 @@ class Pushed:
 
     filters: list[Filter] = field(default_factory=list)
 
-    def take(self, condition: Filter, types: dict[str, pa.DataType]) -> bool:
+    def accept(self, condition: Filter, types: dict[str, pa.DataType]) -> bool:
         """True if the condition is taken. Floats are left to Spark, which compares NaN in its own way."""
         path = getattr(condition, "attribute", None)
         if not path or not isinstance(condition, (*_COMPARED, In, IsNull, IsNotNull)):
@@ -101,12 +101,12 @@ def _is_comparable(kind: pa.DataType) -> bool:
     return any(is_(kind) for is_ in (t.is_integer, t.is_string, t.is_boolean, t.is_timestamp, t.is_date))
 
 
-def _condition(given: Filter) -> pc.Expression:
-    column = pc.field(*given.attribute) if len(given.attribute) > 1 else pc.field(given.attribute[0])  # type: ignore[attr-defined]
-    if isinstance(given, IsNull):
+def _condition(term: Filter) -> pc.Expression:
+    column = pc.field(*term.attribute) if len(term.attribute) > 1 else pc.field(term.attribute[0])  # type: ignore[attr-defined]
+    if isinstance(term, IsNull):
         return column.is_null()
-    if isinstance(given, IsNotNull):
+    if isinstance(term, IsNotNull):
         return column.is_valid()
-    if isinstance(given, In):
-        return column.isin(list(given.value))
-    return _COMPARED[type(given)](column, given.value)  # type: ignore[attr-defined]
+    if isinstance(term, In):
+        return column.isin(list(term.value))
+    return _COMPARED[type(term)](column, term.value)  # type: ignore[attr-defined]

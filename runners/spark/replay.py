@@ -164,14 +164,14 @@ def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Itera
                 mine = table
                 if len(task.definitions) > 1:
                     mine = without(table.filter(pc.equal(table.column(wire.OPERATOR), i)), wire.OPERATOR)
-                read = partial(_given, wire.tables_of_inputs(definition, mine))
+                read = partial(_source_rows, wire.tables_of_inputs(definition, mine))
             bring_back(definition, spec, kv, commits, read)
 
     task.open(number, replay).close()
     yield wire.reply(number, number)
 
 
-def _given(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:
+def _source_rows(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:
     return GivenByInput({name: GivenTable(inside(table, ranges)) for name, table in tables.items()})
 
 
@@ -180,4 +180,4 @@ def _partitions(
 ) -> GivenByInput:
     """What lies in the partitions of one shard, read by its task."""
     mine = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
-    return _given({definition.inputs[0].name: stream.again(mine)}, mine)
+    return _source_rows({definition.inputs[0].name: stream.again(mine)}, mine)

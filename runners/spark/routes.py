@@ -95,16 +95,16 @@ def shard_of_row(df: DataFrame, by: Sequence[str], sharding: Sharding) -> str:
     return shard_of([(quoted(b), df.schema[b].dataType) for b in by], sharding)
 
 
-def event_micros(df: DataFrame, given: Input) -> str:
+def event_micros(df: DataFrame, input: Input) -> str:
     """SQL of event time in microseconds; null where it is no time."""
-    name = given.event_time
+    name = input.event_time
     if name not in df.columns:
-        raise UnknownColumn.lacking(name, repr(given.name), df.columns)
-    kind, column, zone = df.schema[name].dataType, quoted(name), given.time_zone
+        raise UnknownColumn.lacking(name, repr(input.name), df.columns)
+    kind, column, zone = df.schema[name].dataType, quoted(name), input.time_zone
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
     if isinstance(kind, (T.LongType, T.IntegerType)):
-        many, each_us = TIME_UNITS[given.event_time_unit or "us"]
+        many, each_us = TIME_UNITS[input.event_time_unit or "us"]
         whole = f"cast({column} as bigint)"
         if many > 1:
             whole = f"(({whole} - pmod({whole}, {many}L)) div {many}L)"
@@ -127,9 +127,9 @@ def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]
     return None if found is None or naive_time(schemas[given.name], given) else found
 
 
-def naive_time(schema: pa.Schema, given: Input) -> bool:
+def naive_time(schema: pa.Schema, input: Input) -> bool:
     """True if event time is of a type that Python has to read: without a zone, or text."""
-    kind = schema.field(given.event_time).type
+    kind = schema.field(input.event_time).type
     of_zone = pa.types.is_timestamp(kind) and kind.tz is not None
     return not (of_zone or kind in (pa.int64(), pa.int32()))
 
@@ -160,15 +160,15 @@ def check_unique(df: DataFrame) -> None:
         known[name] = column
 
 
-def check_event_time(df: DataFrame, given: Any) -> None:
+def check_event_time(df: DataFrame, value: Any) -> None:
     """Refuse an event time of a type that is never one: all of its rows would be dead letters. `given`: whose it is."""
-    [kind] = schema_of([df.schema[given.event_time]]).types
+    [kind] = schema_of([df.schema[value.event_time]]).types
     if pa.types.is_floating(kind):
         raise TypeClash(
-            f"event time {given.event_time!r} of {given.name!r} is of type {kind}, which is no time: cast it to a timestamp "
+            f"event time {value.event_time!r} of {value.name!r} is of type {kind}, which is no time: cast it to a timestamp "
             "(seconds as a number: F.timestamp_seconds(...)), or to integer microseconds since the epoch"
         )
-    event_times(pa.chunked_array([], type=kind), given.event_time, given.time_zone)
+    event_times(pa.chunked_array([], type=kind), value.event_time, value.time_zone)
 
 
 def check_names(columns: Sequence[str], definitions: Sequence[Definition]) -> None:
@@ -196,18 +196,18 @@ def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     return definition if theirs is None else definition.with_watermarks({given.name: theirs})
 
 
-def watermark_said(column: T.StructField, given: Input) -> Watermark | None:
+def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
     """The watermark that `withWatermark` gave an input's column of event time, where the input has none of its own accord."""
     delay_ms = column.metadata.get(WATERMARK_DELAY)
     if delay_ms is None:
         return None
     theirs = Watermark("bounded", int(delay_ms) * 1000)
-    if given.watermark == Watermark("bounded"):
+    if input.watermark == Watermark("bounded"):
         return theirs
-    if given.watermark.kind != "bounded" or given.watermark.delay_us != theirs.delay_us:
+    if input.watermark.kind != "bounded" or input.watermark.delay_us != theirs.delay_us:
         raise BadWatermark(
-            f"the frame of {given.name!r} says withWatermark({given.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
-            f"definition says {given.watermark!r}: make them equal, or leave one of them out"
+            f"the frame of {input.name!r} says withWatermark({input.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
+            f"definition says {input.watermark!r}: make them equal, or leave one of them out"
         )
     return None
 
@@ -337,21 +337,21 @@ def prepare_partials(
     Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups tell that there are
     some. That plan has no number that changes from batch to batch, so Spark compiles it once.
     """
-    t = event_micros(df, what.given)
+    t = event_micros(df, what.input)
     extra = [SOURCE, PARTITION, OFFSET] if positions else []
     reason = _reason(what, t, now_us, watermark_us)
     payload = f"to_json(struct({', '.join(quoted(c) for c in df.columns if not c.startswith('__'))}))"
-    told = ""
+    emitted = ""
     if MALFORMED_ROW in df.columns:
         # A record that could not be read tells why, and comes as it is.
         reason = f"case when {MALFORMED_ROW} is not null then '{MALFORMED}' else ({reason}) end"
-        payload, told = f"coalesce({RAW}, {payload})", f"'detail', {MALFORMED_ROW}, "
+        payload, emitted = f"coalesce({RAW}, {payload})", f"'detail', {MALFORMED_ROW}, "
     identity = [f"{c} as {c.strip('_')}" for c in extra] or ["monotonically_increasing_id() as id"]
     # A row that cannot be counted carries what its dead letter tells, which makes it a group of its own.
     lost = f"({reason}) is not null"
     letter = (
         f"case when {lost} then to_json(named_struct('reason', ({reason}), 'payload', "
-        f"{payload}, {told}'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
+        f"{payload}, {emitted}'event_time_us', {t}, 'at', struct({', '.join(identity)}))) end"
     )
     if OLD in df.columns:
         # Replay is checked before retention: a replayed row is no dead letter.
@@ -379,7 +379,7 @@ def _named(columns: Mapping[str, str]) -> list[str]:
 
 def _reason(what: Pushdown, t: str, now_us: int, watermark_us: int | None) -> str:
     """SQL of why a row cannot be counted; null if it can. Without `watermark_us` it has no number that changes."""
-    last_us = LAST_US if watermark_us is None else last_times(what.given.max_ahead_us, now_us)
+    last_us = LAST_US if watermark_us is None else last_times(what.input.max_ahead_us, now_us)
     cases = [f"when {t} is null or {t} < {FIRST_US}L or {t} > {last_us}L then '{MALFORMED}'"]
     if not what.nulls_count and what.by:
         nulls = " or ".join(f"{quoted(b)} is null" for b in what.by)

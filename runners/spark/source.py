@@ -116,7 +116,7 @@ class PushingReader(StateReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         types = {f.name: f.type for f in to_arrow_schema(self.schema, timezone="UTC")}
         for condition in filters:
-            if not self.pushed.take(condition, types):
+            if not self.pushed.accept(condition, types):
                 yield condition
 
 

@@ -70,7 +70,7 @@ class WindowStreamWriter:
         self._of_files = False
         self._stream: DataFrame | None = None
         if stream is None or frames:
-            self._take(definitions, one_way(definitions, stream, frames or {}))
+            self._set_inputs(definitions, one_way(definitions, stream, frames or {}))
         else:
             check_one(definitions)
             if isinstance(stream, KafkaStream):
@@ -95,7 +95,7 @@ class WindowStreamWriter:
         self._source: KafkaSource | None = None
         self._log: Transport = FILES
 
-    def _take(self, definitions: Sequence[Definition], frames: Mapping[str, DataFrame]) -> None:
+    def _set_inputs(self, definitions: Sequence[Definition], frames: Mapping[str, DataFrame]) -> None:
         """Inputs by name."""
         if frames and not any(frame.isStreaming for frame in frames.values()):
             raise ConfigurationError(

@@ -29,14 +29,14 @@ class Definitions:
     Operators of a chain are found by their own names; `chains` has the chain of each.
     """
 
-    def __init__(self, epoch: Epoch, location: str, given: Any = None) -> None:
+    def __init__(self, epoch: Epoch, location: str, value: Any = None) -> None:
         self.location, self._epoch = location, epoch
         self.found: dict[str, Definition] = {}
         self.chains: dict[str, Definition] = {}
         self.missing: dict[str, ConfigurationError] = {}
         self._opened = tuple(epoch.fingerprints)
-        for definition in _listed(given):
-            self._take(epoch, definition)
+        for definition in _listed(value):
+            self._add(epoch, definition)
         texts = epoch.meta.get("definitions", {})
         for name, fingerprint in epoch.fingerprints.items():
             if name not in self.found:
@@ -81,7 +81,7 @@ class Definitions:
             if part is not definition:
                 self.chains[part.name] = definition
 
-    def _take(self, epoch: Epoch, definition: Definition) -> None:
+    def _add(self, epoch: Epoch, definition: Definition) -> None:
         name = definition.name
         if name not in epoch.fingerprints:
             raise JobMismatch(
@@ -115,15 +115,15 @@ class Definitions:
         )
 
 
-def _listed(given: Any) -> tuple[Definition, ...]:
+def _listed(value: Any) -> tuple[Definition, ...]:
     """What is given as definition=: one, or several."""
-    if given is None or isinstance(given, Definition):
-        return () if given is None else (given,)
-    found = tuple(given) if isinstance(given, Iterable) else (None,)
+    if value is None or isinstance(value, Definition):
+        return () if value is None else (value,)
+    found = tuple(value) if isinstance(value, Iterable) else (None,)
     if all(isinstance(one, Definition) for one in found):
         return found
     raise ConfigurationError(
-        f"definition={given!r:.200} is none: give the wr.Aggregate, wr.Join or chain that the job was opened with, or a list"
+        f"definition={value!r:.200} is none: give the wr.Aggregate, wr.Join or chain that the job was opened with, or a list"
     )
 
 

@@ -75,34 +75,42 @@ class Explainer:
         self._whole, self._view_of = whole, view_of
         self._stores, self._specs, self._commits = stores, specs, commits
 
-    def explain(self, name: str, made: Made) -> Explanation:
+    def explain(self, name: str, provenance: Made) -> Explanation:
         """Why it holds what it holds, down to what came from outside."""
         fed, view = self._whole.fed_by(name), self._view_of(name)
-        commits, complete = self._touches(view, made, fed)
-        if made.messages is None:
-            return Explanation(made.window, None, commits, complete, name, made.row, joined_by=made.joined_by)
-        inputs = {given: tuple(m.position for m in some) for given, some in made.messages.items()}
+        commits, complete = self._touches(view, provenance, fed)
+        if provenance.messages is None:
+            return Explanation(
+                provenance.window,
+                None,
+                commits,
+                complete,
+                name,
+                provenance.row,
+                joined_by=provenance.joined_by,
+            )
+        inputs = {given: tuple(m.position for m in some) for given, some in provenance.messages.items()}
         outside: dict[Position, None] | None = {}
         rows: list[Explanation] = []
-        for given, some in made.messages.items():
+        for given, some in provenance.messages.items():
             if given not in fed:
                 found: Sequence[Position] | None = inputs[given]
             else:
-                told, found = self._rows(fed[given], some)
-                rows += told
+                emitted, found = self._rows(fed[given], some)
+                rows += emitted
             outside = None if outside is None or found is None else outside | dict.fromkeys(found)
         return Explanation(
-            made.window,
+            provenance.window,
             tuple(p for some in inputs.values() for p in some),
             commits,
             complete,
             name,
-            made.row,
+            provenance.row,
             inputs,
             tuple(rows),
             None if outside is None else tuple(outside),
-            made.joined_by,
-            made.reasons,
+            provenance.joined_by,
+            provenance.reasons,
         )
 
     def _rows(
@@ -121,20 +129,22 @@ class Explainer:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def _touches(self, view: View, made: Made, fed: Mapping[str, str]) -> tuple[tuple[Touch, ...], bool]:
+    def _touches(
+        self, view: View, provenance: Made, fed: Mapping[str, str]
+    ) -> tuple[tuple[Touch, ...], bool]:
         if not view.counted_in:
-            return _that_took(made, view, fed, self._commits)
+            return _that_took(provenance, view, fed, self._commits)
         touches: list[Touch] = []
         complete = True
         for kv, spec in zip(self._stores, self._specs, strict=True):
-            found, whole = _that_wrote(made, view, kv, spec, self._commits)
+            found, whole = _that_wrote(provenance, view, kv, spec, self._commits)
             touches += found
             complete = complete and whole
         return tuple(sorted(touches, key=lambda t: t.commit)), complete
 
 
 def _that_wrote(
-    made: Made, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
+    provenance: Made, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
     """The commits of which the changelog of a shard says that they brought messages to the window."""
     found: list[Touch] = []
@@ -147,7 +157,7 @@ def _that_wrote(
             continue
         own = MemoryKV(view.counted_in)
         own.write(batch.only(view.counted_in))
-        changes = view.brought(made, cast(KV, _OfCommit(own, kv)))
+        changes = view.brought(provenance, cast(KV, _OfCommit(own, kv)))
         brought: int | None = 0
         for whole, n in changes:
             if whole:
@@ -162,15 +172,15 @@ def _that_wrote(
 
 
 def _that_took(
-    made: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
+    provenance: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
 ) -> tuple[tuple[Touch, ...], bool]:
     """The commits that took the messages from outside of which a row is made, or those of its messages that are known."""
-    if made.messages is None:
-        info = made.window
-        some = [] if info is None else [info.first, info.last, made.joined_by]
+    if provenance.messages is None:
+        info = provenance.window
+        some = [] if info is None else [info.first, info.last, provenance.joined_by]
         known = {i.name: [p for p in some if p is not None] for i in view.definition.inputs}
     else:
-        known = {given: [m.position for m in messages] for given, messages in made.messages.items()}
+        known = {given: [m.position for m in messages] for given, messages in provenance.messages.items()}
     wanted = [
         (view.source_prefix(given) + p.source, p.partition, p.offset)
         for given, positions in known.items()
@@ -184,9 +194,9 @@ def _that_took(
             at for at in wanted if any(at[:2] == (s, p) and low <= at[2] < high for s, p, low, high in ranges)
         ]
         if took:
-            touches.append(Touch(record.commit, None if made.messages is None else len(took), ranges))
+            touches.append(Touch(record.commit, None if provenance.messages is None else len(took), ranges))
         taken += len(took)
-    return tuple(touches), made.messages is not None and taken >= len(wanted)
+    return tuple(touches), provenance.messages is not None and taken >= len(wanted)
 
 
 def _ranges(record: Commit) -> tuple[Range, ...]:

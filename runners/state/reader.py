@@ -88,7 +88,7 @@ class State:
         definition: Any = None,
         shards: Sequence[int] | None = None,
     ) -> None:
-        self._given = definition
+        self._definition = definition
         self._as_of = as_of
         self._only = shards
         self._live = True
@@ -129,10 +129,10 @@ class State:
         seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
-        self._letters = letters_kept(seen.log.state.summary, self._known.values())
+        self._dead_letters = letters_kept(seen.log.state.summary, self._known.values())
         self.job = seen.epoch.job
         self.shards = seen.epoch.shards
-        self._definitions = Definitions(seen.epoch, self.location, self._given)
+        self._definitions = Definitions(seen.epoch, self.location, self._definition)
         newest = max(self._known, default=0)
         self.commit: int = newest if self._as_of is None else self._as_of
         if self.commit not in self._known and (self.commit or self._as_of is not None):
@@ -204,12 +204,12 @@ class State:
     def watermarks(self) -> Mapping[str, int]:
         """Microseconds since the epoch, by operator."""
         record = self._known.get(self.commit)
-        told = {} if record is None else record.meta.get("watermarks", {})
+        emitted = {} if record is None else record.meta.get("watermarks", {})
         chains = self._definitions.chains
         return {
-            name: chains[name].watermark_of(name, told.get(chains[name].name, START_OF_TIME_US))
+            name: chains[name].watermark_of(name, emitted.get(chains[name].name, START_OF_TIME_US))
             if name in chains
-            else told.get(name, START_OF_TIME_US)
+            else emitted.get(name, START_OF_TIME_US)
             for name in self.operators
         }
 
@@ -376,7 +376,7 @@ class State:
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
         """What could not be counted, with the reason; of one commit, or of all that are kept up to this one."""
         letters = []
-        for kept in self._letters:
+        for kept in self._dead_letters:
             if kept.commit <= self.commit and commit in (None, kept.commit):
                 letters += letters_of(bring_letters(self._folders, self._transport, kept), kept)
         return letters
@@ -384,7 +384,7 @@ class State:
     def dead_letters_table(self) -> pa.Table:
         """`dead_letters` as rows, with the operator that could not count them."""
         tables = []
-        for kept in self._letters:
+        for kept in self._dead_letters:
             if kept.commit > self.commit:
                 continue
             try:
@@ -438,12 +438,12 @@ class State:
         return f"<state of {self.job} at {self.location}, commit {self.commit}>"
 
 
-def _row_of(told: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:
+def _row_of(emitted: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:
     """A pane or a row as `panes` has it."""
-    if isinstance(told, JoinedRow):
-        return told.values
-    if isinstance(told, Pane):
-        window = told.window
+    if isinstance(emitted, JoinedRow):
+        return emitted.values
+    if isinstance(emitted, Pane):
+        window = emitted.window
         start = window.first if isinstance(window, TupleWindow) else window.start_us
-        return {"window": {"start": start}, **told.key}
-    return told
+        return {"window": {"start": start}, **emitted.key}
+    return emitted

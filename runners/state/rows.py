@@ -33,10 +33,10 @@ COMMITS_SCHEMA = pa.schema(
 
 def commits_table(commits: Sequence[Commit]) -> pa.Table:
     """Commit records as rows."""
-    told = []
+    emitted = []
     for c in commits:
         now_us = c.now_us if c.now_us is not None else c.meta.get("now_us")
-        told.append(
+        emitted.append(
             {
                 "commit": c.commit,
                 "epoch": c.epoch,
@@ -53,4 +53,4 @@ def commits_table(commits: Sequence[Commit]) -> pa.Table:
                 ],
             }
         )
-    return pa.Table.from_pylist(told, COMMITS_SCHEMA)
+    return pa.Table.from_pylist(emitted, COMMITS_SCHEMA)

@@ -17,8 +17,8 @@ from windrow.testing.seeds import Play, command
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns how many seeds have failed, at most 100."""
 
-    def player(given: argparse.Namespace) -> Play:
-        return partial(play, job=load(given.job) if given.job else one_definition)
+    def player(arguments: argparse.Namespace) -> Play:
+        return partial(play, job=load(arguments.job) if arguments.job else one_definition)
 
     described = str(interruptions.__doc__).splitlines()[0]
     return command("windrow.testing.interruptions", described, player, arguments, seeds=1_000)

@@ -11,7 +11,7 @@ from windrow.core.messages import DeadLetter, Message, Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import to_letters
-from windrow.testing.expected_output import Broken, Judge, Letter, Told, difference, letters_differ
+from windrow.testing.expected_output import Broken, ExpectedOutput, Judge, Letter, difference, letters_differ
 from windrow.testing.interruptions.reader import Reader
 from windrow.testing.verification import check_kept
 
@@ -28,7 +28,7 @@ class Checks:
             for (name, _), message in sorted(self._fed(), key=lambda one: one[1].position or ())
             if message.position is not None
         }
-        self.told = {number: self._commit(commit) for number, commit in sorted(reader.commits.items())}
+        self.emitted = {number: self._commit(commit) for number, commit in sorted(reader.commits.items())}
 
     def _fed(self) -> Iterator[tuple[tuple[str, int], Message]]:
         """All messages at the positions under which the job files them."""
@@ -48,17 +48,17 @@ class Checks:
                 payload[self.reader.feed.inputs[name].event_time] = None
         return payload
 
-    def _commit(self, commit: Commit) -> Told:
+    def _commit(self, commit: Commit) -> ExpectedOutput:
         """What a commit had to tell."""
-        told, name = Told(), self.definition.name
+        emitted, name = ExpectedOutput(), self.definition.name
         pushed = {*self.reader.pushed, END_OF_TIME_US}
         for step in commit.steps:
             watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
             if step.kind == "advance":
-                told.join(self.judge.advance({name: watermark_us}, step.now_us, pushed))
+                emitted.join(self.judge.advance({name: watermark_us}, step.now_us, pushed))
             else:
-                told.join(self.judge.ingest(self._slice(step), {name: watermark_us}, step.now_us))
-        return told
+                emitted.join(self.judge.ingest(self._slice(step), {name: watermark_us}, step.now_us))
+        return emitted
 
     def _slice(self, step: Step) -> list[tuple[str, Message]]:
         """The messages that an ingest took, which are not taken again."""
@@ -80,9 +80,9 @@ class Checks:
             raise Broken(f"commits {sorted(reader.commits)} were seen")
         if self._left:
             raise Broken(f"{len(self._left)} messages were not taken, among them {next(iter(self._left))}")
-        for name, part in self._tellers():
+        for name, part in self._emitting():
             self._rows(name, part)
-        self._letters()
+        self._dead_letters()
         with reader.definition.open(reader.location, clock=reader.clock) as op:  # type: ignore[attr-defined]
             counted = op.counters.get("duplicates", 0)
             if counted != self.judge.duplicates:
@@ -92,16 +92,16 @@ class Checks:
         if how is not None:
             raise Broken(f"of the dead letters that are kept: {how}")
 
-    def _tellers(self) -> Iterator[tuple[str, Definition]]:
+    def _emitting(self) -> Iterator[tuple[str, Definition]]:
         """The operators of which it is known what they told: without sinks, the last."""
         for part in self.definition.parts:
             if self.reader.with_sink or part.name == self.definition.name:
                 yield part.name, part
 
     def _rows(self, name: str, part: Definition) -> None:
-        for commit in sorted({*self.told, *self._commits_of(name)}):
+        for commit in sorted({*self.emitted, *self._commits_of(name)}):
             found = self._found(name, part, commit)
-            wanted = self.told[commit].rows.get(name, []) if commit in self.told else []
+            wanted = self.emitted[commit].rows.get(name, []) if commit in self.emitted else []
             how = difference(found, wanted)
             if how is not None:
                 raise Broken(f"{name!r}, commit {commit}: {how}")
@@ -110,29 +110,29 @@ class Checks:
     def _commits_of(self, name: str) -> list[int]:
         if self.reader.with_sink:
             return [commit for of, commit in self.reader.outlet.tables if of == name]
-        return list(self.reader.given)
+        return list(self.reader.received)
 
     def _found(self, name: str, part: Definition, commit: int) -> list[Any]:
         """What came out of a commit."""
         if not self.reader.with_sink:
-            return self.reader.given.get(commit, [])
+            return self.reader.received.get(commit, [])
         table = self.reader.outlet.tables.get((name, commit))
         return [] if table is None else list(part.values(table, ""))
 
-    def _letters(self) -> None:
+    def _dead_letters(self) -> None:
         """The sink of dead letters has those of every commit."""
         due = self._due_letters()
         self.reader.counts["dead letters"] += len(due)
         if not self.reader.with_sink:
             return
-        tables = self.reader.letters.tables.items()
-        given = [to_letters(table, commit) for (name, commit), table in tables if name == DEAD_LETTERS]
-        how = letters_differ([self._letter(one) for some in given for one in some], due)
+        tables = self.reader.dead_letters.tables.items()
+        received = [to_letters(table, commit) for (name, commit), table in tables if name == DEAD_LETTERS]
+        how = letters_differ([self._letter(one) for some in received for one in some], due)
         if how is not None:
             raise Broken(f"of the dead letters that the sink has: {how}")
 
     def _due_letters(self) -> list[Letter]:
-        return [self._placed(letter) for told in self.told.values() for letter in told.letters]
+        return [self._placed(letter) for emitted in self.emitted.values() for letter in emitted.dead_letters]
 
     def _letter(self, letter: DeadLetter) -> Letter:
         position = letter.position

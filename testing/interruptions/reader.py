@@ -57,9 +57,9 @@ class Reader:
         self.with_sink = self.random.random() < 0.6
         #: True if the operator is told beforehand what columns there are.
         self.declares = len(self.definition.parts) > 1 or self.random.random() < 0.3
-        self.outlet, self.letters = Outlet(self._refuses), Outlet(self._refuses)
+        self.outlet, self.dead_letters = Outlet(self._refuses), Outlet(self._refuses)
         #: What `get_result` gave, by commit, and up to which commit it was acknowledged.
-        self.given: dict[int, list[Any]] = {}
+        self.received: dict[int, list[Any]] = {}
         self.acknowledged = 0
         #: Where somebody has asked the watermark to go.
         self.pushed: set[int] = set()
@@ -128,13 +128,13 @@ class Reader:
                 self._add_messages(source, self._next(source, 50))
                 self._note_commits()
         self.op.timeout()
-        self._take_results()
+        self._collect_results()
         self._note_commits()
 
     def end(self) -> None:
         """Everything is told."""
         self.op.drain()
-        self._take_results()
+        self._collect_results()
         self._note_commits()
         self.op.close()
         self._note_commits()
@@ -177,7 +177,7 @@ class Reader:
         elif deed == "clock":
             self.clock.advance(timedelta(microseconds=chance.randrange(3 * self.feed.unit_us)))
         elif deed == "results":
-            self._do("results", self._take_results)
+            self._do("results", self._collect_results)
         elif deed == "offsets":
             self._do("offsets", self._ask_offsets)
         elif deed == "again":
@@ -191,7 +191,7 @@ class Reader:
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
-    def _goes_wrong(self) -> bool:
+    def _inject_fault(self) -> bool:
         """True if the next of the seed's faults may happen."""
         self.chances += 1
         if self.only is None or self.chances in self.only:
@@ -214,7 +214,7 @@ class Reader:
         length = self._lengths.get(kind, 100 if calls else 5_000)
         nth = chance.randint(1, length) if chance.random() < 0.7 else int(length ** chance.random())
         answered = chance.random() < 0.5
-        strikes = self._goes_wrong()
+        strikes = self._inject_fault()
         number = self.chances
         hit = Hit(error, nth, calls=calls, answered=answered, strikes=strikes)
         try:
@@ -229,7 +229,7 @@ class Reader:
                 self.counts["hits"] += 1
 
     def _refuses(self) -> bool:
-        if self.calm or self.random.random() > 0.08 or not self._goes_wrong():
+        if self.calm or self.random.random() > 0.08 or not self._inject_fault():
             return False
         self.faults.append(self.chances)
         self.counts["refused"] += 1
@@ -259,7 +259,7 @@ class Reader:
             self._again_of() is None
             or self.calm
             or not os.path.isdir(self.location)
-            or not self._goes_wrong()
+            or not self._inject_fault()
         ):
             return
         self.faults.append(self.chances)
@@ -277,7 +277,7 @@ class Reader:
         options: dict[str, Any] = {"replay": self._again_of()}
         if self.with_sink:
             outlets = {part.name: self.outlet for part in self.definition.parts}
-            options |= {"sink": outlets, "dead_letters": self.letters}
+            options |= {"sink": outlets, "dead_letters": self.dead_letters}
         if self.declares:
             schemas = self.feed.schemas
             options["schema"] = schemas if self.feed.by_input else next(iter(schemas.values()))
@@ -379,14 +379,14 @@ class Reader:
         else:
             self.op.health()
 
-    def _take_results(self) -> None:
+    def _collect_results(self) -> None:
         """What `get_result` gives is kept, and acknowledged by `flush`."""
         try:
             results = list(self.op.get_result())
             commits = {r.commit: [one for one in results if one.commit == r.commit] for r in results}
             if commits and min(commits) <= self.acknowledged:
                 raise Broken(f"commit {min(commits)} was given again, {self.acknowledged} was acknowledged")
-            if any(self.given.setdefault(commit, some) != some for commit, some in commits.items()):
+            if any(self.received.setdefault(commit, some) != some for commit, some in commits.items()):
                 raise Broken(f"of the commits {sorted(commits)} one was given twice, with other panes")
             self.op.flush()
             self.acknowledged = max(commits, default=self.acknowledged)

@@ -15,16 +15,16 @@ class SimulatedConsumer:
     def __init__(self, cluster: Broker, config: Mapping[str, Any]) -> None:
         self._cluster = cluster
         self._committed = config.get("isolation_level", "read_committed") == "read_committed"
-        self._tells_end = _truth(config.get("enable_partition_eof", False))
+        self._reports_end = _truth(config.get("enable_partition_eof", False))
         self._from_end = config.get("auto_offset_reset") in ("latest", "end", "largest")
         self._at: dict[Place, int] = {}
-        self._told_end: dict[Place, int] = {}
+        self._reported_end: dict[Place, int] = {}
         self._closed = False
 
     def assign(self, partitions: Sequence[Any]) -> None:
         self._alive()
         self._at = {(p.topic, p.partition): self._place(p) for p in partitions}
-        self._told_end.clear()
+        self._reported_end.clear()
 
     def unassign(self) -> None:
         self.assign([])
@@ -46,7 +46,7 @@ class SimulatedConsumer:
         if place not in self._at:
             raise client.KafkaException(kafka_error("_STATE", f"seek: {place} is not assigned"))
         self._at[place] = self._place(partition)
-        self._told_end.pop(place, None)
+        self._reported_end.pop(place, None)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
         self._alive()
@@ -85,8 +85,8 @@ class SimulatedConsumer:
             self._at[place] = offset + 1
             if not record.control and not (self._committed and record.aborted):
                 return SimulatedMessage(place, offset, record)
-        if self._tells_end and self._told_end.get(place) != end:
-            self._told_end[place] = end
+        if self._reports_end and self._reported_end.get(place) != end:
+            self._reported_end[place] = end
             error = kafka_error("_PARTITION_EOF", f"{place[0]} [{place[1]}] ends at {end}")
             return SimulatedMessage(place, end, Record(None, None, None, 0), error)
         return None

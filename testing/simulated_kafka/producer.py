@@ -119,10 +119,10 @@ class SimulatedProducer:
         if self._cluster.step("produce") is None and self._state != "fatal":
             self._send()
             fenced = self._state == "fatal"
-        told = self._report()
+        emitted = self._report()
         if fenced:
             self._fenced()  # as the client does where nobody gave it an `error_cb`
-        return told
+        return emitted
 
     def flush(self, timeout: float = -1) -> int:
         """As `poll`, but returns how many records are still waiting."""
@@ -152,13 +152,13 @@ class SimulatedProducer:
             self._reports.append((report, error, SimulatedMessage(place, offset, record, error)))
 
     def _report(self) -> int:
-        told = 0
+        emitted = 0
         while self._reports:
             report, error, message = self._reports.pop(0)
             if report is not None:
                 report(error, message)
-            told += 1
-        return told
+            emitted += 1
+        return emitted
 
     def _transactional(self, call: str, *states: str) -> str:
         if self._name is None:

@@ -22,8 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sinks = ", ".join(sorted(OUTLETS))
         parser.add_argument("--sink", help=f"one of {sinks}, or module:factory (default: any)")
 
-    def player(given: argparse.Namespace) -> Play:
-        return partial(play, job=load(given.job) if given.job else drawn, outlet=outlet_of(given.sink))
+    def player(arguments: argparse.Namespace) -> Play:
+        return partial(
+            play, job=load(arguments.job) if arguments.job else drawn, outlet=outlet_of(arguments.sink)
+        )
 
     described = str(simulation.__doc__).splitlines()[0]
     prog = "windrow.testing.simulation"

@@ -17,7 +17,7 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US
 from windrow.runners import tasks
 from windrow.stores.kv import MemoryKV, Overlay
-from windrow.testing.expected_output import Broken, Judge, Letter, Told, difference, letters_differ
+from windrow.testing.expected_output import Broken, ExpectedOutput, Judge, Letter, difference, letters_differ
 from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 
 
@@ -36,14 +36,14 @@ class Checks:
     def all(self) -> None:
         self.one_history()
         self.intents_are_kept()
-        told = self.oracles()
-        self.published(told)
-        self.letters(told)
+        emitted = self.oracles()
+        self.published(emitted)
+        self.dead_letters(emitted)
         self.state()
         for name, part in self.stage.feed.parts.items():
-            n = sum(len(one.rows.get(name, ())) for one in told.values())
+            n = sum(len(one.rows.get(name, ())) for one in emitted.values())
             self.world.counts[f"rows of {part.describe()['operator']}"] += n
-        self.world.counts["dead letters"] += sum(len(one.letters) for one in told.values())
+        self.world.counts["dead letters"] += sum(len(one.dead_letters) for one in emitted.values())
         self.world.counts["commits"] += len(self.commits)
 
     def one_history(self) -> None:
@@ -75,11 +75,11 @@ class Checks:
                 if not kept:
                     raise Broken(f"commit {record} was not computed from its intent {last}")
 
-    def oracles(self) -> dict[int, Told]:
+    def oracles(self) -> dict[int, ExpectedOutput]:
         """What each commit had to tell, as the oracles say of the recorded steps; every row is counted once."""
         judge = Judge(self.stage.definitions, self.stage.feed.schemas)
         reached: dict[Partition, int] = {}
-        told: dict[int, Told] = {}
+        emitted: dict[int, ExpectedOutput] = {}
         for commit in self.commits:
             watermarks_us: Mapping[str, int] = commit.meta["watermarks"]
             advance, ingest = commit.steps
@@ -87,27 +87,27 @@ class Checks:
             self.slices.append(rows)
             done = judge.advance(watermarks_us, advance.now_us)
             done.join(judge.ingest([(row.input, row.message) for row in rows], watermarks_us, ingest.now_us))
-            told[commit.commit] = done
+            emitted[commit.commit] = done
             for now_us in sorted(now_us for last, now_us in self.stage.rests if last == commit.commit):
                 due = judge.overdue(now_us)
-                if any(due.rows.values()) or due.letters:
+                if any(due.rows.values()) or due.dead_letters:
                     raise Broken(
                         f"{due} was due at {now_us}, and no commit was made after commit {commit.commit}"
                     )
             if commit.commit in self.stage.ended_runs:
                 due = judge.overdue(advance.now_us)
-                if any(due.rows.values()) or due.letters:
+                if any(due.rows.values()) or due.dead_letters:
                     raise Broken(f"{due} was due when a run ended with commit {commit.commit}")
         ends = {partition: end for partition, end in self.stage.ends().items() if end}
         if reached != ends:
             raise Broken(f"rows up to {reached} are counted, there are rows up to {ends}")
-        self._counters(told, judge.duplicates)
-        return told
+        self._counters(emitted, judge.duplicates)
+        return emitted
 
-    def _counters(self, told: Mapping[int, Told], duplicates: int) -> None:
+    def _counters(self, emitted: Mapping[int, ExpectedOutput], duplicates: int) -> None:
         counters = {} if not self.commits else self.commits[-1].counters
         found = {name: n for name, n in counters.items() if name.startswith("dead.") and n}
-        dead = Counter(f"dead.{reason}" for one in told.values() for reason, _ in one.letters)
+        dead = Counter(f"dead.{reason}" for one in emitted.values() for reason, _ in one.dead_letters)
         if found != dead:
             raise Broken(f"dead letters are {found}, the oracle has {dict(dead)}")
         if counters.get("duplicates", 0) != duplicates:
@@ -131,25 +131,25 @@ class Checks:
             raise Broken(f"commit {commit.commit} counted {step.rows} rows, its slice has {len(rows)}")
         return rows
 
-    def published(self, told: Mapping[int, Told]) -> None:
+    def published(self, emitted: Mapping[int, ExpectedOutput]) -> None:
         """A reader of each operator's sink sees what the oracle tells of every commit, once."""
         for name, outlet in self.stage.outlets.items():
             seen: dict[int, list[Any]] = defaultdict(list)
             for row in outlet.read():
                 seen[row.commit].append(row)
-            for commit in sorted({*seen, *told}):
-                wanted = told[commit].rows.get(name, []) if commit in told else []
+            for commit in sorted({*seen, *emitted}):
+                wanted = emitted[commit].rows.get(name, []) if commit in emitted else []
                 how = difference(seen.get(commit, []), wanted)
                 if how is not None:
                     raise Broken(f"the sink of {name!r}, commit {commit}: {how}")
 
-    def letters(self, told: Mapping[int, Told]) -> None:
+    def dead_letters(self, emitted: Mapping[int, ExpectedOutput]) -> None:
         """The sink of dead letters has those of every commit; where a step has more than are kept whole, some of them."""
-        given = self.stage.letters.letters
+        given = self.stage.dead_letters.dead_letters
         limit = min(part.dead_letter_limit for part in self.stage.feed.parts.values())
-        for commit in sorted({*given, *told}):
+        for commit in sorted({*given, *emitted}):
             found = [self._letter(letter) for letter in given.get(commit, [])]
-            due = [self._placed(one) for one in told[commit].letters] if commit in told else []
+            due = [self._placed(one) for one in emitted[commit].dead_letters] if commit in emitted else []
             how = letters_differ(found, due, at_least=limit)
             if how is not None:
                 raise Broken(f"commit {commit}: {how}")

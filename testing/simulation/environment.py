@@ -81,7 +81,7 @@ class Stage:
         }
         made = outlet or OUTLETS[chance.choice(sorted(OUTLETS))]
         self.outlets: dict[str, Outlet] = {name: made(self, part) for name, part in feed.parts.items()}
-        self.letters = LettersOutlet()
+        self.dead_letters = LettersOutlet()
         #: The commits that drivers were told that they made, with their names.
         self.believed: list[tuple[str, Commit]] = []
         #: (last commit, now) of every batch that left no record.
@@ -204,7 +204,7 @@ class Stage:
             None,
             tuple(job.recent),
             lock_wait_s=0.0,
-            tell=tuple(self.outlets),
+            outputs=tuple(self.outlets),
             snapshot_every=self.snapshot_every,
             commits=self.commits,
         )

@@ -73,7 +73,7 @@ class Simulation:
             waiting = [a for a in world.actors if not a.ended]
             drivers = [a for a in waiting if a.process.name.startswith("driver")]
             another = drivers and len(waiting) < 5 and world.chance(0.06)
-            if another and not world.goes_wrong(
+            if another and not world.inject_fault(
                 "zombie drivers", f"another driver beside {', '.join(str(d.process) for d in drivers)}"
             ):
                 another = False
@@ -89,17 +89,17 @@ class Simulation:
         world = self.world
         chosen = world.random.random()
         if chosen < 0.03:
-            if world.goes_wrong("power lost", "the power is cut"):
+            if world.inject_fault("power lost", "the power is cut"):
                 world.lose_power()
                 if world.chance(0.5):
                     self._forget_plan()
         elif chosen < 0.05:
-            if world.goes_wrong("clock stepped back", "the clock steps back"):
+            if world.inject_fault("clock stepped back", "the clock steps back"):
                 world.now_us -= world.random.randrange(30 * world.unit_us)
         elif chosen < 0.09:
             self._harm_store()
         elif chosen < 0.12:
-            if world.goes_wrong("checkpoints lost", "Spark's checkpoint is lost"):
+            if world.inject_fault("checkpoints lost", "Spark's checkpoint is lost"):
                 self._checkpoint = self._new_query(self._checkpoint)
         elif chosen < 0.14:
             self._lose_snapshots()
@@ -108,7 +108,7 @@ class Simulation:
         elif (
             chosen > 0.97
             and self.kafka.open_transactions
-            and world.goes_wrong("transactions expired", "open transactions expire")
+            and world.inject_fault("transactions expired", "open transactions expire")
         ):
             self.kafka.expire_transactions()
 
@@ -120,9 +120,9 @@ class Simulation:
             return
         path = world.random.choice(found)
         if world.chance(0.5):
-            if world.goes_wrong("stores lost", f"the store {os.path.basename(path)} is lost"):
+            if world.inject_fault("stores lost", f"the store {os.path.basename(path)} is lost"):
                 shutil.rmtree(path)
-        elif world.goes_wrong("stores damaged", f"the store {os.path.basename(path)} is damaged"):
+        elif world.inject_fault("stores damaged", f"the store {os.path.basename(path)} is damaged"):
             with open(os.path.join(path, "000001.sst"), "r+b") as file:
                 file.write(b"damaged!")
 
@@ -131,7 +131,7 @@ class Simulation:
         stage, world = self.stage, self.world
         if any(d.logic().message_cfs for d in stage.definitions) or not os.path.isdir(stage.snapshots):
             return
-        if world.goes_wrong("snapshots lost", "all snapshots are lost, and stores that nobody has open"):
+        if world.inject_fault("snapshots lost", "all snapshots are lost, and stores that nobody has open"):
             shutil.rmtree(stage.snapshots)
             os.mkdir(stage.snapshots)
             for path in stage.stores():

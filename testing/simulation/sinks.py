@@ -176,7 +176,7 @@ class Pointed:
 
     def _publish(self, token: Token, panes: PaneFiles) -> None:
         self._world.point("5 publish", f"before {panes.operator!r} of commit {token.commit} goes out")
-        if self._world.chance(0.02) and self._world.goes_wrong("sink refuses", "the sink refuses"):
+        if self._world.chance(0.02) and self._world.inject_fault("sink refuses", "the sink refuses"):
             raise ConnectionError("the sink refuses")
         self._sink.publish(token, panes)
         self._world.point("5 publish", f"{panes.operator!r} of commit {token.commit} is out")
@@ -190,11 +190,11 @@ class LettersOutlet:
     """A sink of dead letters in memory, shared by all drivers: what it is given again has to be the same."""
 
     def __init__(self) -> None:
-        self.letters: dict[int, list[DeadLetter]] = {}
+        self.dead_letters: dict[int, list[DeadLetter]] = {}
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         letters = list(panes.panes())
-        if self.letters.setdefault(token.commit, letters) != letters:
+        if self.dead_letters.setdefault(token.commit, letters) != letters:
             raise Broken(f"dead letters of commit {token.commit} were given twice, and are not the same")
 
     def last_commit(self, job: str, operator: str) -> int | None:

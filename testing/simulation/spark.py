@@ -125,7 +125,7 @@ class Driver:
         self.protocol = BatchProtocol(
             job,
             stage.definitions,
-            Publisher(job, stage.definitions, sinks, Pointed(world, stage.letters)),
+            Publisher(job, stage.definitions, sinks, Pointed(world, stage.dead_letters)),
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
             nothing_came=self.checkpoint.nothing_came,
             keep_commits=1,
@@ -223,7 +223,7 @@ class Driver:
             if (
                 not world.calm
                 and world.chance(0.06)
-                and world.goes_wrong("attempts doubled", f"{name} is doubled")
+                and world.inject_fault("attempts doubled", f"{name} is doubled")
             ):
                 twin = Process(f"zombie {name}")
                 there = self._executor(plan)

@@ -154,7 +154,7 @@ class World:
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
-    def goes_wrong(self, kind: str, text: str) -> bool:
+    def inject_fault(self, kind: str, text: str) -> bool:
         """True if it does; noted, and counted by kind. False where the schedule has been cut."""
         if self.calm:
             return False
@@ -210,7 +210,7 @@ class World:
             victim = process
             if process is not actor.process and self.chance(0.5):
                 victim = actor.process
-            if self.goes_wrong(f"dies: {step}", f"{victim} dies: {what}"):
+            if self.inject_fault(f"dies: {step}", f"{victim} dies: {what}"):
                 self.kill(victim)
                 raise ProcessDied(victim)
         elif chosen < DIES + PARKS:
@@ -223,7 +223,7 @@ class World:
         if self.actor is None or self.calm or not self.chance(times * UNANSWERED):
             return None
         outcome = self.random.choice(list(Outcome))
-        if self.goes_wrong("unknown outcome", f"{self.process} hears nothing: {what}, {outcome.value}"):
+        if self.inject_fault("unknown outcome", f"{self.process} hears nothing: {what}, {outcome.value}"):
             return outcome
         return None
 

@@ -75,7 +75,7 @@ class Outcome:
     """What a cell came to: what was emitted, letters, or why the input was refused."""
 
     rows: tuple[Any, ...] = ()
-    letters: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = ()
     refused: str = ""
 
 
@@ -127,14 +127,14 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
         assert "'v'" in came.refused or "WR111" in came.refused, came
         return "refused"
     reasons = ("malformed: ", "out_of_retention: ", "too_late: ")[: 3 if role == "event time" else 1]
-    assert all(x.startswith(reasons) and "v" in x for x in came.letters), came
+    assert all(x.startswith(reasons) and "v" in x for x in came.dead_letters), came
     if role == "event time":
-        return "malformed" if came.letters else "counted"
+        return "malformed" if came.dead_letters else "counted"
     emitted: list[Any] = list(came.rows)
     if role == "aggregated":
         emitted = list(came.rows[-1]) if came.rows else []
     if not good:
-        assert emitted in ([], [None]) and len(came.letters) == len(values), came
+        assert emitted in ([], [None]) and len(came.dead_letters) == len(values), came
         return "malformed"
     of_frame = steps[0].to_arrow()["v"] if route == "polars" else values  # which has its own types
     given = list(map(shown, of_frame.to_pylist()))
@@ -142,8 +142,8 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
     assert not changed, (changed, given)
     if role in ("aggregated", "kept"):
         nulls = sum(v is None or v == {} for v in given) if role == "aggregated" else 0
-        assert len(emitted) + len(came.letters) >= len(given) - nulls, (came, given)
-    return "malformed" if came.letters else "counted"
+        assert len(emitted) + len(came.dead_letters) >= len(given) - nulls, (came, given)
+    return "malformed" if came.dead_letters else "counted"
 
 
 @pytest.mark.timeout(1800)

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import ShardResult, Step
-from windrow.checkpoint.truncation_summary import Letters
+from windrow.checkpoint.truncation_summary import DeadLetterFile
 from windrow.testing.clock import ManualClock
 
 
@@ -61,7 +61,7 @@ def make(job: Job, query: str | None, *sources: str) -> None:
 
 def asked(job: Job) -> Any:
     told = [(job.files_taken(q), job.partitions_of(q)) for q in ("q1", "q2", "another")]
-    return told, job.letters(), job.progress.counters
+    return told, job.dead_letters(), job.progress.counters
 
 
 def test_what_is_asked_of_commits_is_the_same_when_they_are_gone(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_asked_of_commits_is_the_same_when_they_are_gone(tmp_path: Path)
         job.close()
         job = opened(tmp_path)
         assert asked(job) == said
-    assert job.log.state.summary.letters[0] == Letters(1, 1, 0, "file-1", 1, (1, 1))
+    assert job.log.state.summary.dead_letters[0] == DeadLetterFile(1, 1, 0, "file-1", 1, (1, 1))
 
 
 def test_letters_of_which_a_commit_says_that_they_are_not_kept_leave_the_summary(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_letters_of_which_a_commit_says_that_they_are_not_kept_leave_the_summary
         make(job, "q", "s")
     job.progress.letters_from = 3
     make(job, "q", "s")
-    assert [x.commit for x in job.letters()] == [3, 4, 5]
+    assert [x.commit for x in job.dead_letters()] == [3, 4, 5]
     make(job, "q", "s")
     job.log.truncate(6)
-    assert [x.commit for x in job.log.state.summary.letters] == [3, 4, 5]
+    assert [x.commit for x in job.log.state.summary.dead_letters] == [3, 4, 5]
     job.close()
     assert opened(tmp_path).progress.letters_from == 3
 
@@ -110,16 +110,16 @@ def test_dead_letters_are_asked_for_again_and_again_and_each_commit_is_read_once
     monkeypatch.setattr(job.log, "read", lambda seq, whole=job.log.read: read.append(seq) or whole(seq))
     for number in range(1, 7):
         make(job, None, "s")
-        assert [one.commit for one in job.letters()] == list(range(1, number + 1))
+        assert [one.commit for one in job.dead_letters()] == list(range(1, number + 1))
     assert len(read) == len(set(read)) == 6
     for _ in range(3):
         make(job, None, "s")
     job.log.truncate(9)  # also of what was not asked for yet
-    assert [one.commit for one in job.letters()] == list(range(1, 10))
+    assert [one.commit for one in job.dead_letters()] == list(range(1, 10))
     job.progress.letters_from = 3
     make(job, None, "s")
-    assert [one.commit for one in job.letters()] == list(range(3, 11))
-    assert opened(tmp_path).letters() == job.letters()
+    assert [one.commit for one in job.dead_letters()] == list(range(3, 11))
+    assert opened(tmp_path).dead_letters() == job.dead_letters()
 
 
 def test_an_intent_of_other_operators_is_not_taken_up(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_what_is_taken_back_shapes_the_state_and_how_late_it_may_be() -> None:
 )  # fmt: skip
 def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: str, seconds: int) -> None:
     agg = {"n": wr.count()}
-    assert first.then(two(event_time=event_time, agg=agg)).feeds[1][0].behind_us == seconds * 1_000_000
+    assert first.then(two(event_time=event_time, agg=agg)).feeds[1][0].output_delay_us == seconds * 1_000_000
 
 
 def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own() -> None:
@@ -131,9 +131,9 @@ def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own(
     for chain in (join().then(later()).then(agg), join().then(later("left")).then(agg)):
         assert eval(repr(chain)) == chain == pickle.loads(pickle.dumps(chain))
         assert [i.name for i in chain.inputs] == ["a", "b", "c"] and chain.by_input and chain.name == "three"
-        assert chain.feeds[1][0].behind_us == 5_000_000
-    assert join().then(later()).then(agg).feeds[2][0].behind_us == 2_000_000
-    assert join().then(later("left")).then(agg).feeds[2][0].behind_us == 5_000_000
+        assert chain.feeds[1][0].output_delay_us == 5_000_000
+    assert join().then(later()).then(agg).feeds[2][0].output_delay_us == 2_000_000
+    assert join().then(later("left")).then(agg).feeds[2][0].output_delay_us == 5_000_000
     chain = one(watermark="3 seconds").then(later(event_time="window_time"))
     assert [(i.name, i.watermark) for i in chain.inputs] == [
         ("one", wr.bounded("3 seconds")),

@@ -97,7 +97,7 @@ def lose_store(world: World, rng: random.Random) -> None:
     lost = rng.choice(world.stores).rename(world.folder / "lost")
     shutil.rmtree(lost)
     if not dead:
-        world.goes_on()
+        world.continues()
         world.job.kill()
     world.restart()
 
@@ -243,13 +243,13 @@ def run(drill: Drill, seeds: Sequence[int], kafka: wr.Kafka | None, image: str |
         world = World(drill.name, drill.runner, kafka, folder, broker, drill.job)
         stack.callback(world.close)
         try:
-            world.goes_on()
+            world.continues()
             for seed in tqdm(seeds, drill.name, unit="fault", disable=None):
                 rng = random.Random(f"{drill.name}/{seed}")
                 time.sleep(rng.uniform(0, 1))
                 drill.fault(world, rng)
                 faults += 1
-                world.goes_on(rng.randint(1, usually(2, deep=6)))
+                world.continues(rng.randint(1, usually(2, deep=6)))
             report = world.finish()
         except DrillFailed as error:
             failed = f"seed {seeds[min(faults, len(seeds) - 1)]}: {error}"

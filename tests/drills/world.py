@@ -212,7 +212,7 @@ class World:
         last = self._log.tail().last_commit
         return 0 if last is None else sum(last.next_offsets.values())
 
-    def goes_on(self, commits: int = 2) -> None:
+    def continues(self, commits: int = 2) -> None:
         """Wait for so many commits with records of the source; a job that ends meanwhile is started again."""
         read, ends, until = self.read, 0, time.monotonic() + STUCK_S
         while commits > 0:

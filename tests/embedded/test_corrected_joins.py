@@ -154,7 +154,7 @@ def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.Da
         for source in join.inputs:
             if source.name in parts:
                 before = oracle.part(source.name)
-                last = [before.handed(row) for row in last_of(job.sinks[source.name].panes)]
+                last = [before.forwarded(row) for row in last_of(job.sinks[source.name].panes)]
                 given_[source.name] = [
                     wr.Message(row, wr.Position(source.name, 0, n)) for n, row in enumerate(last)
                 ]

@@ -44,7 +44,7 @@ def begun(location: Path, agg: dict[str, Any], numbers: range, commits_of: int =
         op.flush()
 
 
-def goes_on(location: Path, agg: dict[str, Any], tmp_path: Path) -> None:
+def continues(location: Path, agg: dict[str, Any], tmp_path: Path) -> None:
     """The job at `location`, begun with 40 messages, ends as one that nothing happened to."""
     undisturbed = tmp_path / "undisturbed"
     begun(undisturbed, agg, range(40))
@@ -63,7 +63,7 @@ def goes_on(location: Path, agg: dict[str, Any], tmp_path: Path) -> None:
 def test_the_local_disk_is_lost(tmp_path: Path, agg: dict[str, Any]) -> None:
     begun(tmp_path / "job", agg, range(40))
     shutil.rmtree(tmp_path / "job" / "local")
-    goes_on(tmp_path / "job", agg, tmp_path)
+    continues(tmp_path / "job", agg, tmp_path)
 
 
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
@@ -79,7 +79,7 @@ def test_a_store_that_could_not_be_written_whole_is_not_taken_for_whole(
         full.setattr(RocksKV, "checkpoint", _no_room)
         with pytest.raises(e.StateError, match="No space left"):
             op.close()
-    goes_on(tmp_path / "job", agg, tmp_path)
+    continues(tmp_path / "job", agg, tmp_path)
 
 
 def _no_room(*_: Any) -> None:
@@ -95,7 +95,7 @@ def test_the_local_disk_is_lost_and_old_segments_are_swept(
     begun(tmp_path / "job", agg, range(40))
     assert list((tmp_path / "job" / "changelog").glob("000000000001-*.seg")) == []
     shutil.rmtree(tmp_path / "job" / "local")
-    goes_on(tmp_path / "job", agg, tmp_path)
+    continues(tmp_path / "job", agg, tmp_path)
 
 
 def test_snapshots_are_lost_too_and_windows_come_from_the_changelog(
@@ -106,7 +106,7 @@ def test_snapshots_are_lost_too_and_windows_come_from_the_changelog(
     begun(tmp_path / "job", INCREMENTAL, range(40))
     shutil.rmtree(tmp_path / "job" / "local")
     shutil.rmtree(tmp_path / "job" / "snapshots")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
 def test_messages_that_are_lost_are_refused_not_forgotten(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_damaged_store_is_moved_aside_and_built_anew(tmp_path: Path, agg: dict
     begun(tmp_path / "job", agg, range(40))
     store = tmp_path / "job" / "local" / "shard-0000"
     (store / "CURRENT").write_bytes(b"nonsense\n")
-    goes_on(tmp_path / "job", agg, tmp_path)
+    continues(tmp_path / "job", agg, tmp_path)
     assert [p for p in store.parent.iterdir() if ".aside-" in p.name] != []
 
 
@@ -132,7 +132,7 @@ def test_a_store_of_an_older_commit_gets_the_segments_it_lacks(tmp_path: Path) -
     begun(tmp_path / "job", INCREMENTAL, range(20, 40))
     shutil.rmtree(tmp_path / "job" / "local")
     shutil.copytree(tmp_path / "older", tmp_path / "job" / "local")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
 def test_a_store_of_another_job_is_not_taken(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_store_of_another_job_is_not_taken(tmp_path: Path) -> None:
     begun(tmp_path / "other", INCREMENTAL, range(10))
     shutil.rmtree(tmp_path / "job" / "local")
     shutil.copytree(tmp_path / "other" / "local", tmp_path / "job" / "local")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
 def test_a_torn_record_at_the_end_was_never_committed(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_torn_record_at_the_end_was_never_committed(tmp_path: Path) -> None:
     log = tmp_path / "job" / "log"
     last = max(log.glob("*.wrl"))
     (log / f"{int(last.stem) + 1:020d}.wrl").write_bytes(last.read_bytes()[:20])
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
 def test_a_torn_record_in_the_middle_is_refused(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_leftovers_of_an_attempt_that_no_commit_names_count_for_nothing(tmp_path
     begun(tmp_path / "job", INCREMENTAL, range(40))
     for folder in ("changelog", "segments"):
         (tmp_path / "job" / folder / "000000000009-0000-deadbeef.seg").write_bytes(b"half")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path)
 
 
 def test_an_older_driver_stops_when_a_newer_one_has_opened_the_job(tmp_path: Path) -> None:

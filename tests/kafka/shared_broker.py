@@ -27,7 +27,7 @@ class Shared(NamedTuple):
     """Where the broker listens, and what it is."""
 
     servers: str
-    told: str
+    emitted: str
 
 
 def told(broker: KafkaBroker) -> str:

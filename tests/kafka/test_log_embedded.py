@@ -53,7 +53,7 @@ def begun(location: Path, agg: dict[str, Any], numbers: range, **options: Any) -
         op.flush()
 
 
-def goes_on(location: Path, agg: dict[str, Any], tmp_path: Path, log: KafkaLog, **options: Any) -> None:
+def continues(location: Path, agg: dict[str, Any], tmp_path: Path, log: KafkaLog, **options: Any) -> None:
     """The job, begun with 70 messages, ends as one in files that nothing happened to."""
     undisturbed = tmp_path / "undisturbed"
     begun(undisturbed, agg, range(70))
@@ -74,7 +74,7 @@ def test_the_whole_folder_is_deleted_and_everything_is_back(
 ) -> None:
     begun(tmp_path / "job", agg, range(70), log=log)
     shutil.rmtree(tmp_path / "job")
-    goes_on(tmp_path / "job", agg, tmp_path, log)
+    continues(tmp_path / "job", agg, tmp_path, log)
 
 
 def test_nothing_is_copied_twice_by_a_store_that_is_built_again(tmp_path: Path, log: KafkaLog) -> None:
@@ -150,7 +150,7 @@ def test_chunks_of_an_attempt_that_was_not_committed_lie_between_and_are_not_rea
     log.keep(0, {"segment": str(stray)})
     begun(tmp_path / "job", FULL_STATE, range(30, 70), log=log)
     shutil.rmtree(tmp_path / "job")
-    goes_on(tmp_path / "job", FULL_STATE, tmp_path, log)
+    continues(tmp_path / "job", FULL_STATE, tmp_path, log)
     assert not (tmp_path / "job" / "segments" / stray.name).exists()
 
 
@@ -169,7 +169,7 @@ def test_segments_that_expired_are_not_needed_by_a_job_without_messages(
     begun(tmp_path / "job", INCREMENTAL, range(70), log=log)
     lose_segments(log)
     shutil.rmtree(tmp_path / "job")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path, log)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path, log)
 
 
 def test_messages_whose_segments_expired_are_replayed_from_the_source(tmp_path: Path, log: KafkaLog) -> None:
@@ -181,7 +181,7 @@ def test_messages_whose_segments_expired_are_replayed_from_the_source(tmp_path: 
         [(first, following)] = ranges.values()
         return [message(i) for i in range(first, following)]
 
-    goes_on(tmp_path / "job", FULL_STATE, tmp_path, log, replay=again)
+    continues(tmp_path / "job", FULL_STATE, tmp_path, log, replay=again)
 
 
 def test_messages_whose_segments_expired_are_refused_without_a_source(tmp_path: Path, log: KafkaLog) -> None:
@@ -201,7 +201,7 @@ def test_covered_segments_are_deleted_from_the_topic_and_not_missed(
     begun(tmp_path / "job", INCREMENTAL, range(30, 70), log=log)
     assert PartitionReader(log.kafka, f"{log.name}-segments", 0).bounds()[0] > 0
     shutil.rmtree(tmp_path / "job")
-    goes_on(tmp_path / "job", INCREMENTAL, tmp_path, log)
+    continues(tmp_path / "job", INCREMENTAL, tmp_path, log)
 
 
 def test_segments_of_a_job_that_keeps_messages_stay(
@@ -213,7 +213,7 @@ def test_segments_of_a_job_that_keeps_messages_stay(
     begun(tmp_path / "job", FULL_STATE, range(30, 70), log=log)
     assert PartitionReader(log.kafka, f"{log.name}-segments", 0).bounds()[0] == 0
     shutil.rmtree(tmp_path / "job")
-    goes_on(tmp_path / "job", FULL_STATE, tmp_path, log)
+    continues(tmp_path / "job", FULL_STATE, tmp_path, log)
 
 
 # -- one location, one job -------------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ class Answers:
     """A claim whose writes are made, and answered with an error."""
 
     def __init__(self, claim: Claim, error: Exception, *, write: bool = True) -> None:
-        self.claim, self.error, self.made = claim, error, write
+        self.claim, self.error, self.known_schema = claim, error, write
 
     def write(self, *args: Any) -> list[int]:
-        if self.made:
+        if self.known_schema:
             topic, partition, _ = args
             [offset] = self.claim.write(*args)
             PartitionReader(self.claim.kafka, topic, partition).wait_for(offset)

@@ -53,7 +53,7 @@ class Steps:
     def ingest(self, *rows: tuple[Any, float, Any]) -> StepResult:
         ks, ts, ids = zip(*rows, strict=True)
         table = pa.table({"k": list(ks), "t": pa.array([int(t * S) for t in ts]), "id": list(ids)})
-        return self.operator.take(self.kv, table, 0)
+        return self.operator.ingest_table(self.kv, table, 0)
 
     def advance(self, watermark: float) -> StepResult:
         return self.operator.advance(self.kv, int(watermark * S), 0)

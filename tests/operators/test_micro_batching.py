@@ -37,7 +37,7 @@ class Life:
         self.definition, self.folder, self.together = definition, folder, together
         self.clock = ManualClock(start_us)
         self.sent: list[wr.Message] = []
-        self.told: list[Any] = []
+        self.emitted: list[Any] = []
         self.op = self._open()
 
     def _open(self) -> Embedded:
@@ -69,12 +69,14 @@ class Life:
             case "timeout":
                 self.op.timeout()
             case "results":
-                self.told.append([self.op.get_result(), sorted(self.op.counters.items()), self.op.watermark])
+                self.emitted.append(
+                    [self.op.get_result(), sorted(self.op.counters.items()), self.op.watermark]
+                )
                 self.op.flush()
             case "die":
                 self.op.abandon()
                 self.op = self._open()
-                self.told.append(["after a crash", self.op.get_result()])
+                self.emitted.append(["after a crash", self.op.get_result()])
                 reached = self.op.next_offsets()
                 reached = reached if not self.definition.by_input else reached["readings"]
                 for message in self.sent:
@@ -87,7 +89,7 @@ class Life:
         self.act("results", None)
         op, logic = self.op, self.op.engine.logic
         kv = op.engine.shard.kv
-        found = [*self.told, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
+        found = [*self.emitted, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
         plain = [
             cf for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith((".messages", ".ids"))
         ]

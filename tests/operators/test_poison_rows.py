@@ -12,7 +12,7 @@ import pytest
 import windrow as wr
 from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW
 from windrow.operators.steps.dead_letters import DeadLetters
-from windrow.operators.steps.intake import take_in
+from windrow.operators.steps.intake import countable_rows
 from windrow.operators.steps.poison_rows import MOST, OF_STEPS, culprits
 from windrow.stores.kv import KV, MemoryKV
 
@@ -74,7 +74,9 @@ def test_a_row_that_is_passed_over_leaves_no_letter_and_others_leave_each_their_
         {"t": [1, 2, 3, 4], MALFORMED_ROW: [None, "a", PASSED_OVER, "b"], RAW: pa.nulls(4, pa.string())}
     )
     dead = DeadLetters(10)
-    rows = take_in(wr.Deduplicate(event_time="t", by=(), ids=wr.ids("t"), within="1 hour"), table, 9, dead)
+    rows = countable_rows(
+        wr.Deduplicate(event_time="t", by=(), ids=wr.ids("t"), within="1 hour"), table, 9, dead
+    )
     assert rows.times.tolist() == [1] and dead.counts == {"malformed": 2}
     letters = dead.table()
     assert letters is not None and letters.column("detail").to_pylist() == ["a", "b"]

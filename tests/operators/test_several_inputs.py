@@ -40,7 +40,7 @@ class Counting(SeveralInputsLogic):
                 dead_letter_limit=10,
                 null_keys="dead_letter",
                 ids=None,
-                told_columns=(),
+                output_columns=(),
                 keys=lambda given: given.by or ("k",),
                 columns_of=lambda given: (given.event_time, *(given.by or ("k",))),
             )
@@ -51,7 +51,7 @@ class Counting(SeveralInputsLogic):
     def needs(self, given: Input) -> Needs:
         return WholeMessages(self.definition, given)
 
-    def take(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+    def accept(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
         self.taken.append({name: some.times.tolist() for name, some in rows.items()})
         return rows
 
@@ -100,7 +100,7 @@ def test_columns_are_known_by_input_and_widen() -> None:
     logic, kv = Counting(), MemoryKV(("c.aux",))
     assert logic.schema_of(kv, "asks") is None
     logic.ingest(kv, {"asks": rows("at", [1], "who", v=pa.array([1], pa.int32()))}, 0)
-    assert logic.made(kv) is None
+    assert logic.known_schema(kv) is None
     logic.ingest(kv, {"asks": rows("at", [1], "who", v=pa.array([1.5]), w=[True])}, 0)
     schema = logic.schema_of(kv, "asks")
     assert schema is not None and dict(zip(schema.names, schema.types, strict=True)) == {

@@ -50,7 +50,7 @@ class Play:
         made = {
             name: [self._message(name, *one) for one in side] for name, side in (("l", left), ("r", right))
         }
-        return self._told(self.oracle.ingest(made, self.now_us, self.watermark_us))
+        return self._emitted(self.oracle.ingest(made, self.now_us, self.watermark_us))
 
     def left(self, *message: Any) -> list[Row]:
         return self.feed(left=[message])
@@ -61,17 +61,17 @@ class Play:
     def to(self, second: float) -> list[Row]:
         """Advance the watermark."""
         self.watermark_us = int(second * S)
-        return self._told(self.oracle.advance(self.watermark_us, self.now_us))
+        return self._emitted(self.oracle.advance(self.watermark_us, self.now_us))
 
     def clock(self, second: int) -> list[Row]:
         """Advance `now`."""
         self.now_us = second * S
-        return self._told(self.oracle.advance(self.watermark_us, self.now_us))
+        return self._emitted(self.oracle.advance(self.watermark_us, self.now_us))
 
     def end(self) -> list[Row]:
         """Advance the watermark to the end of time, where nothing is kept."""
         self.watermark_us = END
-        rows = self._told(self.oracle.advance(END, self.now_us))
+        rows = self._emitted(self.oracle.advance(END, self.now_us))
         assert self.oracle.is_empty
         return rows
 
@@ -83,7 +83,7 @@ class Play:
         self._names.append(text)
         return Message({"t": time, "k": key, "a": text}, Position(f"{name}:s", 0, len(self._names) - 1))
 
-    def _told(self, step: Outcome) -> list[Row]:
+    def _emitted(self, step: Outcome) -> list[Row]:
         for letter in step.dead:
             assert letter.position is not None
             self.dead.append((letter.reason, self._names[letter.position.offset]))

@@ -40,7 +40,7 @@ class Run:
     watermark_us: int = START_OF_TIME_US
     now_us: int = 100 * S
     offset: int = 0
-    told: list[Told] = field(default_factory=list)
+    emitted: list[Told] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.operator = self.case.definition.logic()
@@ -113,7 +113,7 @@ class Run:
             (t, list(values)) for t, values in wanted
         ]
         assert all(values_equal(a, b) for (_, a), (_, b) in zip(got, wanted, strict=True)), (got, wanted)
-        self.told += got
+        self.emitted += got
         letters = [] if result.dead is None else result.dead.to_pylist()
         assert [
             (d["reason"], Position(f"{d['input']}:{d['source']}", d["partition"], d["offset"], d["ordinal"]))
@@ -157,7 +157,7 @@ def test_what_is_out_of_retention_is_met_by_nobody_though_it_still_lies_there() 
     run.ingest([{"side": 0, "t": 9, **row, **more}, {"side": 0, "t": 20, **row, **more}])
     run.advance(27 * S, 1)
     run.ingest([{"side": 1, "t": 5, **row, **more}])
-    assert len(run.told) == 1
+    assert len(run.emitted) == 1
     run.end()
 
 
@@ -192,6 +192,6 @@ def test_where_nothing_is_too_late_the_rows_do_not_depend_on_the_cut(
     assume(
         gap is None or "divide" not in repr(gap)
     )  # what it raises on is left out by who calls the operator
-    told = [in_pieces(case, arrivals, cut).told for cut in cuts]
+    told = [in_pieces(case, arrivals, cut).emitted for cut in cuts]
     one, two = (sorted(repr(values) for _, values in rows_) for rows_ in told)
     assert one == two

@@ -29,7 +29,7 @@ def test_a_semi_join_with_a_window_of_rows_tells_a_left_message_once() -> None:
     run.ingest([row(1, 1)])
     run.ingest([row(1, 2)])
     run.end()
-    assert len(run.told) == 1
+    assert len(run.emitted) == 1
 
 
 def test_an_as_of_message_is_there_until_it_is_decided() -> None:

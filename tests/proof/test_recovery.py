@@ -63,7 +63,7 @@ def fed(definition: AggregateDefinition, location: Path, upto: int = 400, size: 
     return driver
 
 
-def goes_on(definition: AggregateDefinition, location: Path, upto: int = 400) -> None:
+def continues(definition: AggregateDefinition, location: Path, upto: int = 400) -> None:
     """The job comes back, takes more, and all that it ever said is what the oracle says."""
     with TestDriver(definition, location) as driver:
         for message in messages(range(upto)):
@@ -129,7 +129,7 @@ def test_what_is_lost_is_built_anew(
     assert list((job / "snapshots").rglob("*")) != []
     for folder in lost:
         shutil.rmtree(job / folder)
-    goes_on(definition, job)
+    continues(definition, job)
 
 
 @pytest.mark.usefixtures("often")
@@ -169,7 +169,7 @@ def test_a_store_with_a_flipped_bit_is_moved_aside_and_built_anew(
     shutil.copytree(location, job)
     largest = max(store_of(job).glob("*.sst"), key=os.path.getsize)
     damage_file(largest, os.path.getsize(largest) * part // 8 + 5)
-    goes_on(definition, job)
+    continues(definition, job)
     if part == 0:
         assert aside(job) != []
 
@@ -188,7 +188,7 @@ def test_a_store_that_came_from_a_snapshot_can_be_damaged_without_it(job: Path, 
         base.unlink()
     for file in store_of(job).glob("*.sst"):
         damage_file(file, 5)
-    goes_on(INCREMENTAL, job)
+    continues(INCREMENTAL, job)
 
 
 @pytest.mark.usefixtures("often")
@@ -199,7 +199,7 @@ def test_a_damaged_snapshot_is_passed_over(job: Path, laid: Laid) -> None:
     assert blobs != []
     for blob in blobs:
         damage_file(blob, 20)
-    goes_on(INCREMENTAL, job)
+    continues(INCREMENTAL, job)
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped", "of another job"])
@@ -259,7 +259,7 @@ def test_a_changed_definition_is_refused_showing_both(job: Path) -> None:
         TestDriver(other, job)
     assert repr(INCREMENTAL) in str(refused.value)
     assert repr(other) in str(refused.value)
-    goes_on(INCREMENTAL, job, 40)
+    continues(INCREMENTAL, job, 40)
 
 
 def test_emission_and_retention_may_change_and_a_column_may_come(job: Path) -> None:
@@ -295,7 +295,7 @@ def test_of_two_operators_on_one_directory_the_older_is_fenced(
         newer.know(message)
     newer.check(dead_letters=True)
     newer.close()
-    goes_on(INCREMENTAL, job, 60)
+    continues(INCREMENTAL, job, 60)
 
 
 # -- panes ------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Drivers:
     """
 
     def __init__(self) -> None:
-        self.made: list[TestDriver] = []
+        self.known_schema: list[TestDriver] = []
         self.cut = False
         self._asked = 0
 
@@ -71,15 +71,15 @@ class Drivers:
         if self.cut and self._asked == 1:
             return OracleDriver(definition, start_us)
         made, store = (TestDriver, "memory") if self.cut else (usually(Lives, deep=TestDriver), "rocksdb")
-        self.made.append(made(definition, clock=ManualClock(start_us), store=store))
-        return self.made[-1]
+        self.known_schema.append(made(definition, clock=ManualClock(start_us), store=store))
+        return self.known_schema[-1]
 
 
 @pytest.fixture
 def drivers() -> Iterator[Drivers]:
     drivers = Drivers()
     yield drivers
-    for driver in drivers.made:
+    for driver in drivers.known_schema:
         driver.close()
 
 
@@ -90,7 +90,7 @@ def test_the_operator_does_what_the_transcript_says(
     drivers.cut = variation not in EXACT
     check(transcript, drivers, variation)
     if not transcript.must_fail:
-        for driver in drivers.made:
+        for driver in drivers.known_schema:
             driver.check(dead_letters=True)
             asked = "windows" in driver.definition.tables and not driver.definition.by_input
             if "alerts" in driver.definition.tables:

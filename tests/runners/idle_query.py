@@ -57,7 +57,7 @@ class Query:
         self._kept: Store | None = None
         self.clock = ManualClock(0)
         self.records = MemoryRecords()
-        self.told: dict[int, list[wr.Pane]] = {}
+        self.emitted: dict[int, list[wr.Pane]] = {}
         self.input: list[int] = []
         self.noted = -1
         self.acted = 0
@@ -103,11 +103,11 @@ class Query:
 
     def publish(self, token: wr.Token, panes: PaneFiles) -> None:
         self.point()
-        self.told.setdefault(token.commit, panes.panes())
+        self.emitted.setdefault(token.commit, panes.panes())
         self.point()
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        return max(self.told, default=0)
+        return max(self.emitted, default=0)
 
     # -- Spark ------------------------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ class Batches:
 
     def __init__(self, folder: Path, kind: Kind) -> None:
         self.kind, self.definition, self.clock = kind, kind.make(), ManualClock()
-        self.told: list[Any] = []
-        self.letters: list[Any] = []
+        self.emitted: list[Any] = []
+        self.dead_letters: list[Any] = []
         self.job = Job(str(folder), [self.definition], shards=1, clock=self.clock)
         publisher = Publisher(self.job, (self.definition,), {self.definition.name: self}, self)
         self.protocol = BatchProtocol(self.job, (self.definition,), publisher)
@@ -69,7 +69,7 @@ class Batches:
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         table = panes.table()
-        said = self.letters if "reason" in table.column_names else self.told
+        said = self.dead_letters if "reason" in table.column_names else self.emitted
         # A row that one operator hands to the next stands at a place of no meaning.
         said += [repr([v for n, v in sorted(one.items()) if n not in PLACES]) for one in table.to_pylist()]
 
@@ -178,7 +178,7 @@ def run(folder: Path, kind: Kind) -> tuple[Any, ...]:
     counted = job.batch(0, FIRST), job.batch(1, SECOND)
     job.drain()
     totals = [{n: c for n, c in some.items() if "." not in n or n.startswith("dead.")} for some in counted]
-    return sorted(job.told), sorted(job.letters), totals
+    return sorted(job.emitted), sorted(job.dead_letters), totals
 
 
 @pytest.mark.parametrize("name", usually(USUAL, deep=tuple(KINDS)))
@@ -249,7 +249,7 @@ def in_order(folder: Path, kind: Kind) -> list[Any]:
     for number, rows in enumerate((FIRST, SECOND)):
         job.batch(number, rows)
     job.drain()
-    return job.told
+    return job.emitted
 
 
 def test_a_piece_of_a_join_does_not_look_at_what_the_others_have_brought(
@@ -284,7 +284,7 @@ def test_messages_that_came_in_pieces_are_brought_back(
     job.lose_messages()
     job.batch(1, SECOND)
     job.drain()
-    assert sorted(job.told) == whole
+    assert sorted(job.emitted) == whole
 
 
 def test_rows_that_no_key_divides_stay_together(tmp_path: Path, small: None) -> None:

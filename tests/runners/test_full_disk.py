@@ -64,7 +64,7 @@ def test_a_batch_that_meets_a_full_disk_says_so_and_is_made_once_there_is_room(
             of.batch()
     assert (made := of.batch()) is not None and made.commit == 1
     of.drain()
-    assert [p["n"] for panes in of.told.values() for p in panes] == [2]
+    assert [p["n"] for panes in of.emitted.values() for p in panes] == [2]
 
 
 def test_a_snapshot_that_cannot_be_taken_fails_no_commit(

@@ -45,7 +45,7 @@ def test_a_batch_that_brings_nothing_while_nothing_is_due_leaves_no_record(tmp_p
     query.input += [3]
     assert query.batch() is not None
     query.drain()
-    assert [(p.timing.value, p["n"]) for panes in query.told.values() for p in panes] == [("ON_TIME", 3)]
+    assert [(p.timing.value, p["n"]) for panes in query.emitted.values() for p in panes] == [("ON_TIME", 3)]
 
 
 def run(folder: Path, **more: Any) -> list[str]:
@@ -62,7 +62,7 @@ def run(folder: Path, **more: Any) -> list[str]:
     log = {c.commit: c.steps[0].now_us for c in query.protocol.job.commits()}
     return [
         repr((log[n], p.window, p.timing, p.index, p.values, p.kind))
-        for n, panes in query.told.items()
+        for n, panes in query.emitted.items()
         for p in panes
     ] + [f"{len(log)} commits"]
 
@@ -123,7 +123,7 @@ def test_killed_at_any_point_it_loses_nothing_and_doubles_nothing(tmp_path: Path
         gaps += sum(b.batch_id - a.batch_id > 1 for a, b in pairwise(commits))
         query.kill_at = 0
         query.drain()
-        last = [p for _, panes in sorted(query.told.items()) for p in panes][-1]
+        last = [p for _, panes in sorted(query.emitted.items()) for p in panes][-1]
         assert (last.timing.value, last["n"]) == ("ON_TIME", 6), f"killed at point {kill_at}"
         assert sum(c.steps[-1].rows for c in commits) == 6
         if not killed and kill_at:

@@ -248,7 +248,7 @@ def unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
         try:
             return create(self, record, data)
         except OSError:
-            self._take(record, data)
+            self._ingest(record, data)
             return True
 
     patch.setattr(RecordLog, "_create", hopeful)
@@ -359,12 +359,12 @@ def panes_named_before_they_are_synced(patch: pytest.MonkeyPatch) -> None:
 
 def an_inner_step_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     """What an operator inside a graph makes of the rows that it takes is told, and forgotten."""
-    take = ChainOperator._take
+    take = ChainOperator._ingest
 
     def forgetful(self: ChainOperator, kv: Any, i: int, *more: Any) -> Any:
         return take(self, Overlay(kv) if i else kv, i, *more)
 
-    patch.setattr(ChainOperator, "_take", forgetful)
+    patch.setattr(ChainOperator, "_ingest", forgetful)
 
 
 def the_offset_of_an_input_is_one_too_low(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from windrow.operators.delivery_stage import Throttle
 from windrow.operators.join.sessions import logic as sessions
 from windrow.operators.join_window import windows
 from windrow.operators.over.anchors.corrections import CorrectedAnchors
-from windrow.operators.over.emitted_marks import ToldRows
+from windrow.operators.over.emitted_marks import MarkStore
 from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
 from windrow.testing.simulation import play
@@ -79,7 +79,7 @@ def late_messages_correct_no_anchor(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_said_of_anchors_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ToldRows, "put", lambda self, *what: None)
+    patch.setattr(MarkStore, "put", lambda self, *what: None)
 
 
 def every_window_tells_its_messages(patch: pytest.MonkeyPatch) -> None:

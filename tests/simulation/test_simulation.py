@@ -134,7 +134,7 @@ def test_any_job_is_drawn() -> None:
     definitions = [part for job in jobs for part in job.parts.values()]
     assert {part.describe()["operator"] for part in definitions} == FOLDERS
     over = [part for part in definitions if part.describe()["operator"] == "over"]
-    told_again = {(bool(part.anchors), part.tells_again) for part in over}
+    told_again = {(bool(part.anchors), part.emits_updates) for part in over}
     assert told_again == {(False, False), (False, True), (True, False), (True, True)}
     shown = " ".join(repr(definition) for job in jobs for definition in job.definitions)
     windows = ("tumbling", "hopping", "calendar", "tuples", "global_window", "sliding", "rows")

@@ -36,7 +36,7 @@ class Lives:
     def __init__(self, spark: Any, seed: int, folder: Path) -> None:
         self.spark, self.folder, self.random = spark, folder, random.Random(seed)
         self.calm, self.story = False, [f"seed {seed}"]
-        self.panes, self.letters = Outlet(self._refuses), Outlet(self._refuses)
+        self.panes, self.dead_letters = Outlet(self._refuses), Outlet(self._refuses)
         full = self.random.random() < 0.3
         self.definition = wr.Aggregate(
             by="k",
@@ -78,7 +78,7 @@ class Lives:
                 self.feed.stream(self.spark, maxFilesPerTrigger=self.random.choice([1, 1, 2]))
             )
             .sink(self.panes)
-            .deadLetters(self.letters)
+            .deadLetters(self.dead_letters)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
         )
         if self.random.random() < 0.3:
@@ -141,7 +141,7 @@ class Lives:
                 told[window] = row["n"]
         if told != self.wanted:
             raise Broken(f"lost {self.wanted - told}, too many {told - self.wanted}")
-        letters = self.letters.rows(DEAD_LETTERS)
+        letters = self.dead_letters.rows(DEAD_LETTERS)
         if letters != self.malformed:
             raise Broken(f"{letters} dead letters were given, {self.malformed} rows are malformed")
 

@@ -179,7 +179,7 @@ def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_whil
             run.advance(max(run.watermark_us, 0) + units * case.unit_us + microseconds, seconds)
     run.advance(run.watermark_us, 1)  # as after every step of a job
     view = run.operator.view([run.kv], run.watermark_us)
-    told = [values for _, values in run.told]
+    told = [values for _, values in run.emitted]
     kept = [
         m
         for i in case.definition.inputs

@@ -42,16 +42,23 @@ class Job:
             MemoryKV(("windows", "aux")),
             SessionStore("windows", "aux", ["k"], WIDTH_US),
         )
-        self.there, self.made = list[tuple[Any, ...]](), 0
+        self.there, self.known_schema = list[tuple[Any, ...]](), 0
 
     def some(self, homes: list[int], most: int) -> list[tuple[Any, ...]]:
         found = []
         for _ in range(self.chance.randrange(most)):
-            self.made += 1
+            self.known_schema += 1
             home = self.chance.choice(homes)
             end = 500 if home == HOT else home + self.chance.randrange(WIDTH_US)
             found.append(
-                (home, f"k{self.chance.randrange(9)}", end - 3, end, self.chance.random() < 0.2, self.made)
+                (
+                    home,
+                    f"k{self.chance.randrange(9)}",
+                    end - 3,
+                    end,
+                    self.chance.random() < 0.2,
+                    self.known_schema,
+                )
             )
         return found
 

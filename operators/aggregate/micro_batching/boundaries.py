@@ -21,7 +21,7 @@ from windrow.core.policy import UNBOUNDED_US
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import Hopping
-from windrow.operators.aggregate.micro_batching.ingest import take_tuples, take_windows
+from windrow.operators.aggregate.micro_batching.ingest import ingest_tuples, ingest_windows
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.ids import SeenIds
@@ -103,7 +103,7 @@ class AggregateRuns(Runs, Generic[S]):
         ):
             if not run.positions:
                 self._begin_run()
-            alone = self._stands_alone(time_us)
+            alone = self._is_own_run(time_us)
             if run.positions and (alone or (self._by_arrival and position < run.positions[-1])):
                 yield run
                 run = Run(i)
@@ -116,7 +116,7 @@ class AggregateRuns(Runs, Generic[S]):
             run.positions.append(position)
             run.watermarks_us.append(self.watermark_us)
             run.nows_us.append(now_us)
-            acts = self._take(time_us, position, now_us)
+            acts = self._advance(time_us, position, now_us)
             run.after_us.append(self.watermark_us)
             if acts or alone:
                 yield run
@@ -127,7 +127,7 @@ class AggregateRuns(Runs, Generic[S]):
     def _begin_run(self) -> None:
         """Before the first message of a run: all before it have been taken."""
 
-    def _stands_alone(self, time_us: int | None) -> bool:
+    def _is_own_run(self, time_us: int | None) -> bool:
         """True for a message that is a run of its own."""
         return False
 
@@ -149,7 +149,7 @@ class AggregateRuns(Runs, Generic[S]):
                 counts = pc.and_(counts, combine(table.column(name)).is_valid())
         return pc.if_else(counts, times, pa.scalar(None, pa.int64())).to_pylist()  # type: ignore[no-any-return]
 
-    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
+    def _advance(self, time_us: int | None, position: Position, now_us: int) -> bool:
         """Move the watermark past one message; True if the advance after it may tell, close or expire something."""
         moved = not (self._steady and self._looked)
         if time_us is not None and (time_us >= self._open_from_us or self._in_gap(time_us)):
@@ -205,18 +205,18 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
         self._purged_us = operator.progress(kv).purged_us
         super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
 
-    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
-        return take_windows(self._operator, kv, table, run)
+    def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return ingest_windows(self._operator, kv, table, run)
 
     def _begin_run(self) -> None:
         self._due_us = self._operator.due.first(self._kv)
 
-    def _stands_alone(self, time_us: int | None) -> bool:
+    def _is_own_run(self, time_us: int | None) -> bool:
         # Its advance looks for what waits under another emission, and some of it may be due.
         return self._operator.due.active and not self._operator._emission_noted
 
-    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
-        acts, due_us = super()._take(time_us, position, now_us), self._due_us
+    def _advance(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        acts, due_us = super()._advance(time_us, position, now_us), self._due_us
         if time_us is not None:
             self._due_us = min(due_us, self._operator.due.after(now_us))
         return acts or now_us >= due_us
@@ -246,5 +246,5 @@ class TupleRuns(AggregateRuns["TupleAggregator"]):
 
     _operator: TupleAggregator
 
-    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
-        return take_tuples(self._operator, kv, table, run)
+    def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+        return ingest_tuples(self._operator, kv, table, run)

@@ -22,7 +22,7 @@ from windrow.operators.aggregate.state_rows import apart, delta_rows
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, EARLY, LATE, START, UPSERT
 from windrow.operators.steps.groups import Groups, combine, without
-from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.micro_batching import Run
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
@@ -46,7 +46,7 @@ class Taken:
         table = operator._learnt(self.progress, table)
         table = table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
         nows_us = np.array(run.nows_us, dtype=np.int64)
-        rows = take_in(operator.definition, table, nows_us, self.dead, sort=False)
+        rows = countable_rows(operator.definition, table, nows_us, self.dead, sort=False)
         self.rows = rows if operator.seen is None else self._new(rows)
 
     def _new(self, rows: Slice) -> Slice:
@@ -83,7 +83,7 @@ class Taken:
 # -- time windows -----------------------------------------------------------------------------------------------------
 
 
-def take_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
+def ingest_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """Over time windows."""
     taken = Taken(operator, kv, table, run)
     rows = taken.rows
@@ -100,7 +100,7 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
     emit, kv = operator.definition.emit, taken.kv
     late = filed.ends <= taken.progress.watermark_us
     at = taken.arrived(filed.rows)
-    told: list[Judged] = []
+    emitted: list[Judged] = []
     for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
         if not mask.any():
             continue
@@ -122,12 +122,12 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
             deltas = operator.due.waiting_since(kv, deltas, nows_us)
         if singly:
             entries = Entries(deltas, at[row_of], taken.step_of(at[row_of]))
-            told.append(_judge(operator, taken, entries, trigger, timing))
+            emitted.append(_judge(operator, taken, entries, trigger, timing))
         else:
             operator._gather(kv, taken.progress, deltas, timing, trigger)
     if operator.history is not None:
         operator.history.add(kv, filed.rows, taken.step_of(at), operator.calculation, closed=filed.closed)
-    taken.result.panes = in_message_order(told)
+    taken.result.panes = in_message_order(emitted)
 
 
 def _judge(
@@ -175,7 +175,7 @@ def _distinct(deltas: pa.Table, by: tuple[str, ...]) -> pa.Table:
 # -- tuples -----------------------------------------------------------------------------------------------------------
 
 
-def take_tuples(operator: TupleAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
+def ingest_tuples(operator: TupleAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """Over tuples, which are numbered in the order in which they came."""
     taken = Taken(operator, kv, table, run)
     taken.result.marks = dict(event_time_marks(taken.rows))
@@ -212,7 +212,7 @@ def _file_tuples(operator: TupleAggregator, taken: Taken) -> None:
         Rule(early, EARLY, operator._notes(not isinstance(early, EveryBatch)), operator.size),
         taken.dead,
         lambda state: operator._values(kv, state),
-        None if operator.history is None else lambda state: operator._values(kv, state, told=True),
+        None if operator.history is None else lambda state: operator._values(kv, state, emitted=True),
     )
     judged = judge.judged()
     operator.store.append(kv, judged.rows, upsert=True)

@@ -39,7 +39,7 @@ from windrow.operators.aggregate.sessions.merge_buffer import CAME, settle, sett
 from windrow.operators.aggregate.sessions.merge_provenance import Pieces
 from windrow.operators.aggregate.sessions.merging import (
     COMPONENT,
-    Given,
+    Incoming,
     Parts,
     by_cell,
     merge_parts,
@@ -53,7 +53,7 @@ from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
-from windrow.stores.sessions import HOME, HOT, STANDS
+from windrow.stores.sessions import CURRENT, HOME, HOT
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.logic import SessionAggregator
@@ -90,7 +90,7 @@ def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
     """True for messages that need not be laid into their sessions now: few, and beyond the watermark."""
     if not logic.lets_wait or not 0 < len(rows) <= MOST_WAITING or rows.sign is not None:
         return False
-    if int(rows.times.min()) <= step.told_us or not logic.calculation.order_free:
+    if int(rows.times.min()) <= step.emitted_us or not logic.calculation.order_free:
         return False
     return logic.store.lets_wait(step.kv, len(rows)) and not is_gone(logic, step, rows).any()
 
@@ -104,8 +104,8 @@ def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
     step.result.marks = dict(event_time_marks(rows))
     logic.marks.come(step.kv, pieces, step.moment)
     pieces = pieces.append_column(CAME, pa.array(np.full(len(pieces), number, dtype=np.int64)))
-    if logic.store.lay_beside(step.kv, pieces):
-        settle(logic, step.kv, step.told_us)
+    if logic.store.buffer_rows(step.kv, pieces):
+        settle(logic, step.kv, step.emitted_us)
 
 
 def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
@@ -114,22 +114,22 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
     """
     if len(rows) == 0:
         return
-    given = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
-    joins = _joining(logic, rows, given, _joined_rows(logic, step, rows, given))
+    incoming = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
+    joins = _joining(logic, rows, incoming, _joined_rows(logic, step, rows, incoming))
     free = logic.calculation.order_free or logic.history is not None  # which are read again as they came
     if not joins or free:
-        yield _file(logic, step, rows, given, np.array(joins, dtype=np.int64))
+        yield _file(logic, step, rows, incoming, np.array(joins, dtype=np.int64))
         return
     for low, high in itertools.pairwise(sorted({0, len(rows), *joins, *(i + 1 for i in joins)})):
         yield file_sessions(logic, step, rows.take(np.arange(low, high)))
 
 
-def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) -> list[int]:
+def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: Parts) -> list[int]:
     """The messages, in the order in which they came, that touch two that were apart."""
     held = parts.stored >= 0
     pieces = np.r_[parts.stored[held], parts.piece]
-    firsts = np.r_[given.sessions.starts[held], rows.times]
-    lasts = np.r_[given.sessions.ends[held], ends_of(logic, rows)]
+    firsts = np.r_[incoming.sessions.starts[held], rows.times]
+    lasts = np.r_[incoming.sessions.ends[held], ends_of(logic, rows)]
     order = stable_order(pieces, parts.size)
     piece, first, last = pieces[order], firsts[order], lasts[order]
     from_, to = -reach_of(piece, -first), reach_of(piece, last)
@@ -149,36 +149,36 @@ def _joining(logic: SessionAggregator, rows: Slice, given: Given, parts: Parts) 
 
 
 def _file(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given, joins: IntArray | None = None
+    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, joins: IntArray | None = None
 ) -> Filed | None:
     """joins: of messages that came one after the other, of which none is late, those that touched two that were apart"""
-    lost = shut_out(logic, step, rows, given)
+    lost = shut_out(logic, step, rows, incoming)
     if lost.any():
         detail = "it reaches a session that is closed"
         if logic.longest_us is not None:
             detail = "it is in no session that is open"
-        rows, given = without_late(logic, step, rows, given, lost, detail)
+        rows, incoming = without_late(logic, step, rows, incoming, lost, detail)
     change = None
     if rows.sign is not None:
         logic.calculation.lift(rows)  # a message on which it raises takes back nothing, too
-        rows, given, change = going(logic, step, rows, given)
+        rows, incoming, change = going(logic, step, rows, incoming)
     if len(rows) == 0:
         return None
     rows = logic.noted(rows, step.progress.step)
-    parts = _joined_rows(logic, step, rows, given)
+    parts = _joined_rows(logic, step, rows, incoming)
     lost = parts.joined.ends[parts.piece] < step.closed_us
     if lost.any():
         logic.calculation.lift(rows)  # a message on which it raises joins nothing
         detail = "its own window is closed, and no session that is open takes it"
-        rows, given = without_late(logic, step, rows, given, lost, detail)
+        rows, incoming = without_late(logic, step, rows, incoming, lost, detail)
         change = None if change is None else change.without(lost)
         if len(rows) == 0:
             return None
-        parts = _joined_rows(logic, step, rows, given)
+        parts = _joined_rows(logic, step, rows, incoming)
     step.result.marks = dict(event_time_marks(rows))
-    deltas = _deltas(logic, step, rows, given, parts, change)
+    deltas = _deltas(logic, step, rows, incoming, parts, change)
     pieces = Pieces(moments(rows), ends_of(logic, rows), partial(_positions, rows), joins)
-    return None if len(deltas) == 0 else _merged(logic, step, deltas, given, parts, pieces, change)
+    return None if len(deltas) == 0 else _merged(logic, step, deltas, incoming, parts, pieces, change)
 
 
 def file_groups(
@@ -189,10 +189,10 @@ def file_groups(
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
     ends = own_ends(logic, last_us, logic.gap_us)
-    given = given_near(logic, step, groups, first_us, ends)
-    ranges = Extents(given.codes, first_us, ends)
+    incoming = given_near(logic, step, groups, first_us, ends)
+    ranges = Extents(incoming.codes, first_us, ends)
     each = np.arange(len(groups), dtype=np.int64)
-    parts = _joined(step, ranges, each, given)
+    parts = _joined(step, ranges, each, incoming)
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     of_sessions = Groups.numbered(parts.piece, parts.size)
     deltas, broken = merge_slices(logic.calculation, groups, Windows(each, starts, ends), of_sessions)
@@ -200,12 +200,12 @@ def file_groups(
     deltas = logic.dated(deltas, step)
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece[of_sessions.first_rows]))
     pieces = Pieces(first_us, ends, combine(groups.column(LAST)).take)
-    return _merged(logic, step, deltas, given, parts, pieces)
+    return _merged(logic, step, deltas, incoming, parts, pieces)
 
 
 def given_near(
     logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
-) -> Given:
+) -> Incoming:
     """The sessions of the keys of these rows that may still grow, and those past ones that may take them, or keep them out."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
@@ -221,16 +221,16 @@ def given_near(
             asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
     homes = [home for home, _ in asked]
     found = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
-    found = settled(logic, found, step.told_us)
+    found = settled(logic, found, step.emitted_us)
     if found.rows is None:
-        stored, none = Stored.of(found, by, step.told_us), np.zeros(0, dtype=np.int64)
-        return by_cell(logic, Given(groups.codes, stored, Extents(none, none, none)), first_us)
+        stored, none = Stored.of(found, by, step.emitted_us), np.zeros(0, dtype=np.int64)
+        return by_cell(logic, Incoming(groups.codes, stored, Extents(none, none, none)), first_us)
     numbers = codes_of([found.rows] if keys is None else [keys, found.rows], by)
     of_rows = numbers[len(numbers) - len(found.rows) :]
     codes = groups.codes if keys is None else numbers[groups.codes]
-    stored = Stored.of(found, by, step.told_us, of_rows)
+    stored = Stored.of(found, by, step.emitted_us, of_rows)
     sessions = Extents(of_rows[stored.sessions], stored.values(START), stored.values(END))
-    return by_cell(logic, Given(codes, stored, sessions), first_us)
+    return by_cell(logic, Incoming(codes, stored, sessions), first_us)
 
 
 def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Table]:
@@ -250,23 +250,23 @@ def _positions(rows: Slice, at: pa.Array) -> pa.Array:
     return pa.nulls(len(at), pa.binary()) if few is None else few.take(places)
 
 
-def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> Parts:
+def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming) -> Parts:
     """Messages and open sessions, joined where they touch."""
     at = moments(rows)
     if logic.own_gap is not None:
         each = np.arange(len(rows), dtype=np.int64)
-        return _joined(step, Extents(given.codes, at, ends_of(logic, rows)), each, given)
-    of_row, runs, step.result.groups = _runs(given.codes, at, logic.gap_us)
+        return _joined(step, Extents(incoming.codes, at, ends_of(logic, rows)), each, incoming)
+    of_row, runs, step.result.groups = _runs(incoming.codes, at, logic.gap_us)
     ranges = Extents(runs.codes, runs.starts, own_ends(logic, runs.ends, logic.gap_us))
-    return _joined(step, ranges, of_row, given)
+    return _joined(step, ranges, of_row, incoming)
 
 
-def _joined(step: Step, ranges: Extents, of_piece: IntArray, given: Given) -> Parts:
+def _joined(step: Step, ranges: Extents, of_piece: IntArray, incoming: Incoming) -> Parts:
     """Ranges, of which each piece is in one, and open sessions, joined where they touch."""
-    stored, near = given.sessions, given.stored.near.rows
+    stored, near = incoming.sessions, incoming.stored.near.rows
     open_ = stored.ends >= step.closed_us
     if near is not None and REACH in near.column_names:
-        stored = stored._replace(ends=given.stored.values(REACH))
+        stored = stored._replace(ends=incoming.stored.values(REACH))
     found, n = joined(Extents(*(column[open_] for column in stored)).and_more(ranges)), int(open_.sum())
     component = np.full(len(open_), -1, dtype=np.int64)
     component[open_] = found.component[:n]
@@ -292,7 +292,7 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
 
 
 def _deltas(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given, parts: Parts, change: Going | None
+    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, parts: Parts, change: Going | None
 ) -> pa.Table:
     """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
@@ -309,7 +309,7 @@ def _deltas(
         groups=pieces,
     )
     component = parts.piece[groups.first_rows]
-    broken += _broken_where_they_meet(logic, given, parts, deltas, component)
+    broken += _broken_where_they_meet(logic, incoming, parts, deltas, component)
     deltas = logic.dated(deltas, step)
     deltas = deltas.append_column(COMPONENT, pa.array(component))
     closed = closed_to(rows, step.closed_us)
@@ -321,7 +321,7 @@ def _deltas(
         taken = np.isin(parts.piece, combine(deltas.column(COMPONENT)).to_numpy())
         if change is not None:
             change.forget(logic.history, step.kv)
-            taken &= ~change.goes
+            taken &= ~change.removed
         mine = rows.take(np.flatnonzero(taken))
         late = (closed > START_OF_TIME_US).any()
         number = _number(step, mine)
@@ -330,16 +330,18 @@ def _deltas(
 
 
 def _broken_where_they_meet(
-    logic: SessionAggregator, given: Given, parts: Parts, deltas: pa.Table, component: IntArray
+    logic: SessionAggregator, incoming: Incoming, parts: Parts, deltas: pa.Table, component: IntArray
 ) -> list[Broken]:
     """By row of `deltas`, of which each is of a component, what code of the user's raises on where sessions become one."""
     mine = parts.stored >= 0
     if not (logic.calculation.runs_code and mine.any()):
         return []
-    sessions = unfolded(logic.calculation, logic.spans, given.stored.rows(logic.definition.by, mine)).sessions
+    sessions = unfolded(
+        logic.calculation, logic.spans, incoming.stored.rows(logic.definition.by, mine)
+    ).sessions
     begins = combine(sessions.column(START)).to_numpy()
     order = np.lexsort((begins, parts.stored[mine]))
-    stored = without(taken(sessions, order), HOME, STANDS)
+    stored = without(taken(sessions, order), HOME, CURRENT)
     codes = np.r_[parts.stored[mine][order], component]
     return broken_where_they_meet(logic.calculation, stored, deltas, codes)
 
@@ -357,23 +359,23 @@ def _merged(
     logic: SessionAggregator,
     step: Step,
     deltas: pa.Table,
-    given: Given,
+    incoming: Incoming,
     parts: Parts,
     pieces: Pieces,
     change: Going | None = None,
 ) -> Filed:
     """The sessions that took something, as one row each; those that lost something, as what is left of them."""
-    merged = merge_parts(logic, step.dead, deltas, given, parts, pieces)
+    merged = merge_parts(logic, step.dead, deltas, incoming, parts, pieces)
     rows, gone = merged.rows, NOTHING
     if logic.definition.takes_back:
         if change is not None:
-            gone = Gone(merged.row_of[parts.piece[change.goes]], pieces.starts[change.goes])
+            gone = Gone(merged.row_of[parts.piece[change.removed]], pieces.starts[change.removed])
         lost = np.isin(np.arange(len(rows.sessions)), gone.session)
         rows = rows._replace(sessions=counted_on(logic, step, rows.sessions, lost))
     if logic.longest_us is not None or change is not None:
-        done = divide(logic, step, given.stored, merged.mine, rows.sessions, gone)
+        done = divide(logic, step, incoming.stored, merged.mine, rows.sessions, gone)
         fresh = np.ones(len(done.rows.sessions), dtype=bool)
-        return Filed(given.stored, done.stay, done.rows, fresh, done.owed)
+        return Filed(incoming.stored, done.stay, done.rows, fresh, done.owed)
     width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
     fresh = merged.held_to // width != ends // width
-    return Filed(given.stored, given.stored.others(merged.mine), rows, fresh)
+    return Filed(incoming.stored, incoming.stored.others(merged.mine), rows, fresh)

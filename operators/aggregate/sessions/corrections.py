@@ -24,10 +24,10 @@ def correct(logic: SessionAggregator, step: Step) -> None:
     if not logic._owes(kv):
         return
     logic._note_recomputed(kv)
-    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.told_us)
+    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.emitted_us)
     if stored is None:
         return
-    sessions = Stored.of(Near(stored, {}), by, step.told_us).rows(by).sessions
+    sessions = Stored.of(Near(stored, {}), by, step.emitted_us).rows(by).sessions
     sessions = sessions.filter(pa.array(_owed(logic, step, sessions)))
     hashes = hashes_of(sessions.select([START, *by]), by)
     found = logic.near(step, combine(sessions.column(HOME)).to_numpy(), hashes)
@@ -39,19 +39,19 @@ def correct(logic: SessionAggregator, step: Step) -> None:
     for timing, mine in ((EARLY, early), (LATE, ~early)):
         rows = logic._fired(step, rows, mine, timing)
     logic.keep(step, found.near, found.others(owed), rows, homes)
-    logic._tell(step)
+    logic._emit(step)
 
 
 def _owed(logic: SessionAggregator, step: Step, sessions: pa.Table) -> BoolArray:
     """True for sessions that were told, perhaps without what has come, and may still be corrected."""
     starts, ends, panes = (combine(sessions.column(c)).to_numpy() for c in (START, END, PANES))
     before_us = max(us for _, us in logic.definition.recomputed_us)
-    told = (panes > 0) & (starts < before_us)
-    owed: BoolArray = told & (ends >= step.closed_us)
-    return owed if logic.definition.emit.tells_late else owed & _current(logic, step, sessions)
+    emitted = (panes > 0) & (starts < before_us)
+    owed: BoolArray = emitted & (ends >= step.closed_us)
+    return owed if logic.definition.emit.emits_late else owed & _current(logic, step, sessions)
 
 
 def _current(logic: SessionAggregator, step: Step, sessions: pa.Table) -> BoolArray:
     """True for sessions that the watermark has not passed."""
-    current: BoolArray = ~logic.has_passed(combine(sessions.column(END)).to_numpy(), step.told_us)
+    current: BoolArray = ~logic.has_passed(combine(sessions.column(END)).to_numpy(), step.emitted_us)
     return current

@@ -59,17 +59,17 @@ class Spans:
     def differ(self) -> bool:
         return len(self._spans) > 1
 
-    def said(self, calculation: Calculation, told: pa.Table) -> dict[str, BoolArray]:
+    def said(self, calculation: Calculation, emitted: pa.Table) -> dict[str, BoolArray]:
         """By aggregation that there ever was: of which of these rows the last pane had its value."""
         firsts = np.array([step for step, _ in self._spans])
-        steps = combine(told.column(EMIT_STEP)).to_numpy()
+        steps = combine(emitted.column(EMIT_STEP)).to_numpy()
         span = np.maximum(np.searchsorted(firsts, steps, side="right") - 1, 0)
-        starts = combine(told.column(START)).to_numpy()
+        starts = combine(emitted.column(START)).to_numpy()
         found = {}
         for alias in {alias for _, some in self._spans for alias in some}:
             since = np.array([some.get(alias, END_OF_TIME_US) for _, some in self._spans])[span]
             if calculation.numbered:
-                whole = calculation.saw_all(alias, {n: told.column(n) for n in told.column_names})
+                whole = calculation.saw_all(alias, {n: emitted.column(n) for n in emitted.column_names})
                 found[alias] = (since == START_OF_TIME_US) | ((since < END_OF_TIME_US) & whole)
             else:
                 found[alias] = starts >= since
@@ -77,21 +77,23 @@ class Spans:
 
 
 def values_said(
-    calculation: Calculation, spans: Spans, told: pa.Table
+    calculation: Calculation, spans: Spans, emitted: pa.Table
 ) -> tuple[dict[str, Any], list[Broken]]:
     """The columns of panes that say what the accumulators of these rows do; some of them as accumulators."""
     if not spans.differ:
-        values, broken = calculation.finish({n: told.column(n) for n in told.column_names}, len(told))
+        values, broken = calculation.finish(
+            {n: emitted.column(n) for n in emitted.column_names}, len(emitted)
+        )
         return {EMITTED + a: column for a, column in values.items()}, broken
-    said = spans.said(calculation, told)
-    values, broken = calculation.finish(_accumulators(told), len(told))
+    said = spans.said(calculation, emitted)
+    values, broken = calculation.finish(_accumulators(emitted), len(emitted))
     values, broken = of_whole(values, broken, {a: said[a] for a in values})
     columns: dict[str, Any] = {EMITTED + a: column for a, column in values.items()}
     for alias in said.keys() - calculation.definition.agg.keys():
-        parts = calculation.parts_of(alias, _accumulators(told))
+        parts = calculation.parts_of(alias, _accumulators(emitted))
         if parts and said[alias].any():
             columns |= {f"{ACCUMULATOR}{alias}.{part}": column for part, column in parts.items()}
-            columns[_mark(alias)] = pa.array(np.ones(len(told), dtype=np.int64), mask=~said[alias])
+            columns[_mark(alias)] = pa.array(np.ones(len(emitted), dtype=np.int64), mask=~said[alias])
     return columns, broken
 
 

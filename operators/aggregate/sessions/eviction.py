@@ -49,29 +49,29 @@ def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
 def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Table]:
     """Drop what is beyond the limits; returns what it had still to say."""
     by, emit = logic.definition.by, logic.definition.emit
-    found = list(logic.limits.evict(step.kv, logic.told_from(step.told_us)))
+    found = list(logic.limits.evict(step.kv, logic.retained_from(step.emitted_us)))
     if not found:
         return []
-    stored, goes = _stored(logic, step, found)
+    stored, removed = _stored(logic, step, found)
     if stored is None:
         return []
-    rows = stored.rows(by, goes)
+    rows = stored.rows(by, removed)
     ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
     early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
-    untold = ~logic.has_passed(ends, step.told_us) & logic.definition.tells_what_goes
+    not_emitted = ~logic.has_passed(ends, step.emitted_us) & logic.definition.emits_evicted
     for timing, trigger, mine in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-        told = (not isinstance(trigger, Never)) | untold
-        speaks = (pending > 0) & told | open_ & emit.closing_pane
-        rows = logic._fired(step, rows, speaks & mine, timing, closing=True)
-    said = list(step.told)
-    step.told.clear()
+        emitted = (not isinstance(trigger, Never)) | not_emitted
+        fires = (pending > 0) & emitted | open_ & emit.closing_pane
+        rows = logic._fired(step, rows, fires & mine, timing, closing=True)
+    said = list(step.emitted)
+    step.emitted.clear()
     assert stored.near.rows is not None
-    others = taken(stored.near.rows, stored.others(goes))
-    logic.store.put(step.kv, stored.near, others, lambda some: live(some, by, step.told_us))
+    others = taken(stored.near.rows, stored.others(removed))
+    logic.store.put(step.kv, stored.near, others, lambda some: live(some, by, step.emitted_us))
     step.result.evicted.append(rows.sessions)
     if logic.history is not None:
         gone = rows.sessions
-        forget_sessions(logic.history, step.kv, logic.store, gone, step.told_us, logic.calculation)
+        forget_sessions(logic.history, step.kv, logic.store, gone, step.emitted_us, logic.calculation)
     return said
 
 
@@ -81,21 +81,23 @@ def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tupl
     listed = _listed(logic, step.kv, found)
     if listed is not None:
         stored = logic.near(step, *_places(logic, listed))
-        goes = NONE if stored is None else _goes(logic, stored.rows(logic.definition.by).sessions, gone)
+        removed = (
+            NONE if stored is None else _is_evicted(logic, stored.rows(logic.definition.by).sessions, gone)
+        )
         # The keys of sessions that began before the limits may not be listed.
-        if logic.limits.by or _messages(stored, goes) == sum(one.messages for one in found):
-            return stored, goes
+        if logic.limits.by or _messages(stored, removed) == sum(one.messages for one in found):
+            return stored, removed
     there = {bucket.home for bucket in logic.store.buckets(step.kv)}
     homes = set(logic.store.home(np.array([one.end for one in found], dtype=np.int64)).tolist())
-    rows = logic.read(step.kv, [HOT, *sorted(there & homes)], step.told_us)
+    rows = logic.read(step.kv, [HOT, *sorted(there & homes)], step.emitted_us)
     if rows is None:
         return None, NONE
     by = logic.definition.by
-    sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
-    sessions = sessions.filter(pa.array(_goes(logic, sessions, gone)))
+    sessions = Stored.of(Near(rows, {}), by, step.emitted_us).rows(by).sessions
+    sessions = sessions.filter(pa.array(_is_evicted(logic, sessions, gone)))
     places = combine(sessions.column(HOME)).to_numpy(), hashes_of(sessions.select([START, *by]), by)
     stored = logic.near(step, *places)
-    return stored, NONE if stored is None else _goes(logic, stored.rows(by).sessions, gone)
+    return stored, NONE if stored is None else _is_evicted(logic, stored.rows(by).sessions, gone)
 
 
 def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tuple[int, int]] | None:
@@ -123,7 +125,7 @@ def _messages(stored: Stored | None, which: BoolArray) -> int:
     return 0 if stored is None else int(stored.values(MESSAGES)[which].sum())
 
 
-def _goes(
+def _is_evicted(
     logic: SessionAggregator, sessions: pa.Table, gone: Collection[tuple[bytes, int, int]]
 ) -> BoolArray:
     """True for sessions that are among those."""

@@ -20,7 +20,7 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.sessions.extents import joined
-from windrow.operators.aggregate.sessions.kept_messages import told_apart
+from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
 from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
 from windrow.operators.aggregate.sessions.rows import (
     Rows,
@@ -35,7 +35,7 @@ from windrow.operators.steps.columns import END, ON_TIME, START, TAKEN_FROM
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.step import limit
 from windrow.stores.kv import KV, Batch
-from windrow.stores.sessions import HOME, HOT, STANDS
+from windrow.stores.sessions import CURRENT, HOME, HOT
 from windrow.stores.window_state import Near
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def widen(logic: SessionAggregator, step: Step) -> None:
     before_us = first_us if value is None else decode_i64(value)
     if before_us is None or before_us >= logic.gap_us:
         return
-    floor_us = max(limit(logic.told_from(watermark_us), before_us), floor_of(logic, kv))
+    floor_us = max(limit(logic.retained_from(watermark_us), before_us), floor_of(logic, kv))
     batch = Batch()
     batch.put(logic.aux_cf, _GAP, encode_i64(logic.gap_us) + encode_i64(floor_us))
     kv.write(batch)
-    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.told_us)
+    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.emitted_us)
     for marks in (logic.marks.due, logic.marks.closing, logic.marks.waiting):
         marks.drop(kv)
     if stored is None:
@@ -69,7 +69,7 @@ def widen(logic: SessionAggregator, step: Step) -> None:
     logic.store.clear(kv)
     if logic.limited:
         logic.limits.begin_anew(kv)
-    rows = Stored.of(Near(stored, {}), logic.definition.by, step.told_us).rows(logic.definition.by)
+    rows = Stored.of(Near(stored, {}), logic.definition.by, step.emitted_us).rows(logic.definition.by)
     before = combine(rows.sessions.column(END)).to_numpy()
     ends = _ends(logic, rows.sessions, before, logic.gap_us - before_us, step.closed_us)
     moves = ends != before
@@ -80,8 +80,8 @@ def widen(logic: SessionAggregator, step: Step) -> None:
         # Before what a step brings, as in the step before: that was not told.
         brings = step.moment.before_us is None
         then = step._replace(progress=replace(step.progress, step=step.progress.step - brings))
-        _put(logic, step, logic._fired(then, wider, passed & logic.speaks_in_time(wider), ON_TIME), passed)
-        logic._tell(step)
+        _put(logic, step, logic._fired(then, wider, passed & logic.fires_in_time(wider), ON_TIME), passed)
+        logic._emit(step)
 
 
 def _ends(
@@ -117,10 +117,10 @@ def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) ->
     found = joined(extents(rows.sessions, codes)._replace(ends=ends))
     rows = unfolded(logic.calculation, logic.spans, rows)
     if logic.definition.full_state and logic.definition.emit.mode == "discarding":
-        rows = told_apart(rows, found.component)
+        rows = note_emitted_parts(rows, found.component)
     order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")
     component = found.component[order]
-    sessions = without(rows.sessions, HOME, STANDS).take(pa.array(order))
+    sessions = without(rows.sessions, HOME, CURRENT).take(pa.array(order))
     noted = TAKEN_FROM in sessions.column_names
     sessions = with_all_taken_from(sessions) if noted else sessions
     for name, bounds in ((START, found.starts), (END, found.ends)):

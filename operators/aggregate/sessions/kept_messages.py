@@ -37,7 +37,7 @@ def values_of_sessions(
     """Values of sessions, from their messages; in a mode that discards, from those that no part of them has told."""
     rows, of = messages_of(history, kv, sessions, calculation)
     if rows is not None and panes is not None and len(panes) and history.definition.emit.mode == "discarding":
-        fresh = np.flatnonzero(~_told_in_parts(rows, of, sessions, panes, history.definition.by))
+        fresh = np.flatnonzero(~_emitted_in_parts(rows, of, sessions, panes, history.definition.by))
         rows, of = rows.take(fresh), of[fresh]
     each = np.arange(len(of), dtype=np.int64)
     return history.evaluate_members(kv, sessions, rows, each, of, calculation)
@@ -93,20 +93,23 @@ def _taken_from(sessions: pa.Table) -> IntArray:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def told_apart(rows: Rows, component: IntArray) -> Rows:
+def note_emitted_parts(rows: Rows, component: IntArray) -> Rows:
     """Sessions of which several become one, in a mode that discards: up to which step each was told is noted beside them."""
     joins = np.bincount(component)[component] > 1
-    told = joins & combine(rows.sessions.column(EMIT_STEP)).is_valid().to_numpy(zero_copy_only=False)
-    if not told.any():
+    emitted = joins & combine(rows.sessions.column(EMIT_STEP)).is_valid().to_numpy(zero_copy_only=False)
+    if not emitted.any():
         return rows
-    parts = rows.sessions.filter(pa.array(told)).select(rows.panes.column_names)
+    parts = rows.sessions.filter(pa.array(emitted)).select(rows.panes.column_names)
     steps = pc.if_else(pa.array(joins), None, combine(rows.sessions.column(EMIT_STEP)))
     at = rows.sessions.column_names.index(EMIT_STEP)
-    sessions, owner = rows.sessions.set_column(at, EMIT_STEP, steps), np.r_[rows.owner, np.flatnonzero(told)]
+    sessions, owner = (
+        rows.sessions.set_column(at, EMIT_STEP, steps),
+        np.r_[rows.owner, np.flatnonzero(emitted)],
+    )
     return Rows(sessions, concat([rows.panes, parts]), owner)
 
 
-def _told_in_parts(
+def _emitted_in_parts(
     rows: Slice, of: IntArray, sessions: pa.Table, parts: pa.Table, by: tuple[str, ...]
 ) -> BoolArray:
     """True for messages that were emitted of a part of their session. of: which session that is"""
@@ -116,8 +119,8 @@ def _told_in_parts(
     holder = holders(extents(parts, owner), of, moments(rows))
     within = (holder >= 0) & (moments(rows) < ends[np.maximum(holder, 0)])
     steps = combine(parts.column(EMIT_STEP)).fill_null(-1).to_numpy()[np.maximum(holder, 0)]
-    told: BoolArray = within & (combine(rows.table.column(STEP)).to_numpy() <= steps)
-    return told
+    emitted: BoolArray = within & (combine(rows.table.column(STEP)).to_numpy() <= steps)
+    return emitted
 
 
 def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> Slice:

@@ -13,7 +13,7 @@ from windrow.operators.aggregate.kept_messages import moments
 from windrow.operators.aggregate.sessions.dynamic_gap import GAP
 from windrow.operators.aggregate.sessions.extents import Extents, holders, reached
 from windrow.operators.aggregate.sessions.gap_evolution import floor_of
-from windrow.operators.aggregate.sessions.merging import Given
+from windrow.operators.aggregate.sessions.merging import Incoming
 from windrow.operators.aggregate.sessions.rows import Step
 from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.groups import combine
@@ -50,17 +50,17 @@ def in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
 
 
 def without_late(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given, lost: BoolArray, detail: str
-) -> tuple[Slice, Given]:
+    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, lost: BoolArray, detail: str
+) -> tuple[Slice, Incoming]:
     """The messages that are not too late."""
-    gone = lost & (ends_of(logic, rows) < logic.told_from(step.progress.watermark_us))
+    gone = lost & (ends_of(logic, rows) < logic.retained_from(step.progress.watermark_us))
     times = pa.array(rows.times)
     for reason, mine in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
         step.dead.add_rows(reason, detail, rows.table, np.flatnonzero(mine), times)
-    return rows.take(np.flatnonzero(~lost)), given._replace(codes=given.codes[~lost])
+    return rows.take(np.flatnonzero(~lost)), incoming._replace(codes=incoming.codes[~lost])
 
 
-def shut_out(logic: SessionAggregator, step: Step, rows: Slice, given: Given) -> BoolArray:
+def shut_out(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
     """True for messages that no session may take: where sessions have a longest length those that are late and in none that is
     open, else where sessions stay apart those that touch a closed one.
     """
@@ -71,21 +71,21 @@ def shut_out(logic: SessionAggregator, step: Step, rows: Slice, given: Given) ->
         ends = (
             rows.times if logic.disjoint else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
         )
-        return (ends < step.closed_us) & _outside_open(step, rows, given)
+        return (ends < step.closed_us) & _outside_open(step, rows, incoming)
     if not logic.disjoint:
         return lost
-    closed = given.sessions.ends < step.closed_us
+    closed = incoming.sessions.ends < step.closed_us
     if not closed.any():
         return lost
-    own = Extents(given.codes, rows.times, ends_of(logic, rows))
-    return reached(Extents(*(column[closed] for column in given.sessions)), own)
+    own = Extents(incoming.codes, rows.times, ends_of(logic, rows))
+    return reached(Extents(*(column[closed] for column in incoming.sessions)), own)
 
 
-def _outside_open(step: Step, rows: Slice, given: Given) -> BoolArray:
+def _outside_open(step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
     """True for messages in no open session. One that is late enters only these, so that no cut before the watermark moves."""
-    sessions = given.sessions
+    sessions = incoming.sessions
     open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
-    holder = holders(open_, given.codes, rows.times)
+    holder = holders(open_, incoming.codes, rows.times)
     ends = open_.ends[np.maximum(holder, 0)] if len(open_.ends) else rows.times
     outside: BoolArray = (holder < 0) | (rows.times >= ends)
     return outside

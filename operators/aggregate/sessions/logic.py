@@ -52,7 +52,7 @@ from windrow.operators.operator import Grouping, RunAgain
 from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, MESSAGES, ON_TIME, PENDING, START
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import event_time_marks, take_in
+from windrow.operators.steps.intake import countable_rows, event_time_marks
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
@@ -95,11 +95,11 @@ class SessionAggregator(StoredSessions, Grouping):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """File the messages, and fire what they fill."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
-        rows = take_in(self.definition, table, now_us, dead)
+        rows = countable_rows(self.definition, table, now_us, dead)
         if self.own_gap is not None:
             rows = with_gaps(self.own_gap, rows, dead)
         if self.seen is not None:
@@ -118,7 +118,7 @@ class SessionAggregator(StoredSessions, Grouping):
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
-    def take_groups(
+    def ingest_grouped(
         self, kv: KV, groups: pa.Table, first_us: IntArray, last_us: IntArray, now_us: int, schema: pa.Schema
     ) -> StepResult:
         """`take` of messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
@@ -145,7 +145,7 @@ class SessionAggregator(StoredSessions, Grouping):
                 count(self, step, filed)
             rows = filed.rows
             if filed.owed is not None:
-                rows = self._fired(step, rows, filed.owed & self.speaks_in_time(rows), ON_TIME)
+                rows = self._fired(step, rows, filed.owed & self.fires_in_time(rows), ON_TIME)
             after = self._judged(step, rows)
             if self.definition.takes_back:
                 after = self._last_words(step, after)
@@ -153,7 +153,7 @@ class SessionAggregator(StoredSessions, Grouping):
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
             self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
             self.keep(step, filed.stored.near, filed.stay, after, homes)
-            self._tell(step)
+            self._emit(step)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire what the watermark passed, then the periods that `now` crossed, then close and forget."""
@@ -172,24 +172,24 @@ class SessionAggregator(StoredSessions, Grouping):
                 self._look_again(step)
             if changed or watermark_us > before_us:
                 self._fire_on_time(step, watermark_us)
-            step = step._replace(told_us=watermark_us)
+            step = step._replace(emitted_us=watermark_us)
             tick(self, step)
-            self._tell(step)
+            self._emit(step)
             self._close(step, last_words)
             self._forget(step)
         self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
         return self._end(kv, progress, result, dead)
 
-    def _tell(self, step: Step) -> None:
+    def _emit(self, step: Step) -> None:
         """What one part of a step fired, in order."""
-        step.result.panes += in_order(step.told, self.definition.by)
-        step.told.clear()
+        step.result.panes += in_order(step.emitted, self.definition.by)
+        step.emitted.clear()
 
     def _fire_on_time(self, step: Step, watermark_us: int) -> None:
         """Tell the sessions that the watermark passed, in slices: what is in memory does not go with how many these are."""
         # What ends just where the watermark stood may have had to wait.
-        _, hashes, older = self.marks.due.passed(step.kv, step.told_us, watermark_us, watermark_us)
+        _, hashes, older = self.marks.due.passed(step.kv, step.emitted_us, watermark_us, watermark_us)
         if len(hashes):
             parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
             step.result.panes += in_order_of_parts(
@@ -210,7 +210,7 @@ class SessionAggregator(StoredSessions, Grouping):
         if not passed_.any():
             return []
         near, stay, rows = stored.near, stored.others(passed_), stored.rows(by, passed_)
-        rows = self._fired(step, rows, self.speaks_in_time(rows), ON_TIME)
+        rows = self._fired(step, rows, self.fires_in_time(rows), ON_TIME)
         if self.history is None:
             there = stored.keys(passed_ & (ends >= watermark_us), by)
             near, stay = self.store.without(near, stay, hashes_of(there, by))
@@ -228,15 +228,15 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def _taken(self, step: Step) -> list[pa.Table]:
         """What was told, which is not told again."""
-        told = list(step.told)
-        step.told.clear()
-        return told
+        emitted = list(step.emitted)
+        step.emitted.clear()
+        return emitted
 
-    def speaks_in_time(self, rows: Rows) -> BoolArray:
+    def fires_in_time(self, rows: Rows) -> BoolArray:
         """True for sessions of which something is told when they end."""
         pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
-        waiting: BoolArray = pending & (not self.definition.emit.tells_late)
-        return waiting | self.tells_all
+        waiting: BoolArray = pending & (not self.definition.emit.emits_late)
+        return waiting | self.emits_all
 
     def keep_fired(
         self,
@@ -301,26 +301,28 @@ class SessionAggregator(StoredSessions, Grouping):
         if self.definition.takes_back:
             self.numbers.forget(step.kv, kept_from)
         if self.history is not None:
-            forget_messages(self.history, step.kv, self.store, step.told_us)
+            forget_messages(self.history, step.kv, self.store, step.emitted_us)
         step.progress.purged_us = kept_from
 
     def _unreached(self, watermark_us: int) -> int:
         """What ends at or before it is touched by nothing that is in retention by itself."""
-        told_us = self.told_from(watermark_us)
+        emitted_us = self.retained_from(watermark_us)
         return (
-            told_us if told_us == END_OF_TIME_US else max(self.kept_from(watermark_us) - 1, START_OF_TIME_US)
+            emitted_us
+            if emitted_us == END_OF_TIME_US
+            else max(self.kept_from(watermark_us) - 1, START_OF_TIME_US)
         )
 
     def _look_again(self, step: Step) -> None:
         """Mark all that waits under another emission than before."""
         self.marks.drop(step.kv)
         homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
-        rows = self.read(step.kv, homes, step.told_us)
+        rows = self.read(step.kv, homes, step.emitted_us)
         if rows is not None:
             by = self.definition.by
-            sessions = Stored.of(Near(rows, {}), by, step.told_us).rows(by).sessions
+            sessions = Stored.of(Near(rows, {}), by, step.emitted_us).rows(by).sessions
             homes = combine(sessions.column(HOME)).to_numpy()
-            self.marks.speaks(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
+            self.marks.fires(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
 
     def runs(
         self,
@@ -350,16 +352,16 @@ class SessionAggregator(StoredSessions, Grouping):
         ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
         for timing, trigger, mine in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
             if by_step(trigger) and mine.any():
-                speaks = np.zeros(len(mine), dtype=bool)
-                speaks[mine] = self.judged(step, rows.where(mine), trigger)
-                rows = self._fired(step, rows, speaks, timing)
+                fires = np.zeros(len(mine), dtype=bool)
+                fires[mine] = self.judged(step, rows.where(mine), trigger)
+                rows = self._fired(step, rows, fires, timing)
         return rows
 
     def _last_words(self, step: Step, rows: Rows) -> Rows:
         """The sessions, after those that are closed have said what is pending, and the closing pane if asked for."""
         emit, closed = self.definition.emit, combine(rows.sessions.column(END)).to_numpy() < step.closed_us
         if not emit.closing_pane:
-            closed = closed & (combine(rows.sessions.column(PENDING)).to_numpy() > 0) & emit.tells_late
+            closed = closed & (combine(rows.sessions.column(PENDING)).to_numpy() > 0) & emit.emits_late
         elif step.result.ended:
             closed = closed & ~self._ended(rows.sessions, step.result.ended)
         return self._fired(step, rows, closed, LATE, closing=True)
@@ -392,9 +394,9 @@ class SessionAggregator(StoredSessions, Grouping):
             dead=step.dead,
             always=always,
         )
-        if fired.told is not None:
-            step.told.append(fired.told)
+        if fired.emitted is not None:
+            step.emitted.append(fired.emitted)
             if self.definition.emit.closing_pane and not closing:
-                last = fired.told.filter(fired.told.column(IS_LAST))
+                last = fired.emitted.filter(fired.emitted.column(IS_LAST))
                 step.result.ended.update(self._names(last))
         return after_firing(rows, which, fired.rows)

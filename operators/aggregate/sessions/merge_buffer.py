@@ -20,7 +20,7 @@ from windrow.operators.aggregate.sessions.extents import Extents, joined, reach_
 from windrow.operators.aggregate.sessions.merge_provenance import Pieces
 from windrow.operators.aggregate.sessions.merging import (
     COMPONENT,
-    Given,
+    Incoming,
     Parts,
     by_cell,
     merge_parts,
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 CAME = "__came"
 
 
-def settled(logic: StoredSessions, near: Near, told_us: int) -> Near:
-    """What was read, after what waits for it was laid into the sessions. told_us: those that end before were told"""
+def settled(logic: StoredSessions, near: Near, emitted_us: int) -> Near:
+    """What was read, after what waits for it was laid into the sessions. emitted_us: those that end before were told"""
     held = near.held.get(HOT)
-    if held is None or held.beside is None:
+    if held is None or held.buffered is None:
         return near
-    pieces = held.beside.where(waits_for(held, held.beside)).rows
+    pieces = held.buffered.where(waits_for(held, held.buffered)).rows
     if len(pieces) == 0:
         return near
     by, n = logic.definition.by, len(pieces)
     tables = [pieces] if near.rows is None else [pieces, near.rows]
     numbers = codes_of(tables, by)
     codes, others = numbers[:n], list[pa.Table]()
-    stored = Stored.of(Near(None, {}), by, told_us)
+    stored = Stored.of(Near(None, {}), by, emitted_us)
     none = np.zeros(0, dtype=np.int64)
-    given = Given(codes, stored, Extents(none, none, none))
+    incoming = Incoming(codes, stored, Extents(none, none, none))
     if near.rows is not None:
         hot = near.rows.column(HOME).to_numpy() == HOT
         met = hot & np.isin(numbers[n:], codes)
@@ -67,31 +67,33 @@ def settled(logic: StoredSessions, near: Near, told_us: int) -> Near:
             mine = numbers[n:][met]
             stored = Stored.of(of_keys, by, START_OF_TIME_US, mine)
             sessions = Extents(mine[stored.sessions], stored.values(START), stored.values(END))
-            given = Given(codes, stored, sessions)
+            incoming = Incoming(codes, stored, sessions)
     after, stay = _laid(
-        logic, by_cell(logic, given, combine(pieces.column(START)).to_numpy()), pieces, told_us
+        logic, by_cell(logic, incoming, combine(pieces.column(START)).to_numpy()), pieces, emitted_us
     )
     if stored.near.rows is not None:
         others.append(taken(stored.near.rows, stay))
     return Near(concat([*others, after]), near.held)
 
 
-def _laid(logic: StoredSessions, given: Given, pieces: pa.Table, told_us: int) -> tuple[pa.Table, IntArray]:
+def _laid(
+    logic: StoredSessions, incoming: Incoming, pieces: pa.Table, emitted_us: int
+) -> tuple[pa.Table, IntArray]:
     """(the sessions that what waited is in, and what stands of them, which of the stored rows stay as they are)."""
     starts, ends = (combine(pieces.column(name)).to_numpy() for name in (START, END))
     came = combine(pieces.column(CAME)).to_numpy()
-    n = len(given.sessions.codes)
-    found = joined(given.sessions.and_more(Extents(given.codes, starts, ends)))
+    n = len(incoming.sessions.codes)
+    found = joined(incoming.sessions.and_more(Extents(incoming.codes, starts, ends)))
     parts = Parts(found, found.component[n:], found.component[:n])
     deltas = with_extents(without(pieces, CAME), found.starts[parts.piece], found.ends[parts.piece])
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece))
-    joins = _joins(parts, given.sessions, Extents(parts.piece, starts, ends), came)
+    joins = _joins(parts, incoming.sessions, Extents(parts.piece, starts, ends), came)
     bridges = Pieces(starts, ends, combine(pieces.column(LAST)).take, joins)
-    merged = merge_parts(logic, DeadLetters(0), deltas, given, parts, bridges)
-    lives = combine(merged.rows.sessions.column(END)).to_numpy() >= told_us
+    merged = merge_parts(logic, DeadLetters(0), deltas, incoming, parts, bridges)
+    lives = combine(merged.rows.sessions.column(END)).to_numpy() >= emitted_us
     table = together(merged.rows.where(lives))
     after = table.append_column(HOME, pa.array(np.full(len(table), HOT, dtype=np.int64)))
-    return after, given.stored.others(merged.mine)
+    return after, incoming.stored.others(merged.mine)
 
 
 def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> IntArray:
@@ -142,12 +144,12 @@ def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def settle(logic: StoredSessions, kv: KV, told_us: int) -> None:
+def settle(logic: StoredSessions, kv: KV, emitted_us: int) -> None:
     """Lay all that waits into the pages."""
     hashes = logic.store.waiting(kv)
     if hashes is None:
         return
     keys = pa.table({START: pa.array(np.full(len(hashes), HOT, dtype=np.int64)), HASH: pa.array(hashes)})
-    near, by = settled(logic, logic.store.near(kv, [HOT], keys), told_us), logic.definition.by
+    near, by = settled(logic, logic.store.near(kv, [HOT], keys), emitted_us), logic.definition.by
     assert near.rows is not None
-    logic.store.put(kv, near, live(near.rows, by, told_us), lambda some: live(some, by, told_us))
+    logic.store.put(kv, near, live(near.rows, by, emitted_us), lambda some: live(some, by, emitted_us))

@@ -12,13 +12,13 @@ from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.extents import Extents, Joined
-from windrow.operators.aggregate.sessions.kept_messages import told_apart
+from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
 from windrow.operators.aggregate.sessions.merge_provenance import Pieces, with_bridges
 from windrow.operators.aggregate.sessions.rows import Rows, Stored, extents, unfolded
 from windrow.operators.steps.columns import END, PANES, START, TAKEN_FROM
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
-from windrow.stores.sessions import HOME, HOT, STANDS
+from windrow.stores.sessions import CURRENT, HOME, HOT
 
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.session_state import StoredSessions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMPONENT = "__component"
 
 
-class Given(NamedTuple):
+class Incoming(NamedTuple):
     """What a step brings, beside what is stored near it. codes: a number for the key of each row, or group of rows. sessions:
     those of what was read, whose keys have such numbers too. With `cut`, keys of two cells have two numbers: their sessions
     never meet.
@@ -63,21 +63,21 @@ class Merged(NamedTuple):
     row_of: IntArray
 
 
-def by_cell(logic: StoredSessions, given: Given, first_us: IntArray) -> Given:
+def by_cell(logic: StoredSessions, incoming: Incoming, first_us: IntArray) -> Incoming:
     """With other numbers for keys in other cells."""
     if logic.cells is None:
-        return given
-    sessions, n = given.sessions, len(given.sessions.codes)
+        return incoming
+    sessions, n = incoming.sessions, len(incoming.sessions.codes)
     _, cells, _ = logic.cells.assign(np.r_[sessions.starts, first_us])
-    codes = Groups([pa.array(np.r_[sessions.codes, given.codes]), pa.array(cells)], len(cells)).codes
-    return given._replace(codes=codes[n:], sessions=sessions._replace(codes=codes[:n]))
+    codes = Groups([pa.array(np.r_[sessions.codes, incoming.codes]), pa.array(cells)], len(cells)).codes
+    return incoming._replace(codes=codes[n:], sessions=sessions._replace(codes=codes[:n]))
 
 
 def merge_parts(
     logic: StoredSessions,
     dead: DeadLetters,
     deltas: pa.Table,
-    given: Given,
+    incoming: Incoming,
     parts: Parts,
     pieces: Pieces,
 ) -> Merged:
@@ -92,15 +92,15 @@ def merge_parts(
     mine, were = (parts.stored >= 0) & takes[parts.stored], None
     of_panes = np.zeros(0, dtype=np.int64)
     if mine.any():
-        touched, before = given.stored.rows(logic.definition.by, mine), parts.stored[mine]
+        touched, before = incoming.stored.rows(logic.definition.by, mine), parts.stored[mine]
         hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
         np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
         whole = unfolded(logic.calculation, logic.spans, touched)
         if logic.definition.full_state and logic.definition.emit.mode == "discarding":
-            whole = told_apart(whole, before)
+            whole = note_emitted_parts(whole, before)
         panes, of_panes = whole.panes, before[whole.owner]
         were = extents(whole.sessions, before)
-        stored = without(whole.sessions, HOME, STANDS)
+        stored = without(whole.sessions, HOME, CURRENT)
         if TAKEN_FROM in deltas.column_names:
             stored = with_all_taken_from(stored)
         several = np.flatnonzero(np.bincount(before)[before] > 1)

@@ -54,15 +54,15 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
         self._purged_us = operator.progress(kv).purged_us
         super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
 
-    def take(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
+    def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         if len(run) == 1:
-            return self._operator.take(kv, table, run.nows_us[0])
-        return _take(self._operator, kv, table, run)
+            return self._operator.ingest_table(kv, table, run.nows_us[0])
+        return _advance(self._operator, kv, table, run)
 
     def _begin_run(self) -> None:
         self._look_ahead()
 
-    def _stands_alone(self, time_us: int | None) -> bool:
+    def _is_own_run(self, time_us: int | None) -> bool:
         if not self._operator._emission_noted:
             return True  # its advance looks for what waits under another emission
         return time_us is not None and time_us <= self.watermark_us
@@ -78,8 +78,8 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
         self._open_from_us = START_OF_TIME_US
         self._floor_us = self._operator.kept_from(self.watermark_us)
 
-    def _take(self, time_us: int | None, position: Position, now_us: int) -> bool:
-        acts = super()._take(time_us, position, now_us)
+    def _advance(self, time_us: int | None, position: Position, now_us: int) -> bool:
+        acts = super()._advance(time_us, position, now_us)
         if not self._forgets:
             return acts
         self._floor_us = self._operator.kept_from(self.watermark_us)
@@ -87,7 +87,7 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
         return acts or self._purged_us > before_us
 
 
-def _take(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
+def _advance(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """The ingests of messages beyond the watermark, and of their advances all but the last."""
     taken = Taken(operator, kv, table, run)
     progress = taken.progress
@@ -129,6 +129,6 @@ def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
         step=step.progress.step + STEPS * at + 1,
         dead=step.dead,
     )
-    step.result.panes += in_order([] if fired.told is None else [fired.told], by)
+    step.result.panes += in_order([] if fired.emitted is None else [fired.emitted], by)
     after = fired.rows._replace(sessions=without(fired.rows.sessions, ARRIVED))
     operator.keep(step, stored.near, stored.others(passed), after, operator.store.home(ends))

@@ -23,7 +23,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past
 from windrow.operators.oracle.aggregates import IntegerOverflow, added, same
 from windrow.operators.oracle.arrow import Arguments, Raised
-from windrow.operators.oracle.cells import Cell, Key, SessionCell, Standing, Taken, place
+from windrow.operators.oracle.cells import Cell, EmittedPane, Key, SessionCell, Taken, place
 from windrow.operators.oracle.oracle import Messages, Outcome, listed
 from windrow.operators.oracle.times import shown
 from windrow.operators.oracle.windows import windows_of
@@ -69,41 +69,41 @@ class SessionOracle(AggregateOracle):
         for cell in cells:
             if cell.current and self._passed(cell, after):
                 cell.current = False
-                if emit.on_time or (cell.pending and not emit.tells_late):
-                    panes += self._tell(cell, Timing.ON_TIME, self._closed(cell, after))
+                if emit.on_time or (cell.pending and not emit.emits_late):
+                    panes += self._emit_session(cell, Timing.ON_TIME, self._closed(cell, after))
         for cell in cells:
             closed = self._closed(cell, after)
             trigger = emit.early if cell.current else emit.late
             moment = self._moment(cell, now, ticked, (before, after))
-            if moment.speaks(trigger) and (cell.pending or not closed):
+            if moment.fires(trigger) and (cell.pending or not closed):
                 timing = Timing.EARLY if cell.current else Timing.LATE
-                panes += self._tell(cell, timing, closed, always=moment.insists(trigger))
+                panes += self._emit_session(cell, timing, closed, always=moment.insists(trigger))
         for cell in cells:
             closes = self._closed(cell, after) and not self._closed(cell, before) and not cell.ended
-            if closes and (emit.closing_pane or (cell.pending and emit.tells_late)):
+            if closes and (emit.closing_pane or (cell.pending and emit.emits_late)):
                 expiry.append((cell, Timing.LATE))
         for cell, timing in sorted(expiry, key=lambda pair: place(pair[0])):
-            panes += self._tell(cell, timing, True, closing=True)
+            panes += self._emit_session(cell, timing, True, closing=True)
         for key in list(self._sessions):
             self._sessions[key] = [c for c in self._sessions[key] if not self._forgotten(c, after)]
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        told: list[tuple[Any, Pane]] = []
+        emitted: list[tuple[Any, Pane]] = []
         first, buried = [*self._widened(watermark_us), *self._corrected(watermark_us)], self._dead
         for cell in self._touched(messages, now_us, watermark_us):
-            told += [(place(cell), pane) for pane in self._judged(cell, now_us, watermark_us)]
-        told = sorted(self._taken_back + told, key=lambda pair: pair[0])
+            emitted += [(place(cell), pane) for pane in self._judged(cell, now_us, watermark_us)]
+        emitted = sorted(self._taken_back + emitted, key=lambda pair: pair[0])
         self._dead += buried
-        return Outcome([*first, *(pane for _, pane in told)], self._buried())
+        return Outcome([*first, *(pane for _, pane in emitted)], self._buried())
 
     def _judged(self, cell: SessionCell, now_us: int, watermark_us: int) -> list[Pane]:
         """What is told of a session that took messages."""
         cell.current = not self._passed(cell, watermark_us)
         trigger = self.definition.emit.early if cell.current else self.definition.emit.late
-        if not self._moment(cell, now_us, None).speaks(trigger):
+        if not self._moment(cell, now_us, None).fires(trigger):
             return []
-        return self._tell(
+        return self._emit_session(
             cell, Timing.EARLY if cell.current else Timing.LATE, self._closed(cell, watermark_us)
         )
 
@@ -133,8 +133,8 @@ class SessionOracle(AggregateOracle):
         emit = self.definition.emit
         for cell in sorted(made, key=place):
             cell.current = not self._passed(cell, watermark_us)
-            if not cell.current and (emit.on_time or (cell.pending and not emit.tells_late)):
-                panes += self._tell(cell, Timing.ON_TIME, False)
+            if not cell.current and (emit.on_time or (cell.pending and not emit.emits_late)):
+                panes += self._emit_session(cell, Timing.ON_TIME, False)
         return panes
 
     def _corrected(self, watermark_us: int) -> list[Pane]:
@@ -148,9 +148,9 @@ class SessionOracle(AggregateOracle):
             if (
                 before
                 and self._is_open(cell, watermark_us)
-                and (cell.current or self.definition.emit.tells_late)
+                and (cell.current or self.definition.emit.emits_late)
             ):
-                panes += self._tell(cell, Timing.EARLY if cell.current else Timing.LATE, False)
+                panes += self._emit_session(cell, Timing.EARLY if cell.current else Timing.LATE, False)
         return panes
 
     def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
@@ -167,7 +167,9 @@ class SessionOracle(AggregateOracle):
                 by_key.setdefault(key, []).append(message)
         self._taken_back = []
         some_of = {key: self._in_the_end(key, some, watermark_us) for key, some in by_key.items()}
-        touched = [cell for key, some in some_of.items() for cell in self._take(key, some, watermark_us)]
+        touched = [
+            cell for key, some in some_of.items() for cell in self._join_messages(key, some, watermark_us)
+        ]
         return sorted(touched, key=place)
 
     def windows(self) -> list[WindowInfo]:
@@ -215,7 +217,7 @@ class SessionOracle(AggregateOracle):
         message.gap_us = max(gap, 1)
         return True
 
-    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+    def _only_advances(self, message: Taken, watermark_us: int) -> bool:
         message.gap_us = 1  # it is asked for no gap
         alone = SessionCell(self._key_of(message), self._own(message))
         return not self._is_gone(message, watermark_us) and self._is_open(alone, watermark_us)
@@ -264,7 +266,7 @@ class SessionOracle(AggregateOracle):
         gone = kept is not None and past(self._own(message).end_us + 1, kept, watermark_us)
         self._lose("out_of_retention" if gone else "too_late", detail, message)
 
-    def _take(self, key: Key, messages: list[Taken], watermark_us: int) -> list[SessionCell]:
+    def _join_messages(self, key: Key, messages: list[Taken], watermark_us: int) -> list[SessionCell]:
         """Join messages with each other and with the open sessions of their key; returns the sessions that took some."""
         groups: list[tuple[Window, list[Taken], list[SessionCell]]] = []
         ranges: list[tuple[Window, list[Taken], list[SessionCell]]] = []
@@ -314,7 +316,7 @@ class SessionOracle(AggregateOracle):
             cell.messages += part.messages
             cell.pending += part.pending
             cell.panes = max(cell.panes, part.panes)
-            cell.told_in = max(cell.told_in, part.told_in)
+            cell.emitted_in = max(cell.emitted_in, part.emitted_in)
             cell.emitted += part.emitted
         cell.since_us = self._since(parts, bool(some))
         cell.messages, cell.pending = cell.messages + some, cell.pending + some
@@ -343,7 +345,7 @@ class SessionOracle(AggregateOracle):
 
     # -- what is told -----------------------------------------------------------------------------------------------
 
-    def _tell(
+    def _emit_session(
         self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Pane]:
         """Take back what stands inside the session, and tell it. always: though nothing has changed"""
@@ -353,7 +355,7 @@ class SessionOracle(AggregateOracle):
         except Exception as error:
             cell.pending, cell.since_us = [], None
             if emit.mode == "discarding":
-                cell.told_in = self._step  # what is discarded counts as told
+                cell.emitted_in = self._step  # what is discarded counts as told
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
@@ -375,9 +377,9 @@ class SessionOracle(AggregateOracle):
         ]
         panes.append(Pane(self._shown(cell.window), key, values, timing, cell.panes, is_last))
         if emit.mode != "discarding":
-            cell.emitted = [Standing(cell.window, values, cell.panes)]
+            cell.emitted = [EmittedPane(cell.window, values, cell.panes)]
         cell.panes += 1
-        cell.told_in = self._step
+        cell.emitted_in = self._step
         cell.ended = is_last
         return panes
 
@@ -386,7 +388,7 @@ class SessionOracle(AggregateOracle):
     def _passed(self, cell: Cell, watermark_us: int) -> bool:
         """True if a session that grows no more is told: a message at its end may still come while the watermark stands there,
         so one that can never be corrected waits for the next moment."""
-        waits = not self.definition.emit.tells_late
+        waits = not self.definition.emit.emits_late
         return watermark_us > cell.end_us if waits else watermark_us >= cell.end_us
 
     def _closed(self, cell: Cell, watermark_us: int) -> bool:

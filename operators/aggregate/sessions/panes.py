@@ -20,7 +20,7 @@ from windrow.operators.aggregate import external_sort
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emitted_values import Values, choose
 from windrow.operators.aggregate.emitter import back_kinds, bury, label
-from windrow.operators.aggregate.sessions.rows import Rows, standing
+from windrow.operators.aggregate.sessions.rows import Rows, with_current
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
@@ -51,9 +51,9 @@ class Fired(NamedTuple):
     speaks: which of them were told.
     """
 
-    told: pa.Table | None
+    emitted: pa.Table | None
     rows: Rows
-    speaks: BoolArray
+    fires: BoolArray
 
 
 class _Back(NamedTuple):
@@ -83,38 +83,38 @@ def fire(
     emit, size = definition.emit, len(sessions)
     values, broken = values_of(sessions)
     columns = [combine(values[a]) for a in definition.agg]
-    speaks = np.ones(size, dtype=bool)
+    fires = np.ones(size, dtype=bool)
     for b in broken:
-        if speaks[b.group]:
+        if fires[b.group]:
             bury(definition, sessions, b, dead, _arrived(sessions, b.group))
-        speaks[b.group] = False
+        fires[b.group] = False
     same = _same_window(rows)
     asked = closing and emit.closing_pane
     if emit.mode == "discarding":
         if emit.only_if_changed and not asked:
-            speaks &= combine(sessions.column(PENDING)).to_numpy() > 0
+            fires &= combine(sessions.column(PENDING)).to_numpy() > 0
     elif emit.only_if_changed or emit.mode == "retracting":
         unchanged = _unchanged(definition, columns, panes, owner, same, size)
         if (emit.only_if_changed and not asked) or (
             emit.mode == "retracting" and timing != ON_TIME and not asked and not always
         ):
-            speaks &= ~unchanged
+            fires &= ~unchanged
     # Of what is discarded, rows beside a session say up to which step parts of it were told.
-    retracts = speaks[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
-    told = _told(definition, rows, columns, _Back(retracts, ~same), speaks, timing, is_last)
-    after = _after(definition, sessions, speaks, step)
-    silent = ~speaks[owner]
+    retracts = fires[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
+    emitted = _emitted(definition, rows, columns, _Back(retracts, ~same), fires, timing, is_last)
+    after = _after(definition, sessions, fires, step)
+    silent = ~fires[owner]
     left, owner = panes.filter(pa.array(silent)), owner[silent]
     if emit.mode == "discarding":
-        return Fired(told, Rows(after, left, owner), speaks)
+        return Fired(emitted, Rows(after, left, owner), fires)
     if not definition.full_state:
-        return Fired(told, Rows(standing(after, speaks), left, owner), speaks)
+        return Fired(emitted, Rows(with_current(after, fires), left, owner), fires)
     names = [START, END, *definition.by, PANES]
     new = pa.table(
         [*(after.column(n) for n in names), *columns], names=[*names, *(EMITTED + a for a in definition.agg)]
-    ).filter(pa.array(speaks))
-    owner = np.r_[owner, np.flatnonzero(speaks)]
-    return Fired(told, Rows(after, concat([left, new]) if len(left) else new, owner), speaks)
+    ).filter(pa.array(fires))
+    owner = np.r_[owner, np.flatnonzero(fires)]
+    return Fired(emitted, Rows(after, concat([left, new]) if len(left) else new, owner), fires)
 
 
 def taken_back(
@@ -130,16 +130,16 @@ def taken_back(
     return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
 
 
-def in_order(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+def in_order(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
     """What one part of a step told, as one: by the start and end of the session and its key, retractions first; of a run
     message by message.
     """
-    return [_own(run) for run in _sorted(told, by)]
+    return [_own(run) for run in _sorted(emitted, by)]
 
 
 def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) -> list[pa.Table]:
     """As `in_order` of what all parts told. Where there are many, which have no session in common, they wait in a file."""
-    runs = (run for told in parts for run in _sorted(told, by))
+    runs = (run for emitted in parts for run in _sorted(emitted, by))
     first = next(runs, None)
     second = next(runs, None)
     if first is None or second is None:
@@ -148,11 +148,11 @@ def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) 
     return [] if whole is None else [_own(whole)]
 
 
-def _sorted(told: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
+def _sorted(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
     """What was told as one table, by the sessions on whose account it was; these stand in the place of its windows."""
-    if not told:
+    if not emitted:
         return []
-    table = concat(list(told))
+    table = concat(list(emitted))
     table = table.rename_columns([_ACCOUNT.get(n, n) for n in table.column_names])
     order = in_window_order(table, by)
     if ARRIVED in table.column_names:
@@ -195,25 +195,25 @@ def _unchanged(
     return unchanged
 
 
-def _told(
+def _emitted(
     definition: AggregateDefinition,
     rows: Rows,
     columns: Sequence[pa.Array],
     taken_back: _Back,
-    speaks: BoolArray,
+    fires: BoolArray,
     timing: str,
     is_last: BoolArray,
 ) -> pa.Table | None:
-    if not speaks.any():
+    if not fires.any():
         return None
     fixed, aliases = [START, END, *definition.by], list(definition.agg)
     sessions, panes, owner = rows
-    at = pa.array(np.flatnonzero(speaks))
+    at = pa.array(np.flatnonzero(fires))
     inserts = sessions.select(fixed).take(at)
     for alias, column in zip(aliases, columns, strict=True):
         inserts = inserts.append_column(alias, column.take(at))
     index = combine(sessions.column(PANES)).to_numpy()
-    inserts = label(inserts, timing, index[speaks], is_last[speaks], INSERT)
+    inserts = label(inserts, timing, index[fires], is_last[fires], INSERT)
     inserts = _on_account(inserts, sessions.take(at))
     if not taken_back.panes.any():
         return inserts
@@ -252,15 +252,15 @@ def _arrived(sessions: pa.Table, row: int) -> int:
 
 
 def _after(
-    definition: AggregateDefinition, sessions: pa.Table, speaks: BoolArray, step: int | IntArray
+    definition: AggregateDefinition, sessions: pa.Table, fires: BoolArray, step: int | IntArray
 ) -> pa.Table:
     """The sessions after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
     size, discarding = len(sessions), definition.emit.mode == "discarding"
     now = pa.array(np.full(size, step, dtype=np.int64))
     replaced = {
         PENDING: pa.array(np.zeros(size, dtype=np.int64)),
-        PANES: pa.array(combine(sessions.column(PANES)).to_numpy() + speaks),
-        EMIT_STEP: now if discarding else choose(speaks, now, combine(sessions.column(EMIT_STEP))),
+        PANES: pa.array(combine(sessions.column(PANES)).to_numpy() + fires),
+        EMIT_STEP: now if discarding else choose(fires, now, combine(sessions.column(EMIT_STEP))),
     }
     kept = [n for n in sessions.column_names if n != SINCE]
     names = [n for n in kept if not (discarding and n.startswith(ACCUMULATOR))]

@@ -40,7 +40,7 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
         return None
     return Pushdown(
         faults=faults_of(definition, schema),
-        given=definition.inputs[0],
+        input=definition.inputs[0],
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
         parts=parts,
@@ -68,5 +68,5 @@ def ingest_groups_of_sessions(
         if taken.uncounted:
             table = table.slice(0, 0)
     groups = slices_of(operator.definition, table) if len(table) else table
-    taken.step = taken.step.then(operator.take_groups(kv, groups, first_us, last_us, now_us, schema))
+    taken.step = taken.step.then(operator.ingest_grouped(kv, groups, first_us, last_us, now_us, schema))
     return taken

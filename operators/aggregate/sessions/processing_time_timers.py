@@ -28,12 +28,14 @@ def tick(logic: SessionAggregator, step: Step) -> None:
     over = logic.marks.overdue(step.kv, moment)
     for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
         if moment.insists(trigger):
-            _tell_all(logic, step, timing, trigger)
+            _fire_all(logic, step, timing, trigger)
         elif moment.comes(trigger) or (len(over) and delays(trigger)):
-            _tell_some(logic, step, timing, trigger, over)
+            _fire_triggered(logic, step, timing, trigger, over)
 
 
-def _tell_some(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger, over: Hashes) -> None:
+def _fire_triggered(
+    logic: SessionAggregator, step: Step, timing: str, trigger: Trigger, over: Hashes
+) -> None:
     """Tell what waits. over: keys of which a delay is over"""
     kv, early, period = step.kv, timing == EARLY, step.moment.comes(trigger)
     if early and not period:
@@ -47,28 +49,28 @@ def _tell_some(logic: SessionAggregator, step: Step, timing: str, trigger: Trigg
             homes, hashes = homes[mine], hashes[mine]
     stored = logic.near(step, homes, hashes)
     if stored is not None:
-        _tell(logic, step, stored, timing, trigger, hashes)
+        _emit(logic, step, stored, timing, trigger, hashes)
 
 
-def _tell_all(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger) -> None:
+def _fire_all(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger) -> None:
     """Tell all sessions that still take messages, and what else waits."""
     kv, by = step.kv, logic.definition.by
     logic.marks.wait_no_more(kv, early=timing == EARLY)
     if timing == EARLY:
-        near = settled(logic, logic.store.whole(kv), step.told_us)
+        near = settled(logic, logic.store.whole(kv), step.emitted_us)
         if near.rows is not None:
-            _tell(logic, step, Stored.of(near, by, step.told_us), timing, trigger, None)
+            _emit(logic, step, Stored.of(near, by, step.emitted_us), timing, trigger, None)
         return
     for bucket in logic.store.buckets(kv, step.closed_us):
-        rows = logic.read(kv, [bucket.home], step.told_us)
+        rows = logic.read(kv, [bucket.home], step.emitted_us)
         if rows is not None:
             hashes = np.unique(hashes_of(rows.select([START, *by]), by))
             stored = logic.near(step, np.full(len(hashes), bucket.home, dtype=np.int64), hashes)
             if stored is not None:
-                _tell(logic, step, stored, timing, trigger, None)
+                _emit(logic, step, stored, timing, trigger, None)
 
 
-def _tell(
+def _emit(
     logic: SessionAggregator,
     step: Step,
     stored: Stored,
@@ -87,12 +89,12 @@ def _tell(
         judged = pending | (stored.values(END) >= open_us)
     if not judged.any():
         return
-    speaks = judged.copy()
-    speaks[judged] = logic.judged(step, stored.rows(by, judged), trigger)
-    left = pending & ~speaks
+    fires = judged.copy()
+    fires[judged] = logic.judged(step, stored.rows(by, judged), trigger)
+    left = pending & ~fires
     if asked is not None and left.any():
         rows = stored.rows(by, left).sessions
         mine = np.isin(hashes_of(rows.select([START, *by]), by), asked)
         homes = combine(rows.column(HOME)).to_numpy()
         logic.marks.waits(step.kv, rows, homes, mine, step.moment)
-    logic.keep_fired(step, stored, speaks, timing, always=asked is None)
+    logic.keep_fired(step, stored, fires, timing, always=asked is None)

@@ -21,7 +21,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.keys import encode_equal
 from windrow.operators.aggregate.kept_messages import History, moments
 from windrow.operators.aggregate.sessions.extents import Extents, holders
-from windrow.operators.aggregate.sessions.merging import Given
+from windrow.operators.aggregate.sessions.merging import Incoming
 from windrow.operators.aggregate.sessions.rows import Step
 from windrow.operators.steps.columns import PANES, SIGN, STEP
 from windrow.operators.steps.dead_letters import TOO_LATE
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 class Going:
     """goes: true for the rows of a step that take back a message that is kept. kept: where these lie."""
 
-    goes: BoolArray
+    removed: BoolArray
     kept: list[bytes]
 
     def without(self, lost: BoolArray) -> Going:
         """Of the other rows; none of those that go is lost."""
-        return Going(self.goes[~lost], self.kept)
+        return Going(self.removed[~lost], self.kept)
 
     def forget(self, history: History, kv: KV) -> None:
         """Forget the messages that go."""
@@ -53,8 +53,8 @@ class Going:
 
 
 def going(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given
-) -> tuple[Slice, Given, Going | None]:
+    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming
+) -> tuple[Slice, Incoming, Going | None]:
     """The rows that bring something or take something back in the end; None where nothing goes. What takes back a message that
     no open session holds is a dead letter.
     """
@@ -62,41 +62,41 @@ def going(
     assert sign is not None
     rows = Slice(rows.table.drop_columns([SIGN]), rows.times)
     if (sign > 0).all():
-        return rows, given, None
-    told = [name for name in logic.calculation.given.names if name in rows.table.column_names]
-    held, places = _kept(logic, step, rows, given, np.flatnonzero(sign < 0), told)
-    standing, gone = defaultdict[bytes, deque[int]](deque), defaultdict[bytes, deque[tuple[int, int]]](deque)
+        return rows, incoming, None
+    emitted = [name for name in logic.calculation.input_schema.names if name in rows.table.column_names]
+    held, places = _kept(logic, step, rows, incoming, np.flatnonzero(sign < 0), emitted)
+    current, gone = defaultdict[bytes, deque[int]](deque), defaultdict[bytes, deque[tuple[int, int]]](deque)
     for place, what in enumerate(held):
-        standing[what].append(place)
+        current[what].append(place)
     comes, lost = dict[int, None](), list[int]()
-    for row, (what, is_new) in enumerate(zip(_identities(rows, told), (sign > 0).tolist(), strict=True)):
+    for row, (what, is_new) in enumerate(zip(_identities(rows, emitted), (sign > 0).tolist(), strict=True)):
         if is_new and gone[what]:
-            standing[what].appendleft(gone[what].popleft()[0])
+            current[what].appendleft(gone[what].popleft()[0])
         elif is_new:
-            standing[what].append(len(held) + row)
+            current[what].append(len(held) + row)
             comes[row] = None
-        elif not standing[what]:
+        elif not current[what]:
             lost.append(row)
-        elif (place := standing[what].popleft()) < len(held):
+        elif (place := current[what].popleft()) < len(held):
             gone[what].append((place, row))
         else:
             del comes[place - len(held)]
     detail = "what it takes back is in no session that is open"
     step.dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost, dtype=np.int64), pa.array(rows.times))
-    goes = np.zeros(len(rows), dtype=bool)
-    goes[[row for some in gone.values() for _, row in some]] = True
-    stays = goes.copy()
+    removed = np.zeros(len(rows), dtype=bool)
+    removed[[row for some in gone.values() for _, row in some]] = True
+    stays = removed.copy()
     stays[list(comes)] = True
     kept = [places[place] for some in gone.values() for place, _ in some]
-    change = Going(goes[stays], kept) if kept else None
-    return rows.take(np.flatnonzero(stays)), given._replace(codes=given.codes[stays]), change
+    change = Going(removed[stays], kept) if kept else None
+    return rows.take(np.flatnonzero(stays)), incoming._replace(codes=incoming.codes[stays]), change
 
 
 def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: BoolArray) -> pa.Table:
     """Sessions that took something, whose panes go on from what their key has counted where it lost messages before; of what
     has lost some now it is noted.
     """
-    kv, kept_us = step.kv, logic.told_from(step.progress.watermark_us)
+    kv, kept_us = step.kv, logic.retained_from(step.progress.watermark_us)
     panes = combine(sessions.column(PANES)).to_numpy()
     panes = np.maximum(panes, logic.numbers.counted(kv, sessions, kept_us))
     sessions = sessions.set_column(sessions.column_names.index(PANES), PANES, pa.array(panes))
@@ -106,14 +106,19 @@ def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: B
 
 
 def _kept(
-    logic: SessionAggregator, step: Step, rows: Slice, given: Given, back: IntArray, told: Sequence[str]
+    logic: SessionAggregator,
+    step: Step,
+    rows: Slice,
+    incoming: Incoming,
+    back: IntArray,
+    emitted: Sequence[str],
 ) -> tuple[list[bytes], list[bytes]]:
     """(what the messages are that open sessions hold at the times of these rows, the oldest first; where they lie)."""
-    history, by, sessions = logic.history, logic.definition.by, given.sessions
+    history, by, sessions = logic.history, logic.definition.by, incoming.sessions
     assert history is not None
     open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
     times = moments(rows)[back]
-    holder = holders(open_, given.codes[back], times)
+    holder = holders(open_, incoming.codes[back], times)
     inside = (holder >= 0) & (times < open_.ends[np.maximum(holder, 0)]) if len(open_.ends) else holder >= 0
     back, times = back[inside], times[inside]
     table = rows.table.take(pa.array(back))
@@ -128,14 +133,14 @@ def _kept(
         return [], []
     arrived = pa.table({"step": combine(kept.table.column(STEP)), "order": kept.order})
     order = pc.sort_indices(arrived, sort_keys=[("step", "ascending"), ("order", "ascending")]).to_numpy()
-    return _identities(kept.take(order), told), [found[place] for place in order]
+    return _identities(kept.take(order), emitted), [found[place] for place in order]
 
 
-def _identities(rows: Slice, told: Sequence[str]) -> list[bytes]:
+def _identities(rows: Slice, emitted: Sequence[str]) -> list[bytes]:
     """Equal for messages that are as each other, as far as is told."""
     pack = msgpack.Packer(autoreset=True).pack
     nothing = pa.nulls(len(rows))
     there = set(rows.table.column_names)
-    columns = [rows.table.column(name) if name in there else nothing for name in told]
+    columns = [rows.table.column(name) if name in there else nothing for name in emitted]
     packed = [rows.times.tolist(), *(pack_column(column) for column in columns)]
     return [pack(values) for values in zip(*packed, strict=True)]

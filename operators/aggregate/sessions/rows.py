@@ -22,7 +22,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
 from windrow.stores.page_format import hashes_of
-from windrow.stores.sessions import HOME, HOT, PANE, STANDS
+from windrow.stores.sessions import CURRENT, HOME, HOT, PANE
 from windrow.stores.window_state import Near
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)
@@ -31,7 +31,8 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 class Step(NamedTuple):
     """One step: what it reads and writes, and what it says.
 
-    moment: when that is. closed_us: sessions that end before it are closed already. told_us: those that end before it have been
+    moment: when that is. closed_us: sessions that end before it are closed already. emitted_us: those that end before it have
+    been
     told as ended. of_run: it stands for many, of one message each.
     """
 
@@ -39,10 +40,10 @@ class Step(NamedTuple):
     progress: Progress
     result: StepResult
     dead: DeadLetters
-    told: list[pa.Table]
+    emitted: list[pa.Table]
     moment: Moment
     closed_us: int
-    told_us: int
+    emitted_us: int
     of_run: bool = False
 
 
@@ -75,7 +76,7 @@ class Stored(NamedTuple):
     owner: IntArray
 
     @classmethod
-    def of(cls, near: Near, by: Sequence[str], told_us: int, codes: IntArray | None = None) -> Stored:
+    def of(cls, near: Near, by: Sequence[str], emitted_us: int, codes: IntArray | None = None) -> Stored:
         """told_us: sessions that end before it have been told as ended. codes: a number for the key of each row, if known"""
         rows = near.rows
         if rows is None:
@@ -84,7 +85,7 @@ class Stored(NamedTuple):
             rows = pa.table([arrays.whole(column) for column in rows.columns], schema=rows.schema)
             near = Near(rows, near.held)
         pane, hot = flags(rows, PANE), rows.column(HOME).to_numpy() == HOT
-        left = hot & (rows.column(END).to_numpy() < told_us)
+        left = hot & (rows.column(END).to_numpy() < emitted_us)
         if not pane.any():
             return cls(near, np.flatnonzero(~left), _NONE, _NONE)
         sessions, panes = np.flatnonzero(~pane), np.flatnonzero(pane)
@@ -98,8 +99,8 @@ class Stored(NamedTuple):
         # A closed session has no pane that ends after it, and an open one that overlaps it none that ends before that.
         owner = place[few[mine]][first_ending(held, codes[~mine], ends[~mine])]
         right = ~left[sessions]
-        stands = right[owner]
-        return cls(near, sessions[right], panes[stands], (np.cumsum(right) - 1)[owner[stands]])
+        current = right[owner]
+        return cls(near, sessions[right], panes[current], (np.cumsum(right) - 1)[owner[current]])
 
     def values(self, name: str) -> Any:
         """A column of the sessions, none of which has a null there."""
@@ -119,9 +120,9 @@ class Stored(NamedTuple):
             mine = which[owner]
             sessions, panes, owner = sessions[which], panes[mine], (np.cumsum(which) - 1)[owner[mine]]
         values = [n for n in stored.column_names if n.startswith(EMITTED)]
-        told = [START, END, *by, PANES, EMIT_STEP, *values, *taken_along(stored.column_names)]
+        emitted = [START, END, *by, PANES, EMIT_STEP, *values, *taken_along(stored.column_names)]
         return Rows(
-            taken(stored.drop_columns([PANE, *values]), sessions), taken(stored.select(told), panes), owner
+            taken(stored.drop_columns([PANE, *values]), sessions), taken(stored.select(emitted), panes), owner
         )
 
     def others(self, which: BoolArray) -> IntArray:
@@ -146,9 +147,9 @@ def _of_keys_with(pane: BoolArray, rows: pa.Table, by: Sequence[str], codes: Int
     return np.flatnonzero(wanted[numbers])
 
 
-def live(rows: pa.Table, by: Sequence[str], told_us: int) -> pa.Table:
+def live(rows: pa.Table, by: Sequence[str], emitted_us: int) -> pa.Table:
     """Stored rows without what was left behind."""
-    stored = Stored.of(Near(rows, {}), by, told_us)
+    stored = Stored.of(Near(rows, {}), by, emitted_us)
     return taken(rows, np.sort(np.r_[stored.sessions, stored.panes]))
 
 
@@ -166,28 +167,28 @@ def together(rows: Rows) -> pa.Table:
     panes = rows.panes
     for name in (MESSAGES, PENDING):
         panes = panes.append_column(name, pa.array(np.zeros(n, dtype=np.int64)))
-    panes = panes.append_column(STANDS, pa.array(np.zeros(n, dtype=bool)))
+    panes = panes.append_column(CURRENT, pa.array(np.zeros(n, dtype=bool)))
     return concat([sessions, panes.append_column(PANE, pa.array(np.ones(n, dtype=bool)))])
 
 
 def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArray | None = None) -> Rows:
     """What the last panes said, as panes, where so far only the accumulators say it. which: only of these sessions"""
     rows = rows._replace(panes=come_again(calculation, rows.panes))
-    stands = flags(rows.sessions, STANDS)
-    some = stands if which is None else stands & which
+    current = flags(rows.sessions, CURRENT)
+    some = current if which is None else current & which
     if not some.any():
         return rows
-    told = rows.sessions.filter(pa.array(some))
-    values, broken = values_said(calculation, spans, told)
+    emitted = rows.sessions.filter(pa.array(some))
+    values, broken = values_said(calculation, spans, emitted)
     names = [START, END, *calculation.definition.by, PANES]
-    panes = pa.table([*(told.column(n) for n in names), *values.values()], names=[*names, *values])
+    panes = pa.table([*(emitted.column(n) for n in names), *values.values()], names=[*names, *values])
     owner = np.flatnonzero(some)
     if broken:
-        known = np.ones(len(told), dtype=bool)
+        known = np.ones(len(emitted), dtype=bool)
         known[[b.group for b in broken]] = False
         panes, owner = panes.filter(pa.array(known)), owner[known]
     return Rows(
-        standing(rows.sessions, stands & ~some),
+        with_current(rows.sessions, current & ~some),
         concat([rows.panes, panes]) if len(rows.panes) else panes,
         np.r_[rows.owner, owner],
     )
@@ -212,19 +213,19 @@ def after_firing(rows: Rows, which: BoolArray, fired: Rows) -> Rows:
             sessions = sessions.set_column(
                 sessions.column_names.index(name), name, both.take(pa.array(place))
             )
-        if STANDS in names:
-            stands = flags(sessions, STANDS).copy()
-            stands[at] = flags(fired.sessions, STANDS)
-            sessions = standing(sessions, stands)
+        if CURRENT in names:
+            current = flags(sessions, CURRENT).copy()
+            current[at] = flags(fired.sessions, CURRENT)
+            sessions = with_current(sessions, current)
     return Rows(sessions, concat(panes) if panes else fired.panes, owner)
 
 
-def standing(sessions: pa.Table, stands: BoolArray) -> pa.Table:
+def with_current(sessions: pa.Table, current: BoolArray) -> pa.Table:
     """The sessions, of which these have told what their accumulators say."""
-    mark = pa.array(stands)
-    if STANDS not in sessions.column_names:
-        return sessions.append_column(STANDS, mark)
-    return sessions.set_column(sessions.column_names.index(STANDS), STANDS, mark)
+    mark = pa.array(current)
+    if CURRENT not in sessions.column_names:
+        return sessions.append_column(CURRENT, mark)
+    return sessions.set_column(sessions.column_names.index(CURRENT), CURRENT, mark)
 
 
 def owners(sessions: pa.Table, panes: pa.Table, by: tuple[str, ...]) -> IntArray:

@@ -43,7 +43,7 @@ from windrow.operators.view import one_key
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV
 from windrow.stores.page_format import HASH
-from windrow.stores.sessions import HOME, HOT, STANDS, SessionStore
+from windrow.stores.sessions import CURRENT, HOME, HOT, SessionStore
 from windrow.stores.window_state import Near
 
 #: A bucket of ends is this part of a gap, and no less than a second; a minute where messages have gaps of their own.
@@ -74,7 +74,7 @@ class StoredSessions(Steps):
             self.longest_us = window.max_length_us
             self.cells = None if window.cut is None else assigner_of(window.cut)
         #: True if every session is told when it ends.
-        self.tells_all = definition.emit.on_time
+        self.emits_all = definition.emit.on_time
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
@@ -106,7 +106,7 @@ class StoredSessions(Steps):
 
     def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
         """True for sessions that are told as ended: where nothing can be corrected, only when nothing on time may come."""
-        waits = not self.definition.emit.tells_late
+        waits = not self.definition.emit.emits_late
         ended: BoolArray = ends < watermark_us if waits else ends <= watermark_us
         return ended
 
@@ -116,13 +116,13 @@ class StoredSessions(Steps):
 
     def kept_from(self, watermark_us: int) -> int:
         """Messages before it are out of retention by themselves."""
-        floor_us = self.told_from(watermark_us)
+        floor_us = self.retained_from(watermark_us)
         first = limit(floor_us, self.gap_us)
         if self.cells is None or floor_us in (START_OF_TIME_US, END_OF_TIME_US):
             return first
         return max(first, self.cells.first_open(floor_us - 1))
 
-    def told_from(self, watermark_us: int) -> int:
+    def retained_from(self, watermark_us: int) -> int:
         """Sessions that end at or before it are in no retention."""
         time_us = self.definition.retention.time_us
         return START_OF_TIME_US if time_us is None else passed(watermark_us, time_us)
@@ -145,8 +145,8 @@ class StoredSessions(Steps):
             return None
         mine = np.isin(homes, np.array(wanted, dtype=np.int64))
         keys = pa.table({START: pa.array(homes[mine]), HASH: pa.array(hashes[mine])})
-        near = settled(self, self.store.near(kv, wanted, keys), step.told_us)
-        return None if near.rows is None else Stored.of(near, self.definition.by, step.told_us)
+        near = settled(self, self.store.near(kv, wanted, keys), step.emitted_us)
+        return None if near.rows is None else Stored.of(near, self.definition.by, step.emitted_us)
 
     def values(
         self, kv: KV, state: pa.Table, panes: pa.Table | None = None
@@ -163,7 +163,7 @@ class StoredSessions(Steps):
             found, _ = self.values(step.kv, rows.sessions, rows.panes)
             return pa.table({**{b: rows.sessions.column(b) for b in self.definition.by}, **found})
 
-        return Judged(rows.sessions, step.moment, values).speaks(trigger)
+        return Judged(rows.sessions, step.moment, values).fires(trigger)
 
     def dated(self, deltas: pa.Table, step: Step) -> pa.Table:
         """What a step brings, with `now` where a trigger asks for how long it waits."""
@@ -181,20 +181,20 @@ class StoredSessions(Steps):
 
     def keep(self, step: Step, near: Near, stay: IntArray, rows: Rows, homes: IntArray) -> None:
         """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: of the sessions."""
-        self.marks.speaks(step.kv, rows.sessions, homes, step.closed_us, step.moment)
+        self.marks.fires(step.kv, rows.sessions, homes, step.closed_us, step.moment)
         everything = without(together(rows), HOME)
         everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
-        by, told_us = self.definition.by, step.told_us
-        self.store.put(step.kv, near, everything, lambda some: live(some, by, told_us), stay)
+        by, emitted_us = self.definition.by, step.emitted_us
+        self.store.put(step.kv, near, everything, lambda some: live(some, by, emitted_us), stay)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        by, told_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)
+        by, emitted_us, near = self.definition.by, progress.watermark_us, self.store.whole(kv)
         self.spans.load(kv)
         if progress.schema is not None:
             self._bind(progress.schema)
-            near = settled(self, near, told_us)
+            near = settled(self, near, emitted_us)
         if near.rows is not None:  # what was left behind would be told again
-            self.store.put(kv, near, live(near.rows, by, told_us), lambda some: live(some, by, told_us))
+            self.store.put(kv, near, live(near.rows, by, emitted_us), lambda some: live(some, by, emitted_us))
         super().set_back(kv, progress, watermark_us)
         progress.purged_us = min(progress.purged_us, self.kept_from(progress.watermark_us))
 
@@ -217,14 +217,14 @@ class StoredSessions(Steps):
         if progress.schema is None:
             return None
         self._bind(progress.schema)
-        floor_us = self.told_from(progress.watermark_us)
+        floor_us = self.retained_from(progress.watermark_us)
         homes = [b.home for b in self.store.buckets(kv, max(low_us, floor_us)) if b.first_us < high_us]
         stored = self._of_key(kv, [*homes, HOT], key, progress)
         if stored is None:
             return None
         rows = Stored.of(Near(stored, {}), self.definition.by, progress.watermark_us).rows(self.definition.by)
         kept = combine(rows.sessions.column(END)).to_numpy() > floor_us
-        return rows._replace(sessions=without(rows.sessions, HOME, STANDS)).where(kept)
+        return rows._replace(sessions=without(rows.sessions, HOME, CURRENT)).where(kept)
 
     def _of_key(
         self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, progress: Progress
@@ -239,6 +239,6 @@ class StoredSessions(Steps):
         near = self.store.near(kv, homes, each.append_column(START, pa.array(homes, pa.int64())))
         return settled(self, near, progress.watermark_us).rows
 
-    def read(self, kv: KV, homes: Sequence[int], told_us: int) -> pa.Table | None:
-        """All rows of these homes. told_us: sessions that end before it were told as ended"""
-        return settled(self, self.store.all_of(kv, homes), told_us).rows
+    def read(self, kv: KV, homes: Sequence[int], emitted_us: int) -> pa.Table | None:
+        """All rows of these homes. emitted_us: sessions that end before it were told as ended"""
+        return settled(self, self.store.all_of(kv, homes), emitted_us).rows

@@ -80,7 +80,7 @@ def divide(
     logic: SessionAggregator,
     step: Step,
     stored: Stored,
-    mine: BoolArray,
+    selected: BoolArray,
     merged: pa.Table,
     gone: Gone = NOTHING,
 ) -> Divided:
@@ -94,7 +94,7 @@ def divide(
         ends = np.minimum(reach, starts + longest_us)
         merged = _with(merged, REACH, reach)
     sessions = _with(merged, END, ends)
-    old = None if stored.near.rows is None else stored.rows(by, mine).sessions
+    old = None if stored.near.rows is None else stored.rows(by, selected).sessions
     stays = np.zeros(0 if old is None else len(old), dtype=bool)
     owed, lost = np.zeros(len(merged), dtype=bool), np.zeros(len(merged), dtype=bool)
     lost[gone.session] = True
@@ -105,7 +105,7 @@ def divide(
         changes = lost[cut] | (np.bincount(of, minlength=len(cut)) > 1)
         parts = parts.filter(pa.array(changes[of]))
         if old is not None:
-            parts, stays = _beside(old, parts, by)
+            parts, stays = _split_parts(old, parts, by)
         parts = _dated(logic, step, parts, old)
         one = np.ones(len(merged), dtype=bool)
         one[cut[changes]] = False
@@ -118,11 +118,11 @@ def divide(
         return Divided(
             none, Rows(sessions, sessions.slice(0, 0).select([START, END, *by, PANES]), none), owed
         )
-    mine = mine.copy()
-    mine[np.flatnonzero(mine)[stays]] = False
-    panes = stored.rows(by, mine).panes
+    selected = selected.copy()
+    selected[np.flatnonzero(selected)[stays]] = False
+    panes = stored.rows(by, selected).panes
     rows = Rows(sessions, panes, owners(sessions, panes, by))
-    return Divided(stored.others(mine), _without_crossing(logic, step, rows), owed)
+    return Divided(stored.others(selected), _without_crossing(logic, step, rows), owed)
 
 
 def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
@@ -204,7 +204,7 @@ def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
     return end
 
 
-def _beside(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Table, BoolArray]:
+def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Table, BoolArray]:
     """(the parts that are no old session, which of the old sessions stay).
 
     A part goes on counting panes where the sessions that it meets were. One that begins where one of them began has to tell
@@ -283,7 +283,7 @@ def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
         some = crosses & ((ends <= step.progress.watermark_us) == late)
         if some.any():
             panes = rows.panes.filter(pa.array(some))
-            step.told.append(taken_back(logic.definition, logic.calculation, panes, timing))
+            step.emitted.append(taken_back(logic.definition, logic.calculation, panes, timing))
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
 
 

@@ -19,7 +19,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import past
 from windrow.operators.aggregate.sessions.oracle import SessionOracle
 from windrow.operators.oracle.aggregates import same
-from windrow.operators.oracle.cells import Key, SessionCell, Standing, Taken, place
+from windrow.operators.oracle.cells import EmittedPane, Key, SessionCell, Taken, place
 from windrow.operators.oracle.oracle import Messages
 from windrow.operators.oracle.times import shown
 
@@ -69,13 +69,13 @@ class CutSessionOracle(SessionOracle):
 
     def _judged(self, cell: SessionCell, now_us: int, watermark_us: int) -> list[Pane]:
         emit, closed = self.definition.emit, self._closed(cell, watermark_us)
-        if _among(cell, self._owed) and (emit.on_time or (cell.pending and not emit.tells_late)):
+        if _among(cell, self._owed) and (emit.on_time or (cell.pending and not emit.emits_late)):
             cell.current = False
-            panes = self._tell(cell, Timing.ON_TIME, closed)
+            panes = self._emit_session(cell, Timing.ON_TIME, closed)
         else:
             panes = super()._judged(cell, now_us, watermark_us)
-        if closed and not cell.ended and (emit.closing_pane or (cell.pending and emit.tells_late)):
-            panes += self._tell(cell, Timing.LATE, True, closing=True)
+        if closed and not cell.ended and (emit.closing_pane or (cell.pending and emit.emits_late)):
+            panes += self._emit_session(cell, Timing.LATE, True, closing=True)
         return panes
 
     # -- what is cut --------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class CutSessionOracle(SessionOracle):
         made = self._pieces(whole)
         if len(made) == 1 and not backs:
             whole.window, whole.reach_us = made[0].window, made[0].reach_us
-            self._take_back_across(whole.key, whole.emitted, [whole], watermark_us)
+            self._retract_across(whole.key, whole.emitted, [whole], watermark_us)
             return [whole]
         changed = list[SessionCell]()
         for i, one in enumerate(made):
@@ -106,15 +106,15 @@ class CutSessionOracle(SessionOracle):
             before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
             one.panes = whole.panes if backs else max((part.panes for part in before), default=0)
             began = [part for part in before if part.first_us >= one.first_us]
-            goes_on = any(part.first_us == one.first_us for part in began)
-            one.pending = [m for p in began for m in p.pending] + came if goes_on else [*one.messages]
-            one.since_us = self._since(before, bool(came) or not goes_on)
-            untold = not before or not all(self._passed(part, watermark_us) for part in before)
-            if backs and untold and self._passed(one, watermark_us):
+            continues = any(part.first_us == one.first_us for part in began)
+            one.pending = [m for p in began for m in p.pending] + came if continues else [*one.messages]
+            one.since_us = self._since(before, bool(came) or not continues)
+            not_emitted = not before or not all(self._passed(part, watermark_us) for part in before)
+            if backs and not_emitted and self._passed(one, watermark_us):
                 self._owed.append(one)
         others = [cell for cell in self._sessions[whole.key] if cell is not whole]
         self._sessions[whole.key] = others + made
-        self._take_back_across(whole.key, whole.emitted, made, watermark_us)
+        self._retract_across(whole.key, whole.emitted, made, watermark_us)
         return changed
 
     def _count_on(self, whole: SessionCell, loses: bool, watermark_us: int) -> None:
@@ -147,15 +147,15 @@ class CutSessionOracle(SessionOracle):
         """Where it ends at the latest."""
         return END_OF_TIME_US if self._longest_us is None else cell.first_us + self._longest_us
 
-    def _take_back_across(
-        self, key: Key, panes: Sequence[Standing], made: Sequence[SessionCell], watermark_us: int
+    def _retract_across(
+        self, key: Key, panes: Sequence[EmittedPane], derived: Sequence[SessionCell], watermark_us: int
     ) -> None:
         """Give each pane of a session to the part that holds it; take back at once those that no part holds."""
-        for one in made:
+        for one in derived:
             one.emitted = []
         for pane in panes:
             start_us, end_us = pane.window.start_us, pane.window.end_us
-            holder = next((c for c in made if c.first_us <= start_us and end_us <= c.end_us), None)
+            holder = next((c for c in derived if c.first_us <= start_us and end_us <= c.end_us), None)
             if holder is not None:
                 holder.emitted.append(pane)
                 continue
@@ -166,9 +166,9 @@ class CutSessionOracle(SessionOracle):
             self._taken_back.append((place(first), Pane(*back)))
 
 
-def _holder(made: Sequence[SessionCell], time_us: int) -> SessionCell | None:
+def _holder(derived: Sequence[SessionCell], time_us: int) -> SessionCell | None:
     """The last part that begins at or before a moment, if it goes on until then."""
-    last = next((one for one in reversed(made) if one.first_us <= time_us), None)
+    last = next((one for one in reversed(derived) if one.first_us <= time_us), None)
     return last if last is not None and time_us <= last.end_us else None
 
 

@@ -69,7 +69,7 @@ class SessionMarks:
             looked = among(own, hashes)
             self.due.add(kv, ends[again][looked], own[looked], step)
 
-    def speaks(
+    def fires(
         self,
         kv: KV,
         sessions: pa.Table,

@@ -33,25 +33,29 @@ class TupleSessionOracle(SessionOracle):
         panes, trigger = [], self.definition.emit.early
         for cell in self._sorted():
             moment = self._moment(cell, now, ticked)
-            if moment.speaks(trigger) and cell.current:
-                panes += self._tell(cell, Timing.EARLY, False, always=moment.insists(trigger))
+            if moment.fires(trigger) and cell.current:
+                panes += self._emit_session(cell, Timing.EARLY, False, always=moment.insists(trigger))
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        touched, told, trigger = self._touched(messages, now_us, watermark_us), [], self.definition.emit.early
+        touched, emitted, trigger = (
+            self._touched(messages, now_us, watermark_us),
+            [],
+            self.definition.emit.early,
+        )
         for cell in touched:
             if self._closed(cell, watermark_us):
-                told += self._tell(cell, Timing.ON_TIME, True)
-            elif self._moment(cell, now_us, None).speaks(trigger):
-                told += self._tell(cell, Timing.EARLY, False)
+                emitted += self._emit_session(cell, Timing.ON_TIME, True)
+            elif self._moment(cell, now_us, None).fires(trigger):
+                emitted += self._emit_session(cell, Timing.EARLY, False)
         for cell in self._sorted():
             closed = self._closed(cell, watermark_us)
             if closed and cell.current and not any(cell is one for one in touched):
-                told += self._tell(cell, Timing.ON_TIME, True)
+                emitted += self._emit_session(cell, Timing.ON_TIME, True)
             cell.current = not closed
         for key, cells in self._sessions.items():
             self._sessions[key] = [cell for cell in cells if not self._forgotten(cell, watermark_us)]
-        return Outcome(told, self._buried())
+        return Outcome(emitted, self._buried())
 
     def windows(self) -> list[WindowInfo]:
         infos = [(self._info(cell, self._closed(cell, 0)), cell.window) for cell in self._sorted()]
@@ -63,7 +67,7 @@ class TupleSessionOracle(SessionOracle):
         """The numbers up to which a message makes a session go on."""
         return Window(message.number, message.number + self._others + 1)
 
-    def _is_heard(self, message: Taken, watermark_us: int) -> bool:
+    def _only_advances(self, message: Taken, watermark_us: int) -> bool:
         return True
 
     def _may_count(self, message: Taken, watermark_us: int) -> bool:

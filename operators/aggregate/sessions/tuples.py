@@ -26,7 +26,7 @@ from windrow.operators.steps.columns import END, NUMBER, ON_TIME
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import Slice, event_time_marks, take_in
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import StepResult
@@ -38,7 +38,7 @@ class TupleSessionAggregator(SessionAggregator):
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
-        self.tells_all = True  # nobody would tell it later
+        self.emits_all = True  # nobody would tell it later
 
     # -- numbers in the place of times ------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class TupleSessionAggregator(SessionAggregator):
     def closed_before(self, watermark_us: int) -> int:
         return watermark_us + 1
 
-    def told_from(self, watermark_us: int) -> int:
+    def retained_from(self, watermark_us: int) -> int:
         messages = self.definition.retention.messages
         return START_OF_TIME_US if messages is None else max(watermark_us - messages, 0)
 
@@ -58,11 +58,11 @@ class TupleSessionAggregator(SessionAggregator):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def take(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
+    def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and file them; sessions that are over are told, open ones as the early trigger says."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
-        rows = take_in(self.definition, table, now_us, dead)
+        rows = countable_rows(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
         before = max(progress.watermark_us, 0)
         after = before + len(rows)
@@ -91,7 +91,7 @@ class TupleSessionAggregator(SessionAggregator):
             if self._emission_changed(kv):
                 self._look_again(step)
             tick(self, step)
-            self._tell(step)
+            self._emit(step)
         progress.now_us = now_us
         return self._end(kv, progress, result, dead)
 

@@ -28,7 +28,7 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.pairs import (
     Members,
     extent,
-    meeting,
+    overlapping,
     parts_of,
     reached,
     several_parts,
@@ -91,7 +91,7 @@ class SessionJoinOperator(JoinOperator):
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(self.definition.dead_letter_limit)
         sides = self.inputs.schemas(kv)
-        new, heard = self._given(kv, progress, tables, now_us, sides, dead)
+        new, heard = self._counted(kv, progress, tables, now_us, sides, dead)
         gaps = self._gaps(new, dead)
         columns = self.inputs.called(kv, sides)
         keys = [pa.array(self.keys(new[side], side, columns), pa.binary()) for side in (LEFT, RIGHT)]
@@ -191,10 +191,12 @@ class SessionJoinOperator(JoinOperator):
         """Tell what messages of changed sessions bring together, and file the new ones."""
         inside = [self._inside(changed, new[side], keys[side], side, columns) for side in (LEFT, RIGHT)]
         both, members = self._members(kv, changed, new, inside, sides)
-        li, ri = self._matching(both, *meeting(changed, (members[LEFT], members[RIGHT]), self.reach), columns)
+        li, ri = self._matching(
+            both, *overlapping(changed, (members[LEFT], members[RIGHT]), self.reach), columns
+        )
         late = changed.late[members[LEFT].session[li]]
-        told = self._told(kv, both[LEFT], len(new[LEFT]))
-        self._tell_pairs(kv, progress, result, both, li, ri, late, told, columns)
+        emitted = self._already_matched(kv, both[LEFT], len(new[LEFT]))
+        self._emit_pairs(kv, progress, result, both, li, ri, late, emitted, columns)
         batch = Batch()
         for side, rows in ((LEFT, li), (RIGHT, ri)):
             if side in self.followed:

@@ -68,7 +68,7 @@ class SessionJoinOracle(JoinOracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Messages enter their sessions; then all that match and have not met yet do."""
-        now, taken = self._take_in(messages, now_us, watermark_us)
+        now, taken = self._accept(messages, now_us, watermark_us)
         new = {side: [self._hold(side, m) for m in taken[self._source(side).name]] for side in SIDES}
         if self.definition.where is not None:
             new = self._without_raising(new["left"], new["right"], watermark_us)
@@ -114,13 +114,13 @@ class SessionJoinOracle(JoinOracle):
         """Where both inputs make sessions, these decide."""
         return float("inf") if self.definition.window is not None else super()._open_until(source, time_us)
 
-    def _take_in(
+    def _accept(
         self, messages: Messages, now_us: int, watermark_us: int
     ) -> tuple[int, dict[str, list[tuple[int, Message]]]]:
         for side, gaps in self._own.items():
             name = self._source(side).name
             gaps.learn([dict(m.payload) for m in by_input(self.definition.inputs, messages).get(name, ())])
-        return super()._take_in(messages, now_us, watermark_us)
+        return super()._accept(messages, now_us, watermark_us)
 
     def _is_sound(self, source: Input, message: Message, time_us: int) -> bool:
         """Its own gap is one."""

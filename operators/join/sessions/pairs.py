@@ -94,7 +94,9 @@ def _least_and_most(changed: Changed, of_parts: IntArray) -> tuple[IntArray, Int
     return least, most
 
 
-def meeting(changed: Changed, members: tuple[Members, Members], reach: Reach) -> tuple[IntArray, IntArray]:
+def overlapping(
+    changed: Changed, members: tuple[Members, Members], reach: Reach
+) -> tuple[IntArray, IntArray]:
     """(left row, right row) of those that meet now."""
     left, right = members
     low, high = reach.partners(LEFT, left.times)

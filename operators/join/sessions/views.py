@@ -100,8 +100,8 @@ class SessionJoinView(JoinView):
 
     # -- why --------------------------------------------------------------------------------------------------------
 
-    def _told(
-        self, kv: KV, both: Sequence[Slice], columns: Columns, *, given: bool
+    def _emitted(
+        self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
     ) -> tuple[IntArray, IntArray]:
         """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
         logic = self.logic

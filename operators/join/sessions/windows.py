@@ -164,8 +164,8 @@ class JoinSessions(SessionAggregator):
 
 def _changed(panes: pa.Table) -> Changed:
     """What panes say: each session, and before it what it takes the place of, unless that has the same window."""
-    told = _is(panes.column(KIND), INSERT)
-    sessions, parts = panes.filter(pa.array(told)), panes.filter(pa.array(~told))
+    emitted = _is(panes.column(KIND), INSERT)
+    sessions, parts = panes.filter(pa.array(emitted)), panes.filter(pa.array(~emitted))
     owner = covering(sessions, combine(parts.column(KEY)), combine(parts.column(START)).to_numpy())
     grew = np.bincount(owner, minlength=len(sessions)) > 0
     same = np.flatnonzero(~grew & (combine(sessions.column(INDEX)).to_numpy() > 0))

@@ -25,9 +25,9 @@ from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import high_of, low_of
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.over.due_rows import buried
-from windrow.operators.over.emitted_marks import ID, STEP_BITS, ToldRows
+from windrow.operators.over.emitted_marks import ID, STEP_BITS, MarkStore
 from windrow.operators.over.partitions import Lines, ordered
-from windrow.operators.over.updates import judged, rows_told, ticks
+from windrow.operators.over.updates import emitted_rows, judged, ticks
 from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, START
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_rows import signed
@@ -44,7 +44,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
-        self.marks = ToldRows(f"{definition.name}.told", self.pending.width_us)
+        self.marks = MarkStore(f"{definition.name}.told", self.pending.width_us)
         self._triggers = {LATE: definition.emit.late, EARLY: definition.emit.early}
 
     def cfs(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     def floor_us(self, kv: KV, watermark_us: int) -> int:
         """As of `AnchoredOvers`, or a little before, of all anchors that are kept: those are many."""
-        back_us, ahead_us = self.definition.back_us, around.behind_us(self.definition)
+        back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
         if back_us is None or ahead_us >= UNBOUNDED_US:
             return super().floor_us(kv, watermark_us)
         return limit(watermark_us, max(back_us + ahead_us, self.definition.queried_us))
@@ -72,7 +72,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     # -- when -------------------------------------------------------------------------------------------------------
 
-    def tell_at_once(self, work: Work, came: Mapping[int, Slice]) -> None:
+    def emit_immediately(self, work: Work, came: Mapping[int, Slice]) -> None:
         """The anchors of the step, and those in whose windows its messages are."""
         moments = [rows.times for rows in came.values() if len(rows)]
         if not moments:
@@ -92,7 +92,7 @@ class CorrectedAnchors(AnchoredOvers):
         for timing, some in ((LATE, is_over), (EARLY, ~is_over)):
             chosen = near & some
             if isinstance(self._triggers[timing], EveryBatch) and chosen.any():
-                self._tell_again(work, timing, anchors.filter(pa.array(chosen)), work.progress.watermark_us)
+                self._emit_updates(work, timing, anchors.filter(pa.array(chosen)), work.progress.watermark_us)
 
     def _near(self, work: Work, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
         """The anchors of the times from `low_us` to `high_us`, of such ranges, and those in whose windows such times may
@@ -105,7 +105,7 @@ class CorrectedAnchors(AnchoredOvers):
     @property
     def _reach_us(self) -> int | None:
         """How long after a moment a window may be over that it is in; None: any time."""
-        back_us, ahead_us = self.definition.back_us, around.behind_us(self.definition)
+        back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
         return None if back_us is None or ahead_us >= UNBOUNDED_US else back_us + ahead_us
 
     def _hold(self, anchors: pa.Table, rows: Slice) -> BoolArray:
@@ -128,7 +128,7 @@ class CorrectedAnchors(AnchoredOvers):
         if self.pending.waiting.any_between(kv, before_us, watermark_us):
             due = self.pending.waiting.read(kv, before_us, watermark_us, tidy=True)
             if due is not None:
-                self._tell_again(work, ON_TIME, self.in_marker_types(work, due), watermark_us)
+                self._emit_updates(work, ON_TIME, self.in_marker_types(work, due), watermark_us)
         closed_us = END_OF_TIME_US if ends else self.closed_us(watermark_us)
         self.pending.forget(kv, closed_us)
         self.marks.forget(kv, closed_us)
@@ -168,7 +168,7 @@ class CorrectedAnchors(AnchoredOvers):
                 some = over_us < before_us if timing == LATE else over_us >= max(before_us, watermark_us)
                 if some.any() and (timing == LATE or not ends):
                     anchors = self.in_marker_types(work, found.filter(pa.array(some)))
-                    self._tell_again(work, timing, anchors, watermark_us)
+                    self._emit_updates(work, timing, anchors, watermark_us)
             if ended or ends:
                 waiting.pop(timing, None)
         self._wait(kv, {timing: self._open(stretches, closed_us) for timing, stretches in waiting.items()})
@@ -192,11 +192,11 @@ class CorrectedAnchors(AnchoredOvers):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _tell_again(self, work: Work, timing: str, anchors: pa.Table, watermark_us: int) -> None:
+    def _emit_updates(self, work: Work, timing: str, anchors: pa.Table, watermark_us: int) -> None:
         """Of these anchors tell what has to be told, and mark it."""
         anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
         over_us, ids = anchors.column(TIME).to_numpy(), anchors.column(ID).to_numpy()
-        fields = self.told_fields(work)
+        fields = self.output_fields(work)
         own = [f for f in fields if f.name in self.definition.agg]
         marks = self.marks.of(work.kv, ids, int(over_us.min()), int(over_us.max()) + 1, own)
         if timing == ON_TIME and marks.decided.any():
@@ -219,23 +219,23 @@ class CorrectedAnchors(AnchoredOvers):
                 size,
             )
         made = ~fails & ((sizes > 0) | (self.definition.empty != "skip"))
-        speaks, back, after = judged(
+        fires, back, after = judged(
             self.definition.emit, timing, work.progress.step, made, fails, values.columns, marks
         )
         closed = over_us < self.closed_us(watermark_us)
-        told = rows_told(
+        emitted = emitted_rows(
             fields,
             timing,
             lambda some, names: anchors.select(names).take(pa.array(some)),
             np.arange(size),
             values.columns,
             marks,
-            speaks,
+            fires,
             back,
             closed if watermark_us < END_OF_TIME_US else np.ones(size, dtype=bool),
         )
-        if told is not None:
-            work.result.panes.append(told)
+        if emitted is not None:
+            work.result.panes.append(emitted)
         self.marks.put(work.kv, ids, over_us, after, (work.progress.step << 2) + _LOOKS.index(timing))
 
 

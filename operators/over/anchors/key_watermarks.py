@@ -65,9 +65,9 @@ class Promises:
         start = anchors.column(START).to_numpy()[order]
         promised = combine(anchors.column(OBSOLETE)).fill_null(START_OF_TIME_US).to_numpy()[order]
         keys = anchors.select(self.by).take(pa.array(groups.first_rows)) if self.by else None
-        speaks = np.zeros(groups.size, dtype=bool)
-        speaks[codes[promised > START_OF_TIME_US]] = True
-        held = self._held(kv, keys, groups.size, speaks)
+        fires = np.zeros(groups.size, dtype=bool)
+        fires[codes[promised > START_OF_TIME_US]] = True
+        held = self._held(kv, keys, groups.size, fires)
         floors = floors_of(codes, promised, held.us)
         good = _kept(start, promised, floors)
         broken = np.unique(codes[~good])
@@ -98,13 +98,13 @@ class Promises:
 
     # -- what was said ----------------------------------------------------------------------------------------------
 
-    def _held(self, kv: KV, keys: pa.Table | None, size: int, speaks: BoolArray) -> _Held:
+    def _held(self, kv: KV, keys: pa.Table | None, size: int, fires: BoolArray) -> _Held:
         """What was promised of each key. speaks: true for keys of which something is promised now."""
         if keys is None:
             us = np.array([self.of_all_us(kv)], dtype=np.int64)
             return _Held(us, None, None, np.zeros(0, dtype=np.int64))
         us = np.full(size, START_OF_TIME_US, dtype=np.int64)
-        found = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), speaks, START_OF_TIME_US)
+        found = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), fires, START_OF_TIME_US)
         if found.rows is None:
             return _Held(us, found, None, np.zeros(0, dtype=np.int64))
         both = concat([keys, found.rows.select(self.by)])

@@ -48,7 +48,7 @@ from windrow.operators.steps.groups import combine, key_numbers
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, with_positions
-from windrow.operators.steps.output_rows import labelled, told_schema
+from windrow.operators.steps.output_rows import labelled, output_schema
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, limit
@@ -109,16 +109,16 @@ class AnchoredOvers(OneInputLogic):
                 work.dead.input = given.name if self.definition.by_input else None
                 marks, came[side] = self._admitted(work, side, given, table)
                 work.result.marks.update(marks)
-        self.tell_at_once(work, came)
+        self.emit_immediately(work, came)
         work.progress.begin(now_us)
         return self._end(work)
 
-    def tell_at_once(self, work: Work, came: Mapping[int, Slice]) -> None:
+    def emit_immediately(self, work: Work, came: Mapping[int, Slice]) -> None:
         """What the messages of a step let it tell."""
         return None
 
     def _admitted(
-        self, work: Work, side: int, given: Input, table: pa.Table
+        self, work: Work, side: int, input: Input, table: pa.Table
     ) -> tuple[Mapping[Partition, int], Slice]:
         """(how far an input has come, those of its messages that can be counted), which it files."""
         reading, known = self.readings[side], self._known(work.kv, work.progress, side)
@@ -126,21 +126,21 @@ class AnchoredOvers(OneInputLogic):
         if side:
             table = without_timeless(self.definition, table, known)
         schema = self._learned(work.kv, work.progress, side, table.schema)
-        table = with_positions(table, work.progress.step, self.definition.prefix(given))
+        table = with_positions(table, work.progress.step, self.definition.prefix(input))
         rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work))
         if len(rows):
             rows = Slice(conformed(rows.table, empty_rows(schema).schema), rows.times)
-            rows = self._take_anchors(work, rows) if side else self.take(work, rows)
+            rows = self._accept_anchors(work, rows) if side else self.accept(work, rows)
         return further(event_time_marks(rows), marks), rows
 
-    def take(self, work: Work, rows: Slice) -> Slice:
+    def accept(self, work: Work, rows: Slice) -> Slice:
         try_all(self.definition.agg, rows.table)
         kept = rows.table.select([*kept_columns(self.alone[0], work.schema), *POSITION_COLUMNS])
         self.events.add(work.kv, kept.append_column(TIME, pa.array(rows.times)), work.progress.step)
         self.pending.hear(work.kv, rows.times)
         return rows
 
-    def _take_anchors(self, work: Work, rows: Slice) -> Slice:
+    def _accept_anchors(self, work: Work, rows: Slice) -> Slice:
         """Anchors that have a window."""
         spans, good = found_spans(self.definition, rows, work.dead)
         rows, spans = rows.take(good), spans.take(pa.array(good))
@@ -167,7 +167,7 @@ class AnchoredOvers(OneInputLogic):
         fresh = self._fresh(work, before_us, watermark_us)
         due, later = self.pending.due(work.kv, fresh, before_us, watermark_us)
         if due is not None and len(due):
-            self._tell(work, self.in_marker_types(work, due))
+            self._emit(work, self.in_marker_types(work, due))
         if later is not None and len(later):
             self.pending.wait(work.kv, later, work.progress.step)
         self.pending.forget(work.kv, watermark_us)
@@ -249,7 +249,7 @@ class AnchoredOvers(OneInputLogic):
             if frame is not None:
                 low, high = at + frame.low_us, at + frame.high_us
             bounds = lines.between(theirs, low, high)
-            values.take_in(
+            values.extend(
                 over_frame(calculation, ordered_rows, calculation.lift(ordered_rows), bounds, "emit")
             )
             sizes = np.maximum(sizes, bounds.sizes)
@@ -257,7 +257,7 @@ class AnchoredOvers(OneInputLogic):
             values.broken = [b for b in values.broken if sizes[b.group]]
         return values, sizes
 
-    def _tell(self, work: Work, anchors: pa.Table) -> None:
+    def _emit(self, work: Work, anchors: pa.Table) -> None:
         """The rows of anchors."""
         anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
         values, sizes = self.values(work, anchors)
@@ -273,7 +273,7 @@ class AnchoredOvers(OneInputLogic):
             kept = kept[sizes[kept] > 0]
         if len(kept):
             at = None if len(kept) == len(anchors) else pa.array(kept)
-            fields = self.told_fields(work)
+            fields = self.output_fields(work)
             found = [
                 values.columns[f.name] if f.name in self.definition.agg else anchors.column(f.name)
                 for f in fields
@@ -281,7 +281,7 @@ class AnchoredOvers(OneInputLogic):
             columns = found if at is None else [column.take(at) for column in found]
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
-    def told_fields(self, work: Work) -> list[pa.Field]:
+    def output_fields(self, work: Work) -> list[pa.Field]:
         """The columns of its rows, by what is known of its inputs."""
         kv, progress = work.kv, work.progress
         return self.fields(self._source_schema(kv, progress), self._known_markers(kv, progress))
@@ -335,10 +335,10 @@ class AnchoredOvers(OneInputLogic):
 
     def fields(self, schema: pa.Schema, markers: pa.Schema | None = None) -> list[pa.Field]:
         """The columns of its rows. schema: what is kept of a message; markers: the columns of anchors, None of a clock's."""
-        told, own = self.definition.told_columns, self.definition.agg
+        emitted, own = self.definition.output_columns, self.definition.agg
         if markers is None:
-            markers = pa.schema([pa.field(self.definition.told_time, pa.timestamp("us", "UTC"))])
-        names = markers.names if told is None else told[: len(told) - len(own)]
+            markers = pa.schema([pa.field(self.definition.output_time, pa.timestamp("us", "UTC"))])
+        names = markers.names if emitted is None else emitted[: len(emitted) - len(own)]
         made = {f.name: f for f in self._calculation(schema).output}
         return [*(markers.field(n) for n in names), *(made[alias] for alias in own)]
 
@@ -357,7 +357,7 @@ class AnchoredOvers(OneInputLogic):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return told_schema(self.message_schema(inputs))
+        return output_schema(self.message_schema(inputs))
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         for needs, given in zip(self._needs, self.definition.inputs, strict=True):
@@ -370,7 +370,7 @@ class AnchoredOvers(OneInputLogic):
             _comparable(source.field(name), markers.field(name))
         return pa.schema(self.fields(kept, markers))
 
-    def made(self, kv: KV) -> pa.Schema | None:
+    def known_schema(self, kv: KV) -> pa.Schema | None:
         progress = self.progress(kv)
         markers = self._known_markers(kv, progress)
         if progress.schema is None or (markers is None and isinstance(self.definition.anchors, Input)):
@@ -385,14 +385,14 @@ class AnchoredOvers(OneInputLogic):
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
         return self._known(kv, self.progress(kv), self._side(name))
 
-    def needs_of(self, kv: KV, name: str, beside: Mapping[str, pa.Table]) -> Needs:
+    def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         side = self._side(name)
         if len(self.alone) == 1:
             return self._needs[0]
         other = self.definition.inputs[1 - side].name
         known = self.schema_of(kv, other)
-        if other in beside:
-            known = learn(known, beside[other].schema)
+        if other in other_inputs:
+            known = learn(known, other_inputs[other].schema)
         return PartnerNeeds(self._needs[side], self.definition.by, known)
 
     def _side(self, name: str) -> int:
@@ -400,7 +400,7 @@ class AnchoredOvers(OneInputLogic):
         return names.index(name) if name in names else 0
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
-        return (column,) if self._side(input) == 1 and self.definition.told_columns is None else ()
+        return (column,) if self._side(input) == 1 and self.definition.output_columns is None else ()
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]

@@ -23,7 +23,7 @@ from windrow.operators.oracle.cells import Key, key_field
 from windrow.operators.oracle.oracle import Messages, Oracle, Outcome, by_input
 from windrow.operators.oracle.times import event_time_us
 from windrow.operators.over.definition import OverDefinition
-from windrow.operators.over.oracle import Told, same_key, told_again
+from windrow.operators.over.oracle import EmittedRow, same_key, updated
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Held:
 
 
 @dataclass
-class Anchor(Told):
+class Anchor(EmittedRow):
     """A message around which there is a window. low_us, high_us: its first microsecond and its last."""
 
     time_us: int
@@ -102,16 +102,16 @@ class AnchoredOracle(Oracle):
                 self._admit(n, reading, message, now_us)
         self._now_us = now_us if self._now_us is None else self._now_us
         if self.definition.corrects:
-            self._tell_changes()
+            self._emit_changes()
         return self._outcome()
 
-    def _tell_changes(self) -> None:
+    def _emit_changes(self) -> None:
         """What a step of messages has changed, and is told at once."""
         emit = self.definition.emit
         for anchor in sorted(self._anchors, key=_by_time):
             late = anchor.decided or anchor.over_us < self.watermark_us
             if not anchor.done and isinstance(emit.late if late else emit.early, EveryBatch):
-                self._tell(anchor, "LATE" if late else "EARLY")
+                self._emit(anchor, "LATE" if late else "EARLY")
 
     def _learn(self, side: int, payloads: list[dict[str, Any]]) -> None:
         if side == 0:
@@ -186,11 +186,11 @@ class AnchoredOracle(Oracle):
             if anchor.decided or (self.definition.corrects and anchor.over_us < before_us):
                 waits = isinstance(emit.late, EveryPeriod)
                 if self._ends(emit.late, now_us) or (waits and self._is_closed(anchor)):
-                    self._tell(anchor, "LATE")
+                    self._emit(anchor, "LATE")
             elif passed:
-                self._tell(anchor, "ON_TIME")
+                self._emit(anchor, "ON_TIME")
             elif self._ends(emit.early, now_us):
-                self._tell(anchor, "EARLY")
+                self._emit(anchor, "EARLY")
             anchor.done = passed and self._is_closed(anchor)
         self._now_us = now_us
         return self._outcome()
@@ -306,7 +306,7 @@ class AnchoredOracle(Oracle):
             at_us = clock.first_at(min(m.time_us for m in self._held))
         last_us = max(m.time_us for m in self._held)
         while self._passed(at_us) and (at_us <= last_us or self.watermark_us < END_OF_TIME_US):
-            payload = {self.definition.told_time: to_datetime(at_us)}
+            payload = {self.definition.output_time: to_datetime(at_us)}
             anchor = self._anchor(at_us, None, (), payload)
             assert anchor is not None
             self._anchors.append(anchor)
@@ -315,12 +315,12 @@ class AnchoredOracle(Oracle):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, anchor: Anchor, timing: str) -> None:
+    def _emit(self, anchor: Anchor, timing: str) -> None:
         """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
-        row, told = self._row_of(anchor, timing), Timing(timing)
-        for values, kind, index in told_again(anchor, row, timing, self.definition.emit):
+        row, emitted = self._row_of(anchor, timing), Timing(timing)
+        for values, kind, index in updated(anchor, row, timing, self.definition.emit):
             last = kind is Kind.INSERT and self._is_closed(anchor)
-            self._rows.append(JoinedRow(values, told, kind=kind, index=index, is_last=last))
+            self._rows.append(JoinedRow(values, emitted, kind=kind, index=index, is_last=last))
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
         """Its row as of now; None where there is none."""
@@ -347,7 +347,7 @@ class AnchoredOracle(Oracle):
             return None
         columns: Mapping[str, Any] = anchor.payload
         if made.select is not None:
-            names = dict.fromkeys((*made.by, made.told_time, *made.select))
+            names = dict.fromkeys((*made.by, made.output_time, *made.select))
             columns = {name: anchor.payload.get(name) for name in names}
         return {**columns, **values}
 

@@ -171,4 +171,4 @@ def ticks(definition: OverDefinition, times: IntArray) -> pa.Table:
     assert isinstance(definition.span, RangeBetween)
     rows = around(definition.span, times)
     moments = pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))
-    return rows.append_column(AT, pa.array(times)).append_column(definition.told_time, moments)
+    return rows.append_column(AT, pa.array(times)).append_column(definition.output_time, moments)

@@ -58,13 +58,13 @@ def without_timeless(definition: OverDefinition, table: pa.Table, known: pa.Sche
             continue  # of each other type either all values are times, or none may be
         times = event_times(table.column(name), name, zone, unit)
         wrong = pc.and_(values.is_valid(), times.is_null())
-        told = {("", i): f"column {name!r} is {values[i].as_py()!r:.100}, no time" for i in _places(wrong)}
-        if told:
+        emitted = {("", i): f"column {name!r} is {values[i].as_py()!r:.100}, no time" for i in _places(wrong)}
+        if emitted:
             values = pc.if_else(wrong, pa.scalar(None, values.type), values)
             if values.null_count == len(values):
                 values = pa.nulls(len(values))
             table = table.set_column(table.column_names.index(name), name, values)
-            table = marked({"": table}, told)[""]
+            table = marked({"": table}, emitted)[""]
     return table
 
 

@@ -34,26 +34,29 @@ if TYPE_CHECKING:
 EMPTY = ("emit", "skip")
 
 
-def own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+def own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a definition with anchors, from what the user wrote."""
-    anchors, by = given["anchors"], check.names(given["by"], "by", "name a column, several, or () for no key")
-    _check_anchors(anchors, by, given["input"])
-    _check_watermarks(given["watermark"], anchors)
-    agg = _framed(plain_agg(given["agg"]), given["frame"])
-    span = _hull(agg) or _span(given["frame"], anchors)
-    if given["ttl"] is not None:
+    anchors, by = (
+        options["anchors"],
+        check.names(options["by"], "by", "name a column, several, or () for no key"),
+    )
+    _check_anchors(anchors, by, options["input"])
+    _check_watermarks(options["watermark"], anchors)
+    agg = _framed(plain_agg(options["agg"]), options["frame"])
+    span = _hull(agg) or _span(options["frame"], anchors)
+    if options["ttl"] is not None:
         raise ConfigurationError(
-            f"ttl={given['ttl']!r} is of frames that count messages, and around anchors they are of time: leave it out"
+            f"ttl={options['ttl']!r} is of frames that count messages, and around anchors they are of time: leave it out"
         )
-    if given["empty"] not in EMPTY:
-        raise ConfigurationError(f"empty={given['empty']!r}: use 'emit', a row of no message, or 'skip'")
-    emit = Emit.append() if given["emit"] is None else given["emit"]
-    told = {"emit": emit, "late_us": emission_options.late_us(given["allowed_lateness"], emit)}
-    if told["late_us"] or not isinstance(emit.early, Never):
+    if options["empty"] not in EMPTY:
+        raise ConfigurationError(f"empty={options['empty']!r}: use 'emit', a row of no message, or 'skip'")
+    emit = Emit.append() if options["emit"] is None else options["emit"]
+    emitted = {"emit": emit, "late_us": emission_options.late_us(options["allowed_lateness"], emit)}
+    if emitted["late_us"] or not isinstance(emit.early, Never):
         _check_corrected(emit, anchors, span)
-    queried_us = emission_options.queried_us(given["retention"]) if isinstance(span, RangeBetween) else 0
-    kept = {"ttl_us": None, "retention": _kept(given, span, by), "queried_us": queried_us}
-    return {"agg": agg, **kept, **told, "anchors": anchors, "span": span, "empty": given["empty"]}
+    queried_us = emission_options.queried_us(options["retention"]) if isinstance(span, RangeBetween) else 0
+    kept = {"ttl_us": None, "retention": _kept(options, span, by), "queried_us": queried_us}
+    return {"agg": agg, **kept, **emitted, "anchors": anchors, "span": span, "empty": options["empty"]}
 
 
 def _framed(agg: dict[str, Aggregation], frame: Any) -> dict[str, Aggregation]:
@@ -93,14 +96,14 @@ def _check_corrected(emit: Emit, anchors: Input | Ticks, span: Between | RangeBe
         )
 
 
-def refuse_alone(given: Mapping[str, Any]) -> None:
+def refuse_alone(options: Mapping[str, Any]) -> None:
     """Refuse, without anchors, what only they have."""
-    if isinstance(given["frame"], Between):
+    if isinstance(options["frame"], Between):
         raise BadWindow(
-            f"frame={given['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
+            f"frame={options['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
         )
-    if given["empty"] != "emit":
-        raise ConfigurationError(f"empty={given['empty']!r} is of windows around anchors=: leave it out")
+    if options["empty"] != "emit":
+        raise ConfigurationError(f"empty={options['empty']!r} is of windows around anchors=: leave it out")
 
 
 def _check_anchors(anchors: Any, by: tuple[str, ...], source: str | None) -> None:
@@ -148,9 +151,9 @@ def _span(frame: Any, anchors: Input | Ticks) -> Between | RangeBetween:
     raise BadWindow(f"frame={frame!r} with anchors={anchors!r}: use {ways}")
 
 
-def _kept(given: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str, ...]) -> Retention:
+def _kept(options: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str, ...]) -> Retention:
     """How far from the time of an anchor a window may reach."""
-    retention = given["retention"]
+    retention = options["retention"]
     if isinstance(span, RangeBetween):
         # Kept longer they are for queries alone.
         if isinstance(retention, Forever):
@@ -237,22 +240,22 @@ def taker(over: OverDefinition, before: str) -> Taker:
 
 def check_followed(over: OverDefinition, second: Taker) -> None:
     """Refuse an operator that would read another time than that of the anchors, or wait for good."""
-    time = over.told_time
+    time = over.output_time
     if second.event_time != time:
         raise UnknownColumn(
             f"event_time={second.event_time!r} of {second.name!r}: a row of {over.name!r} has the time of its anchor; use "
             f"event_time={time!r}"
         )
-    if over.told_columns is not None:
-        second.check_columns(over.told_columns, f"{over.name!r}, whose rows")
-    if behind_us(over) >= UNBOUNDED_US:
+    if over.output_columns is not None:
+        second.check_columns(over.output_columns, f"{over.name!r}, whose rows")
+    if output_delay_us(over) >= UNBOUNDED_US:
         raise ConfigurationError(
             f"{second.name!r} follows {over.name!r}, whose windows may end any time after their anchors: its watermark "
             "would never move; give a retention such as '1 hour'"
         )
 
 
-def behind_us(over: OverDefinition) -> int:
+def output_delay_us(over: OverDefinition) -> int:
     """How far behind the watermark the times of its rows lie."""
     if isinstance(over.span, RangeBetween):
         return max(over.span.high_us, 0)

@@ -22,7 +22,7 @@ from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.message_rows import empty_rows
-from windrow.operators.steps.output_rows import told_schema
+from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import (
     Bound,
     Made,
@@ -40,8 +40,8 @@ class AnchoredView(OverView):
     """`messages`, of either input; by event time, then position."""
 
     def schema(self) -> pa.Schema:
-        found = [made for kv in self.stores if (made := self.logic.made(kv)) is not None]
-        return told_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
+        found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
+        return output_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         known = self._columns(0 if input is None else self._side(input)) or pa.schema([])
@@ -97,7 +97,7 @@ class AnchoredView(OverView):
 
     def _windows_of(self, row: Mapping[str, Any]) -> list[tuple[int, int]]:
         """The first and the last microsecond of each; none where the row does not say it."""
-        definition, time = self.definition, self.definition.told_time
+        definition, time = self.definition, self.definition.output_time
         if time not in row:
             return []
         at_us = instant_us(row[time], time)

@@ -16,7 +16,7 @@ from windrow.core.messages import JoinedRow, Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.in_memory import MemoryKV
-from windrow.testing.ledger import told_equal
+from windrow.testing.ledger import same_output
 
 
 def messages(draw: random.Random, n: int) -> list[tuple[str, Message]]:
@@ -94,7 +94,7 @@ def rows_of(definition: Any, logic: Any, made: Any) -> list[JoinedRow]:
 
 def compare(definition: Any, rows: list[JoinedRow], wanted: list[JoinedRow]) -> None:
     pairs = itertools.zip_longest(rows, wanted)
-    apart = [pair for pair in pairs if None in pair or not told_equal(*pair)]
+    apart = [pair for pair in pairs if None in pair or not same_output(*pair)]
     assert not apart, f"{definition}\n" + "\n".join(f"{one}\n  {other}" for one, other in apart[:3])
 
 
