@@ -82,7 +82,7 @@ class OfInput(Expr):
 
 
 def _truth(values: pa.ChunkedArray) -> Any:
-    return combine(values).fill_null(False).to_numpy(zero_copy_only=False)
+    return combine(values).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _own(function: Any, input: str | None, table: pa.Table) -> Any:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import windrow as wr
@@ -205,14 +206,21 @@ def test_a_definition_that_the_log_cannot_tell_is_named(
     windrow: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_jobs.py").write_text(
-        "import windrow as wr\nfrom tests.state.jobs import aggregate\n"
-        "late = aggregate(agg={'late': wr.count().where(wr.col('x') > 3)})\n"
+        "import pyarrow as pa\nimport windrow as wr\nfrom tests.state.jobs import aggregate\n"
+        "@wr.aggregate_function(name='rows', returns=pa.int64())\n"
+        "def rows(table): return table.num_rows\n"
+        "late = aggregate(agg={'late': rows('x')})\n"
     )
     monkeypatch.chdir(tmp_path)
-    begun(aggregate(agg={"late": wr.count().where(wr.col("x") > 3)}), tmp_path / "job", range(20))
+
+    @wr.aggregate_function(name="rows", returns=pa.int64())
+    def rows(table: pa.Table) -> int:
+        return table.num_rows
+
+    begun(aggregate(agg={"late": rows("x")}), tmp_path / "job", range(20))
     assert "pass definition=" in windrow("windows", "job").err
     lines = windrow("windows", "job", "--definition", "my_jobs:late", "--json").lines
-    assert [r["late"] for r in lines][:3] == [2, 2, 2]
+    assert [r["late"] for r in lines][:3] == [4, 3, 3]
     for wrong, told in (
         ("my_jobs", ""),
         ("my_jobs:none", ""),
