@@ -253,8 +253,8 @@ def write_parquet(rows: Rows, path: str) -> str:
         if not names:
             raise
         raise TypeClash(
-            f"column {names[0]} cannot be told: rows are kept in Parquet files, which hold no such type; drop it, or cast it, "
-            "an interval to text or a duration, a union to text or one of its types, before it reaches windrow"
+            f"column {names[0]} cannot be emitted: rows are kept in Parquet files, which hold no such type; drop it, or "
+            "cast it, an interval to text or a duration, a union to text or one of its types, before it reaches windrow"
         ) from None
     descriptor = os.open(path, os.O_RDONLY)
     try:

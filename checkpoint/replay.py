@@ -142,7 +142,7 @@ def _steps_of(
         if step.kind == "ingest" and step.rows and not step.next_offsets:
             raise StateLost(
                 f"messages of shard {shard} cannot be replayed: those of commit {commit.commit} had no positions, so that "
-                f"they cannot be told apart in the source. {REMEDY[0].upper()}{REMEDY[1:]}"
+                f"they cannot be distinguished in the source. {REMEDY[0].upper()}{REMEDY[1:]}"
             )
         # A commit of several shards has one advance, and the watermark of each operator.
         watermark_us = step.watermark_us if rows is None else watermarks.get(name, step.watermark_us)

@@ -165,7 +165,7 @@ def _java() -> Finding:
     match = re.search(r'version "(\d+)[^"]*"', said.stderr + said.stdout)
     if match is None:
         return Finding(
-            "java", WRONG, command, "does not tell its version: set JAVA_HOME to a Java 17 or newer"
+            "java", WRONG, command, "does not print its version: set JAVA_HOME to a Java 17 or newer"
         )
     if int(match[1]) < 17:
         return Finding("java", WRONG, match[0], "install Java 17 or newer, or set JAVA_HOME to one")

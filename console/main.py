@@ -102,7 +102,7 @@ def _health(well: argparse.ArgumentParser, mark: argparse.ArgumentParser) -> Non
         help="lower the job's now, by default to the clock",
     )
     mark.add_argument(
-        "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
+        "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot reproduce it"
     )
 
 
@@ -146,7 +146,9 @@ def _queries(
         )
         command.add_argument("--operator", help="of this operator, where the job has several")
         command.add_argument(
-            "--definition", metavar="MODULE:NAME", help="the job's definition, where its log cannot tell it"
+            "--definition",
+            metavar="MODULE:NAME",
+            help="the job's definition, where its log cannot reproduce it",
         )
         command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
 

@@ -72,7 +72,7 @@ class Policy:
         check.name(mark, "mark")
         if self.record is not None or not self.skips:
             raise ConfigurationError(
-                f"mark={mark!r} of {self.plain}: the messages that it skips stay, and are told apart by it; use a policy that "
+                f"mark={mark!r} of {self.plain}: the skipped messages stay, and the mark distinguishes them; use a policy that "
                 "skips some, and without record="
             )
         return replace(self, mark=mark)
@@ -199,7 +199,7 @@ def policy_of(deliver: Any, ids: Ids | None = None, *, marks: bool = False) -> P
         )
     if policy.mark is not None and not marks:
         raise ConfigurationError(
-            f"deliver={policy!r}: only a wr.Aggregate counts what is skipped; leave .marked(...) out, or tell it by "
+            f"deliver={policy!r}: only a wr.Aggregate counts what is skipped; leave .marked(...) out, or mark it by "
             f"wr.Delivery(policy={policy.plain}, mark={policy.mark!r})"
         )
     return policy
@@ -208,9 +208,7 @@ def policy_of(deliver: Any, ids: Ids | None = None, *, marks: bool = False) -> P
 def check_mark(policy: Policy | None, named: Collection[str]) -> None:
     """Refuse a mark that is a column which the operator names, or one of ours."""
     if policy is not None and (policy.mark in named or policy.mark in RESERVED_COLUMNS):
-        raise ReservedColumn(
-            f"mark={policy.mark!r} would stand beside the column of that name: give it another one"
-        )
+        raise ReservedColumn(f"mark={policy.mark!r} has the name of a column: give it another one")
 
 
 def _checked(policy: Policy) -> Policy:

@@ -360,7 +360,7 @@ class Emit:
         if by_end(self.early):
             raise BadTrigger(
                 f"Emit(early={self.early!r}): before the end of a window wr.past_end is never true; use it in late=, or "
-                "leave it out: on_time=True tells each window as the watermark passes its end"
+                "leave it out: on_time=True emits each window as the watermark passes its end"
             )
         for name in ("on_time", "only_if_changed", "closing_pane", "drop_late"):
             check.flag(getattr(self, name), f"Emit: {name}", BadTrigger)
@@ -368,7 +368,7 @@ class Emit:
             raise BadTrigger(f"Emit(mode={self.mode!r}): use one of {', '.join(MODES)}")
         if self.only_if_changed and any(isinstance(t, EveryPeriod) and t.always for t in self.leaves):
             raise BadTrigger(
-                f"Emit(only_if_changed=True) with {self.early!r}, {self.late!r}: it tells nothing that has not changed, and "
+                f"Emit(only_if_changed=True) with {self.early!r}, {self.late!r}: it emits nothing that has not changed, and "
                 "always=True does; leave one of them out"
             )
 

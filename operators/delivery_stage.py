@@ -41,7 +41,7 @@ from windrow.stores.timers import TimerIndex
 
 #: Where a row stands in the table of its step.
 _AT = "__at"
-_BESIDE = "column {0!r} of the input would stand beside the mark of that name: give the mark another one"
+_BESIDE = "column {0!r} of the input has the name of the mark: give the mark another one"
 
 
 def delivering(logic: Logic) -> Logic:

@@ -34,7 +34,7 @@ class Taker:
         mark = None if self.input.deliver is None else self.input.deliver.mark
         if mark in columns:
             raise ReservedColumn(
-                f"mark={mark!r} of {self.name!r} would stand beside the column of that name of {whose} have {list(columns)}: "
+                f"mark={mark!r} of {self.name!r} has the name of a column of {whose} have {list(columns)}: "
                 "give it another one"
             )
         columns = columns if mark is None else [*columns, mark]

@@ -89,7 +89,9 @@ class OneInput(Definition):
         check.name(options["name"], "name")
         if options["input"] is not None:
             check.name(options["input"], "input")
-        check.number(options["dead_letter_limit"], "dead_letter_limit", "use a number of letters, 0 or more")
+        check.number(
+            options["dead_letter_limit"], "dead_letter_limit", "use a number of dead letters, 0 or more"
+        )
         if positions is not None:
             named = "use wr.positions('offset', partition='part', source='topic')"
             check.of_type(positions, Positions, "positions", named)
@@ -211,7 +213,7 @@ class OneInput(Definition):
         if self.positions is not None:
             raise ConfigurationError(
                 f"positions={self.positions!r} of {self.name!r}, which follows {before!r}: its messages are the rows of "
-                f"{before!r}, each told once and in order; leave it out"
+                f"{before!r}, each emitted once and in order; leave it out"
             )
         given = self.inputs[0]
         return Taker(self.name, given, self.columns_of(given)[1:])

@@ -70,7 +70,7 @@ class View(ABC):
         name, has = self.definition.name, list(self.definition.tables)
         if not has:
             return ConfigurationError(
-                f"{name!r} keeps no {table} that could be asked for: what it told is in panes() of wr.read_state, and in sinks"
+                f"{name!r} keeps no {table} that could be asked for: its results are in panes() of wr.read_state, and in sinks"
             )
         return ConfigurationError(f"table {table!r} of {name!r} is none of {has}: ask for one of these")
 

@@ -352,7 +352,7 @@ class BatchProtocol:
                 if attempt == PUBLISH_ATTEMPTS:
                     raise SinkFailed(
                         f"the sink {sink!r} refused {_what(panes)} of commit {token.commit} {attempt} times: {error!r}. The "
-                        "commit stands; what it has to say goes out first when the query is started again"
+                        "commit is durable; its results are published first when the query is started again"
                     ) from error
                 logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
                 self.sleep(wait)

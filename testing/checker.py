@@ -282,7 +282,7 @@ def _follow(report: Report, definition: Definition, cell: Cell, rows: Sequence[R
         if ended:
             report.broken.append(f"{what} comes after a pane marked as the last")
         if definition.emission_mode == "retracting" and current is not None:
-            report.broken.append(f"{what} comes while INSERT {current['pane']['index']} still stands")
+            report.broken.append(f"{what} comes while INSERT {current['pane']['index']} is current")
         current, ended, following = row, row["pane"]["is_last"], index + 1
     return current
 

@@ -121,9 +121,9 @@ def difference(found: Sequence[Any], wanted: Sequence[Any]) -> str | None:
         return None
     more, less = _left(found, wanted), _left(wanted, found)
     if more or less:
-        what = [f"{len(found)} rows were told, the oracle has {len(wanted)}"]
-        what += [f"told is {one}, which the oracle has not" for one in more[:2]]
-        what += [f"the oracle has {one}, which was not told" for one in less[:2]]
+        what = [f"{len(found)} rows were emitted, the oracle has {len(wanted)}"]
+        what += [f"emitted is {one}, which the oracle has not" for one in more[:2]]
+        what += [f"the oracle has {one}, which was not emitted" for one in less[:2]]
         return "; ".join(what)
     # Rows that differ in rounding may be sorted otherwise; panes of one window have an order.
     return (

@@ -120,7 +120,7 @@ def ledger(
             del current[key]
             continue
         if retracting and held is not None:
-            raise LedgerBroken(f"{pane} comes while {held} still stands")
+            raise LedgerBroken(f"{pane} comes while {held} is current")
         if pane.index != panes_of.get(key, 0) and not (grows and pane.index > panes_of.get(key, -1)):
             raise LedgerBroken(f"{pane} should have index {panes_of.get(key, 0)}")
         panes_of[key] = pane.index + 1

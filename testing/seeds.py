@@ -178,7 +178,7 @@ def command(
         "--job",
         help="module:name of a Scenario, or of a function of a random.Random that draws one (default: any job)",
     )
-    parser.add_argument("--seed", type=int, help="play this seed and tell its story")
+    parser.add_argument("--seed", type=int, help="play this seed and print its story")
     parser.add_argument(
         "--faults", help="with --seed: only those of its faults happen, e.g. 3,7; '' for none"
     )

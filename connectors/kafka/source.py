@@ -97,6 +97,6 @@ class KafkaSource:
         finally:
             self._consumer.unassign()
         raise KafkaFailed(
-            f"{topic}-{partition[1]} did not tell in {TIMEOUT_S:g} s whether it holds records from {start} to {end}: see "
+            f"{topic}-{partition[1]} did not answer in {TIMEOUT_S:g} s whether it holds records from {start} to {end}: see "
             "whether its leader is up"
         )

@@ -167,7 +167,7 @@ class KafkaStream:
             raise StateLost(
                 f"messages are lost, and the topic no longer has them all: {'; '.join(missing[:5])}{more}. Going on without "
                 "them would give windows that counted them wrong values, so that fail_on_data_loss=False does not help. "
-                f"{REMEDY[0].upper()}{REMEDY[1:]}, which counts what the topic has, and tells its windows again"
+                f"{REMEDY[0].upper()}{REMEDY[1:]}, which counts what the topic has, and emits its windows again"
             )
         return found
 

@@ -42,7 +42,7 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
         if value is not None:
             raise ConfigurationError(
                 f"{option}={value!r} of {definition.name!r}, which follows {before!r}: its messages are the rows of "
-                f"{before!r}, each told once and in order; leave it out"
+                f"{before!r}, each emitted once and in order; leave it out"
             )
     if definition.makes:
         raise ConfigurationError(
@@ -70,7 +70,7 @@ def _keeps(definition: AggregateDefinition) -> str:
     if definition.retention.windows is not None or definition.retention.messages is not None:
         return f"retention={definition.retention!r} lets go of what may still be taken back: keep windows by time"
     if definition.emit.mode == "discarding":
-        return "in mode 'discarding' what it has told is no part of its state: use another mode"
+        return "in mode 'discarding' emitted results are no part of its state: use another mode"
     for alias, aggregation in definition.agg.items():
         if definition.session:  # messages are kept, and all is computed of those that stay
             if aggregation.kind == "user":
@@ -138,7 +138,7 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
     emit = first.emit
     if not emit.on_time and emit.emits_late and first.allowed_lateness_us:
         return (
-            "without ON_TIME panes what is left of a window is told when it is late; use on_time=True, or "
+            "without ON_TIME panes the rest of a window is emitted when it is late; use on_time=True, or "
             "emit=wr.Emit.append()"
         )
     if first.session and first.takes_back:
@@ -148,15 +148,15 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
         )
     if not first.emits_updates:
         discarding = emit.mode == "discarding" and emit.closing_pane
-        return "a closing pane tells a window again; leave it out" if discarding else ""
+        return "a closing pane emits a window again; leave it out" if discarding else ""
     if second.keeps:
         return (
-            f"it tells a window several times, each time in place of what it told before, and {second.name!r} cannot take "
+            f"it emits a window several times, each pane replaces the former one, and {second.name!r} cannot take "
             f"that back: {second.keeps}; or use emit=wr.Emit.append() for {first.name!r}"
         )
     if first.session and not (isinstance(emit.early, EveryBatch) and isinstance(emit.late, EveryBatch)):
         return (
-            "a session that was told may go on for any time before it is told again, and is then taken back where nothing "
+            "an emitted session may go on for any time before it is emitted again, and is then retracted where nothing "
             "late is taken any more; use early=wr.every_batch, late=wr.every_batch, or emit=wr.Emit.append()"
         )
     if first.session and second.allowed_lateness_us < first.allowed_lateness_us:

@@ -170,7 +170,7 @@ def _checked(
     check.name(name, "name")
     if input is not None:
         check.name(input, "input")
-    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of dead letters, 0 or more")
     if positions is not None:
         check.of_type(
             positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
@@ -239,7 +239,7 @@ def _check_triggers(emit: Emit, window: WindowSpec, columns: Sequence[str]) -> N
         if by_end(leaf) and isinstance(window, Session | Inherited):
             raise BadTrigger(
                 f"{leaf!r} with {window!r}: it is for windows whose ends are fixed, such as wr.tumbling; leave it out: "
-                "on_time=True tells each window as the watermark passes its end"
+                "on_time=True emits each window as the watermark passes its end"
             )
         if isinstance(leaf, When):
             try:

@@ -142,7 +142,7 @@ class CollectSet(Kernel):
     ) -> None:
         if not is_ordered(types[0]):
             raise TypeClash(
-                f"{aggregation!r}: values of type {types[0]} cannot be told apart: name one of its fields"
+                f"{aggregation!r}: values of type {types[0]} cannot be compared: name one of its fields"
             )
         self._kind = plain_type(types[0])
         self._count = aggregation.kind == "count_distinct"

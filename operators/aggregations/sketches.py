@@ -56,7 +56,7 @@ class ApproxCountDistinct(Kernel):
     ) -> None:
         if not is_ordered(types[0]):
             raise TypeClash(
-                f"{aggregation!r}: values of type {types[0]} cannot be told apart: name one of its fields"
+                f"{aggregation!r}: values of type {types[0]} cannot be compared: name one of its fields"
             )
         self._lg_k: int = aggregation.param("lg_k")
 

@@ -32,11 +32,11 @@ def taker(definition: CoGroupDefinition, before: str) -> Taker:
     if given.positions is not None:
         raise ConfigurationError(
             f"positions={given.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
-            f"are the rows of {before!r}, each told once and in order; leave it out"
+            f"are the rows of {before!r}, each emitted once and in order; leave it out"
         )
     if definition.ids is not None:
         raise ConfigurationError(
-            f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are told once "
+            f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are emitted once "
             "each, and have no ids; leave it out"
         )
     mine = [part for a in definition.agg.values() if (part := a.part(before)) is not None]

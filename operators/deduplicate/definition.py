@@ -78,7 +78,7 @@ class DeduplicateDefinition(OneInput):
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         if keep != "first":
             raise ConfigurationError(
-                f"keep={keep!r}: use 'first'. The last is known only when no other can come, which wr.Aggregate tells: "
+                f"keep={keep!r}: use 'first'. The last is known only when no other can come, as in wr.Aggregate: "
                 "agg={'x': wr.last('x')}"
             )
         within_us = None if isinstance(within, Forever) else duration_us(within, "within")

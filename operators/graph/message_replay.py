@@ -30,7 +30,7 @@ def refiling_of(graph: ChainOperator) -> Refiling | None:
         why = _why_run(graph, i, again)
         if why:
             run = [a for a in keeping.values() if isinstance(a, RunAgain)]
-            return _run_again(graph, run, f"{why}, which only running all steps again tells")
+            return _run_again(graph, run, f"{why}, which needs all steps to run again")
         assert isinstance(again, FileAgain)
         filed[i] = again
     return _file_again(graph, filed)

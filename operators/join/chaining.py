@@ -45,7 +45,7 @@ def taker(join: JoinDefinition, before: str) -> Taker:
     if given.positions is not None:
         raise ConfigurationError(
             f"positions={given.positions!r} of {join.name!r}, which follows {before!r}: its messages are the rows of "
-            f"{before!r}, each told once and in order; leave it out"
+            f"{before!r}, each emitted once and in order; leave it out"
         )
     makes = join.inputs.index(given) in join.session_sides
     uses = (join.own_gap,) if join.own_gap is not None and makes else ()
@@ -62,7 +62,7 @@ def _keeps(join: JoinDefinition) -> str:
     if join.sizes is not None:
         return f"retention={join.retention!r} lets go of what may still be taken back: keep messages by time"
     if not isinstance(join.emit.early, EveryBatch) or not isinstance(join.emit.late, EveryBatch):
-        return f"{join.emit!r} lets rows wait that may be gone when they are told: use wr.every_batch"
+        return f"{join.emit!r} lets rows wait that may be gone when they are emitted: use wr.every_batch"
     return ""
 
 
@@ -104,7 +104,7 @@ def check_followed(first: JoinDefinition, second: Taker) -> None:
         )
     if output_delay_us(first, second.event_time) >= UNBOUNDED_US and first.sessions is not None:
         raise BadWindow(
-            f"{first!r} tells messages of sessions, which may be as long as they like, so that no window of {second.name!r} "
+            f"{first!r} emits messages of sessions of any length, so that no window of {second.name!r} "
             "would ever end: bound pairs with within=('-1 hour', '1 hour') and use how='inner'"
         )
     if output_delay_us(first, second.event_time) >= UNBOUNDED_US:
@@ -119,7 +119,7 @@ def _check_taken_back(first: JoinDefinition, second: Taker) -> None:
     if second.keeps:
         raise BadTrigger(
             f"{first.name!r} takes rows that may be taken back, and takes back its own; {second.name!r} cannot take that back: "
-            f"{second.keeps}; or let the operators before {first.name!r} tell each row once, with emit=wr.Emit.append()"
+            f"{second.keeps}; or let the operators before {first.name!r} emit each row once, with emit=wr.Emit.append()"
         )
     if second.allowed_lateness_us < first.allowed_lateness_us:
         theirs, own = (

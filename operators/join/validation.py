@@ -126,13 +126,13 @@ def _check_given(
         given.refuse_rules("wr.Join")
         if given.by is not None:
             raise ConfigurationError(
-                f"by={given.by!r} of input {given.name!r}: the keys of a join stand in its on=, {{left name: right name}} "
+                f"by={given.by!r} of input {given.name!r}: the keys of a join are in its on=, {{left name: right name}} "
                 "where they are called otherwise"
             )
     if emit is not None:
         check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
     check.name(name, "name")
-    check.number(dead_letter_limit, "dead_letter_limit", "use a number of letters, 0 or more")
+    check.number(dead_letter_limit, "dead_letter_limit", "use a number of dead letters, 0 or more")
     if where is not None:
         kinds: Any = (Where, pc.Expression)
         check.of_type(

@@ -207,7 +207,7 @@ class JoinWindowDefinition(OneInput):
         super().check_followed(taker)
         if self.output_delay_us(taker.event_time) >= UNBOUNDED_US:
             raise ConfigurationError(
-                f"{taker.name!r} follows {self.name!r}, which tells messages under {self.emit!r} when windows of "
+                f"{taker.name!r} follows {self.name!r}, which emits messages under {self.emit!r} when windows of "
                 f"{self.window!r} end, however long after them that is: its watermark would never move; use "
                 "emit=wr.Emit(early=wr.every_batch)"
             )
@@ -244,8 +244,8 @@ def _check_window(window: Any) -> None:
         raise BadWindow(f"{window!r} of a join window: no operator before it has windows, name one")
     if isinstance(window, Session) and window.max_length_us is not None:
         raise BadWindow(
-            f"{window!r} of a join window: a message that comes late may move every cut after it, and what was told has its "
-            "window already; use cut=wr.tumbling(...) or cut=wr.calendar(...)"
+            f"{window!r} of a join window: a message that comes late may move every cut after it, and an emitted message "
+            "has its window already; use cut=wr.tumbling(...) or cut=wr.calendar(...)"
         )
 
 
@@ -255,7 +255,7 @@ def _of_rows(emit: Emit) -> Emit:
     plain = Emit(early=emit.early, late=emit.late, on_time=emit.on_time, drop_late=emit.drop_late)
     if emit != plain:
         raise BadTrigger(
-            f"{emit!r} of a join window: a message is told once and never taken back, use {plain!r}"
+            f"{emit!r} of a join window: a message is emitted once and never retracted, use {plain!r}"
         )
     for trigger in (emit.early, emit.late):
         simple = isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod))

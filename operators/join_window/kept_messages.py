@@ -124,7 +124,7 @@ class Kept(History):
         values = [value for value in kv.multi_get(self.cf, wanted) if value is not None]
         if len(values) < len(wanted):
             raise CorruptState(
-                f"{len(wanted) - len(values)} messages that windows have to tell are not in {self.cf!r}: restore the job's "
+                f"{len(wanted) - len(values)} messages that windows have to emit are not in {self.cf!r}: restore the job's "
                 "folder"
             )
         rows = self.decode(kv, wanted, values, calculation)

@@ -127,7 +127,7 @@ class OverDefinition(OneInput):
         twice = [c for c in columns if columns.count(c) > 1]
         if twice:
             raise ConfigurationError(
-                f"column {twice[0]!r} of {self.name!r} is told twice: rows have the columns {list(columns)}; "
+                f"column {twice[0]!r} of {self.name!r} is emitted twice: rows have the columns {list(columns)}; "
                 "give the aggregate another name"
             )
 
@@ -253,7 +253,7 @@ class OverDefinition(OneInput):
                 else f"{taker.keeps};"
             )
             raise BadTrigger(
-                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: its rows are told again, and would be counted as "
+                f"{self.emit!r} of {self.name!r}, before {taker.name!r}: its rows are updated, and would be counted as "
                 f"often; {ways} leave out emit= and allowed_lateness="
             )
         if self.anchors is not None:
@@ -261,7 +261,7 @@ class OverDefinition(OneInput):
             return
         if self.by_arrival:
             raise BadWindow(
-                f"{self.name!r}, before {taker.name!r}, tells rows as messages come, however late in event time, so that "
+                f"{self.name!r}, before {taker.name!r}, emits rows as messages come, however late in event time, so that "
                 f"{taker.name!r} could not say when it has all of a time; use order='event_time'"
             )
         if self.output_delay_us(taker.event_time) >= UNBOUNDED_US:
@@ -333,8 +333,8 @@ def _own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if by_arrival and (corrects or retention is not None):
         raise ConfigurationError(
-            "emit=, allowed_lateness= and retention= are for the order of event time: with order='position' rows are told for "
-            "good, and messages kept as long as they count; leave them out"
+            "emit=, allowed_lateness= and retention= are for the order of event time: with order='position' rows are emitted "
+            "for good, and messages kept as long as they count; leave them out"
         )
     queried_us = emission_options.queried_us(retention)
     kept_us = max(reach_us(framed) + late_us, 0 if ttl_us is None else ttl_us + late_us, queried_us)

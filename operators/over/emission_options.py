@@ -22,7 +22,7 @@ def late_us(allowed_lateness: Any, emit: Any) -> int:
             )
     if emit.mode == "discarding" or not emit.on_time or emit.closing_pane:
         raise BadTrigger(
-            f"{emit!r} of rows around messages, each of which is told on time, with all that is in its frames: use "
+            f"{emit!r} of OVER windows, each of which is emitted on time, with all messages of its frames: use "
             "mode='accumulating' or 'retracting', with on_time=True and no closing pane"
         )
     allowed_us = duration_us(allowed_lateness, "allowed_lateness")
@@ -30,7 +30,7 @@ def late_us(allowed_lateness: Any, emit: Any) -> int:
         raise BadDuration(f"allowed_lateness {allowed_lateness!r} is negative: use '0 seconds' or more")
     if allowed_us and (emit.drop_late or isinstance(emit.late, Never)):
         raise BadTrigger(
-            f"allowed_lateness={allowed_lateness!r} with {emit!r}: what comes late would be told to nobody; use "
+            f"allowed_lateness={allowed_lateness!r} with {emit!r}: no row would show late messages; use "
             "emit=wr.Emit(late=wr.every_batch, mode='retracting'), or leave it out"
         )
     return allowed_us

@@ -54,8 +54,8 @@ class OverNeeds(WholeMessages):
         for name in names if self.definition.select is None else ():
             if name in self.definition.agg:
                 found[name] = (
-                    f"column {name!r} of the input is told beside the aggregate {name!r} of {self.definition.name!r}: give the "
-                    "aggregate another name, or name the columns that rows have, select=(...)"
+                    f"column {name!r} of the input has the name of the aggregate {name!r} of {self.definition.name!r}: give "
+                    "the aggregate another name, or name the columns that rows have, select=(...)"
                 )
         return found
 
@@ -92,8 +92,8 @@ class MarkerNeeds(OverNeeds):
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         names = list(names)
         emitted = {
-            name: f"column {name!r} of the anchors is told beside the aggregate {name!r} of {self.definition.name!r}: give the "
-            "aggregate another name, or name the columns that rows have, select=(...)"
+            name: f"column {name!r} of the anchors has the name of the aggregate {name!r} of {self.definition.name!r}: give "
+            "the aggregate another name, or name the columns that rows have, select=(...)"
             for name in names
             if name in self._output
         }

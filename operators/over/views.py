@@ -42,7 +42,7 @@ class OverView(OneInputView):
         if table != WINDOWS:
             return had
         return ConfigurationError(
-            f"{had.message}. Windows around messages are told, each as a row, and not kept: explain() of such a row, or of the "
+            f"{had.message}. OVER windows are emitted, each as a row, and not kept: explain() of such a row, or of the "
             "time of a message, says what is in them"
         )
 

@@ -94,8 +94,8 @@ def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
     if column == MARK:
         remedy = f"wr.skipped() counts what deliver=wr.deliver.latest().marked() of a wr.Aggregate skips; else {remedy}"
     return UnknownColumn(
-        f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} tell the columns that are to come by "
-        "open(schema=)",
+        f"column {column!r} of {of} is in no message so far, which have {known}: {remedy} declare the columns that are to come "
+        "by open(schema=)",
         column,
         of,
     )
@@ -118,7 +118,7 @@ def check_types(
                 check({n: pa.null() if pa.types.is_nested(kind) else kind for n, kind in types.items()})
                 return
         raise UnknownColumn(
-            f"{error.message}; of messages without a type yet, tell their columns by open(schema=)"
+            f"{error.message}; declare the columns of messages without a type yet by open(schema=)"
         ) from None
 
 

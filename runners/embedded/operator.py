@@ -223,7 +223,7 @@ class Embedded:
         found = [one for one in self.engine.definitions if operator in (None, one.name)]
         if not found:
             names = [one.name for one in self.engine.definitions]
-            raise ConfigurationError(f"operator {operator!r} tells no results here: name one of {names}")
+            raise ConfigurationError(f"operator {operator!r} has no results here: name one of {names}")
         return found
 
     @one_at_a_time

@@ -317,7 +317,7 @@ def together(
     if len(kinds) > 1:
         raise ConfigurationError(
             f"the inputs of {', '.join(repr(d.name) for d in definitions)} have positions of different kinds "
-            f"({', '.join(sorted(kinds))}): replays could be told of some only; name position columns on all with "
+            f"({', '.join(sorted(kinds))}): replays could be recognised on some only; name position columns on all with "
             "positions=wr.positions(...)"
         )
     frame = parts[0]
@@ -361,7 +361,7 @@ def _again(df: DataFrame, input: Input, *, of_files: bool) -> DataFrame:
         with_files = routes.with_file_positions(df)
         if with_files is None:
             raise PositionsMissing(
-                "replay= gave a DataFrame without the files of its rows, by which the stream told them apart: read the same "
+                "replay= gave a DataFrame without the files of its rows, by which the stream distinguishes them: read the same "
                 "Parquet files"
             )
         return with_files

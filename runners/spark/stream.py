@@ -38,7 +38,7 @@ from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink
 
 #: Verbs of Spark's writer that have another place here.
 ELSEWHERE = {
-    "outputMode": "what is told when stands in the definition, emit=wr.Emit.append(), wr.Emit.update() or others",
+    "outputMode": "the definition says what is emitted when: emit=wr.Emit.append(), wr.Emit.update() or others",
     "format": "use .sink(wr.sinks.parquet('out')), or another of wr.sinks",
     "foreachBatch": "use .sink(function), which gets (DataFrame of panes, token)",
     "foreach": "use .sink(function), which gets (DataFrame of panes, token)",

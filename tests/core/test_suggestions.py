@@ -26,9 +26,9 @@ def test_the_nearest_name_is_meant_or_none(given: str, found: str | None) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"by": "carier"}, "did you mean 'carrier'? Else tell the columns"),
-        ({"agg": {"n": wr.sum("delays")}}, "did you mean 'delay'? Else tell the columns"),
-        ({"by": "zzz"}, "use one of these names, or tell the columns"),
+        ({"by": "carier"}, "did you mean 'carrier'? Else declare the columns"),
+        ({"agg": {"n": wr.sum("delays")}}, "did you mean 'delay'? Else declare the columns"),
+        ({"by": "zzz"}, "use one of these names, or declare the columns"),
     ],
 )
 def test_a_column_that_no_message_has_may_be_one_that_they_have(

@@ -127,5 +127,5 @@ def test_who_is_not_let_in_is_told_why(
 ) -> None:
     monkeypatch.setattr("windrow.connectors.kafka.source_metadata.TIMEOUT_S", 6)
     other = wr.Kafka(given.servers, {**dict(given.config), **changed, "log_level": 0})
-    with pytest.raises(e.KafkaFailed, match=f"last heard: .*{why}"):
+    with pytest.raises(e.KafkaFailed, match=f"last error: .*{why}"):
         COUNTS.run(tmp_path / "job", wr.sources.kafka(other, "given", value=VALUE), available_now=True)

@@ -98,7 +98,7 @@ def test_a_retraction_without_what_replaces_it_leaves_nothing() -> None:
         ([pane(1, kind=Kind.RETRACT)], "takes back what is not there"),
         ([pane(1), pane(2, kind=Kind.RETRACT)], "takes back what is not there"),
         ([pane(1), pane(1, 1, kind=Kind.RETRACT)], "takes back what is not there"),
-        ([pane(1), pane(2, 1)], "still stands"),
+        ([pane(1), pane(2, 1)], "is current"),
         ([pane(1, 1)], "should have index 0"),
         ([pane(1), pane(1, kind=Kind.RETRACT), pane(2)], "should have index 1"),
         ([pane(1, last=True), pane(1, kind=Kind.RETRACT)], "after a pane marked as the last"),

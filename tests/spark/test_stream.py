@@ -316,7 +316,7 @@ def test_what_is_wrong_is_said_at_start_and_by_the_driver(spark: Any, feed: Any,
 def test_verbs_of_spark_that_have_another_place_say_which(spark: Any, feed: Any) -> None:
     writer = define().writeStream(feed().stream(spark))
     for verb, says in [
-        ("outputMode", "'outputMode': what is told when stands in the definition, emit="),
+        ("outputMode", "'outputMode': the definition says what is emitted when: emit="),
         ("format", "'format': use .sink"),
         ("foreachBatch", r"'foreachBatch': use .sink\(function\)"),
         ("partitionBy", "'partitionBy': see help"),

@@ -423,7 +423,7 @@ def test_what_cannot_be_defined_is_refused() -> None:
         ),
         (ConfigurationError, "anchors=3", {"anchors": 3}),
         (BadWatermark, "of all inputs", {"watermark": wr.explicit()}),
-        (ConfigurationError, "is told twice", {"select": ("seen",)}),
+        (ConfigurationError, "is emitted twice", {"select": ("seen",)}),
     ]
     for error, message, options in refused:
         with pytest.raises(error, match=message):

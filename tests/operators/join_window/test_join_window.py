@@ -317,7 +317,7 @@ def test_a_message_out_of_retention_is_a_dead_letter_and_messages_go_with_their_
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"emit": wr.Emit(mode="retracting")}, "told once and never taken back"),
+        ({"emit": wr.Emit(mode="retracting")}, "emitted once and never retracted"),
         ({"emit": wr.Emit(early=wr.when(wr.col("n") > 1))}, "wr.every_batch"),
         ({"emit": wr.Emit(early=wr.every("1 s", always=True))}, "wr.every_batch"),
         ({"by": "k", "join_keys": ("i", "k")}, "twice"),
