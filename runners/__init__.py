@@ -1,1 +1,1 @@
-"""What drives the commit protocol: this process (embedded) or Spark (foreachBatch)."""
+"""Drivers of the commit protocol: this process (embedded) or Spark (foreachBatch)."""

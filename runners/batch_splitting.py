@@ -1,8 +1,8 @@
-"""A batch that does not fit a worker's memory: a shard takes its rows piece by piece, each piece being all rows of some keys.
+"""Batch splitting: a shard whose rows do not fit a worker's memory ingests them in pieces. A piece is all rows of some keys.
 
-So a piece is what a shard of a job of more shards would be given, and what is told does not depend on how rows are divided.
-They are divided by their number and their keys alone, so that a replay divides them alike. Rows of one key stay together, and
-so do all where they have no keys, or one shard has to see all of them.
+A shard of a job with more shards would get the same rows, so the output does not depend on how rows are divided.
+The number of rows and their keys alone decide the division, so a replay divides them alike. Rows of one key stay together.
+All rows stay together if there are no keys, or if one shard has to see all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Buckets = Callable[[pa.Table], IntArray]
 
 
 def buckets_of(definition: Definition, columns: Callable[[], Mapping[str, pa.Schema]]) -> Buckets | None:
-    """How rows of an operator, as they travel, go to buckets; None where they must not be divided. columns: of its inputs."""
+    """Return the function that assigns an operator's wire rows to buckets; None: undivided. columns: of its inputs."""
     if not definition.by or definition.one_shard() is not None:
         return None
     return lambda table: _of_rows(definition, columns(), table)
@@ -67,7 +67,7 @@ def _buckets(logic: Logic, input: Input, inputs: Mapping[str, pa.Schema], table:
 
 
 def whole_rows(definition: Definition) -> int:
-    """How many rows of a shard are not divided."""
+    """Return the number of rows up to which a shard is not divided."""
     return WHOLE_KEPT if definition.logic().message_cfs else WHOLE_ROWS
 
 
@@ -130,7 +130,7 @@ class Spool:
         return bool(self._files)
 
     def _put_down(self) -> None:
-        """What is held goes to files, sorted by bucket: a record batch for each."""
+        """Write the held rows to files, sorted by bucket: one record batch per bucket."""
         if self._buckets is None:
             return
         self._held.reverse()

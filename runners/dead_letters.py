@@ -1,4 +1,4 @@
-"""Dead letters as a job keeps them, in files of their own."""
+"""Dead letters of a job, stored in separate files."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Aggregate(AggregateDefinition, Verbs):
-    """A windowed aggregate: which windows, which keys, which aggregations, when to tell, how long to keep.
+    """A windowed aggregate: its windows, keys and aggregations, when it emits, and how long it keeps state.
 
     A frozen value: compare it, print it, pickle it. The same definition runs embedded (`open`, `run`), on Spark
     (`foreach_batch`, `writeStream`) and on a bounded DataFrame (`apply`).
@@ -64,15 +64,15 @@ class Aggregate(AggregateDefinition, Verbs):
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
     retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever;
-        wr.Emit.append() and wr.Emit.update() need none: default "0 seconds", as nothing late is taken
+        wr.Emit.append() and wr.Emit.update() need none: default "0 seconds", as late messages are dropped
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"
-    allowed_lateness: how long past the watermark a window takes messages; default: its retention
+    allowed_lateness: how long past the watermark a window accepts messages; default: its retention
     emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append(), wr.Emit.update() or wr.Emit.final()
-    name: tells operators of one job apart
+    name: the operator's name, unique in its job
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
     time_zone: the zone of event times that have none
     event_time_unit: what event times count that are integers: "s", "ms", "us" (the default) or "ns" since the epoch
-    max_ahead: what is dated further ahead of now than this is a dead letter; default "1 day" where what comes moves the
+    max_ahead: a message dated further ahead of now than this is a dead letter; default "1 day" where messages move the
         watermark, as under wr.bounded; wr.forever for no limit
     scale: "small" or "large": how stored messages are laid out; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
@@ -82,11 +82,11 @@ class Aggregate(AggregateDefinition, Verbs):
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
     input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
         default: its own, in a chain the operator before it
-    where: a filter of the input, e.g. `wr.col("kind") == "sale"`: a message for which it is not true is counted as nothing, no
-        dead letter and no duplicate either; its time moves the watermark, as it would without the filter
-    deliver: which messages of a step are taken where it would not keep up: wr.deliver.latest(), newest(1000), within("2 s") or
-        throttle("1 s"); the others are skipped: counted, and heard by the watermark; with .marked() wr.skipped() counts them
-        in each window. wr.deliver.synchronous() takes all
+    where: a filter of the input, e.g. `wr.col("kind") == "sale"`. A message that does not pass is not counted, neither as a
+        dead letter nor as a duplicate; its time still advances the watermark
+    deliver: the messages of a step that are processed if it falls behind: wr.deliver.latest(), newest(1000), within("2 s") or
+        throttle("1 s"). The others are skipped: counted, and they advance the watermark only. With .marked(), wr.skipped()
+        counts them in each window. wr.deliver.synchronous() processes all
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -323,7 +323,7 @@ class CoGroup(CoGroupDefinition, Verbs): ...
 
 
 class Join(JoinDefinition, Verbs):
-    """A join of two inputs: which keys, which times, which rows, how long to keep.
+    """A join of two inputs: its keys, event times and pairs of rows, and how long it keeps messages.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
 
@@ -335,11 +335,11 @@ class Join(JoinDefinition, Verbs):
     how: "inner", "left", "right", "full", "semi", "anti", or "asof" (the latest right message at or before)
     where: a condition on pairs: an expression such as wr.col("value") > wr.col("cost"), or wr.pairs(function, name=...)
     retention: how long messages are kept; by default as long as windows and `within` reach. wr.Retain("1 day", messages=1000)
-        keeps no more than so many of each input, of each key or, with per="job", in all; sessions go whole, of these also
-        windows=100
-    allowed_lateness: how long past the watermark a message is taken; default: the retention
+        keeps no more than so many of each input, of each key or, with per="job", in all; a session is evicted whole, of these
+        also windows=100
+    allowed_lateness: how long past the watermark a message is accepted; default: the retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (default: at once) or a period
-    name: tells operators of one job apart
+    name: the operator's name, unique in its job
     scale: "small" or "large": how stored messages are laid out; by default decided from the windows
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
@@ -418,17 +418,17 @@ def Input(
     longest: Duration | None = None,
     expires: Duration | Expiry | Forever | None = None,
 ) -> JoinInput:
-    """One input of an operator that has several: its event time; of a join, the window of it that the other side sees.
+    """Declare one input of an operator that has several: its event time; of a join, the window of it that the other side sees.
 
-    name: tells it from the others
+    name: the input's name, unique in its operator
     event_time: the column of event time; of wr.Rules None stamps with `now` of the commit
     window: of a join: wr.sliding, wr.unbounded, wr.tumbling, wr.hopping, wr.rows, or wr.session for sessions of its messages
     watermark, time_zone, event_time_unit, max_ahead, positions: as for `wr.Aggregate`
     static: of a join, a table that changes slowly (weather, prices): none of its messages is late, it holds no watermark back
-    where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass moves the
-        watermark, finds no partner and is told nowhere
-    by: its key columns, in the order of those of the operator, where it calls them otherwise; of wr.CoGroup and wr.Rules
-    deliver: which messages of a step are taken, e.g. wr.deliver.latest(): as for `wr.Aggregate`
+    where: a filter of the input, e.g. `wr.col("kind") == "sale"`, as for `wr.Aggregate`: a message that does not pass advances
+        the watermark, finds no partner and is not emitted
+    by: its key columns, in the order of those of the operator, if their names differ; of wr.CoGroup and wr.Rules
+    deliver: the messages of a step that are processed, e.g. wr.deliver.latest(): as for `wr.Aggregate`
     duration, duration_unit, end, start: of wr.Rules, the other end of an event: the column of how long it lasts (a duration,
         or a number of "s", "ms", "us" or "ns"), in which it ends, or in which it started where `event_time` is its end
     longest, expires: of wr.Rules: a longer event is a dead letter; how long past their end events are kept, in place of what
@@ -471,14 +471,14 @@ def Table(
     positions: Positions | None = None,
     where: pc.Expression | None = None,
 ) -> JoinInput:
-    """Facts of `wr.Rules`: rows that are current until another message replaces or deletes them.
+    """Declare facts of `wr.Rules`: rows that are current until another message replaces or deletes them.
 
-    name: tells it from the other inputs
+    name: the table's name, unique among the inputs
     key: the columns of which a message replaces the row; without key each message is a row
     deleted: the column that is true where a message deletes the row of its key
     event_time: the column of a time that temporal operators may compare; no row is late by it, and none holds the watermark
         back
-    by: its partition columns where they are called otherwise than those of the rules; () for rows that go with every partition,
+    by: its partition columns if their names differ from those of the rules; () for rows that belong to every partition,
         which needs one shard
     time_zone, event_time_unit, positions, where: as for `wr.Input`
 

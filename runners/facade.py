@@ -53,7 +53,7 @@ class _Shown(ABCMeta):
 
 
 class Verbs(Definition, metaclass=_Shown):
-    """What an operator, or a graph of them, is opened with."""
+    """The methods that open or run an operator, or a graph of operators."""
 
     def __dir__(self) -> list[str]:
         return sorted(_USED)
@@ -77,12 +77,12 @@ class Verbs(Definition, metaclass=_Shown):
         store: str = "rocksdb",
         recompute: bool = False,
     ) -> Embedded:
-        """Open the operator on a folder, in this process. It goes on where its last commit stood.
+        """Open the operator on a folder, in this process. It resumes from its last commit.
 
-        location: the folder; made where it is not there
-        clock: where `now` comes from; a `windrow.testing.ManualClock` in tests
-        sink: takes panes, or rows, as they are committed (`wr.sinks`, or a function); without one, `get_result` hands them out.
-            Of a chain those of its last operator, or a dict by operator name, for those inside it too
+        location: the folder; created if it does not exist
+        clock: the source of `now`; a `windrow.testing.ManualClock` in tests
+        sink: receives panes, or rows, as they are committed (`wr.sinks`, or a function); without it `get_result` returns them.
+            Of a chain it gets those of the last operator; or a dict by operator name, for those inside it too
         schema: a pyarrow schema of the messages, or {input: schema}, where it should not be learnt as they come; of a join it
             decides what the columns of rows are called
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
@@ -90,12 +90,12 @@ class Verbs(Definition, metaclass=_Shown):
             positions; or a table with the columns that `positions` names. Where messages name their input, it gets and gives
             these by input: `{input: ...}`. Where an operator of a chain keeps rows of another one, all steps are run again, and
             the log is kept from its first commit on
-        dead_letters: a sink of their own, beside `sink`
+        dead_letters: a sink of their own, apart from `sink`
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
         store: "rocksdb", on disk, or "memory": for small state, which is read from snapshot and log whenever the job is opened,
             and is as durable; a snapshot writes all of it. It may differ from run to run
-        recompute: an aggregation that comes to the state is computed for windows of before, too, from kept messages, and what
-            was told of those that still take messages is corrected; else, and where none are kept, it is null there
+        recompute: an aggregation added to the definition is also computed for existing windows, from kept messages. Panes of
+            windows that still accept messages are corrected. Otherwise, and where no messages are kept, it is null there
 
         Where there are several inputs, `add_message(message, input)` names the message's.
 
@@ -142,14 +142,14 @@ class Verbs(Definition, metaclass=_Shown):
     ) -> None:
         """Read a source, in this process, until `stop()` is true, Ctrl-C or SIGTERM: a consumer loop on what `open` opens.
 
-        location: the job's folder. It goes on from the offsets of the last commit
+        location: the job's folder. It resumes from the offsets of the last commit
         source: `wr.sources.kafka(...)`; of several inputs {input: source}, of one cluster, each with topics of its own
         group: share the partitions with other processes under this name, each with an operator and a folder below `location` of
             its own; keys have to lie in one partition. For one input
-        sink: takes panes. dead_letters: what could not be counted. While one refuses, nothing is read
+        sink: receives panes. dead_letters: receives dead letters. While one refuses, nothing is read
         stop: asked at each turn whether to end
-        available_now: end when what the source has at the call is read and committed, as Spark's trigger of that name
-        tick: how often time passes and what has come is committed, at most
+        available_now: end when the records that the source has at the call are committed, as Spark's trigger of that name
+        tick: how often time passes and ingested records are committed, at most
         clock, log, store: as in `open`; a log only without a group
 
         Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
@@ -197,10 +197,10 @@ class Verbs(Definition, metaclass=_Shown):
         log: Transport = FILES,
         recompute: bool = False,
     ) -> BatchFunction:
-        """The function for `DataStreamWriter.foreachBatch`: Spark, bare. Several inputs come as the stream that
+        """Return the function for `DataStreamWriter.foreachBatch`: Spark, bare. Several inputs come as the stream that
         `together` gives.
 
-        location: where the job keeps its log and state, beside and apart from Spark's own checkpoint; executors must see it
+        location: where the job keeps its log and state, apart from Spark's own checkpoint; executors must see it
         sink: `wr.sinks.*`, or a function of (DataFrame of committed panes, token), which may get the same token again after
             a crash and must be idempotent on it
         dead_letters: wr.sinks.parquet(dir), or a function of (token, Parquet files)
@@ -208,7 +208,7 @@ class Verbs(Definition, metaclass=_Shown):
             keys that they share; without such keys there can only be one shard
         clock: as in `open`
         local_dir: where executors keep their stores; environment variables are expanded there
-        static: bounded frames of inputs that are `static=True`, by name; they are taken in with the first commit
+        static: bounded frames of inputs that are `static=True`, by name; they are ingested with the first commit
         replay: gives a bounded DataFrame of the source, transformed as the stream is and with its position columns; read where
             messages that the operators keep are lost with their snapshots and segments; {input: frame} where these have names
         source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
@@ -361,14 +361,14 @@ class Chain(ChainDefinition, Verbs):
 
 
 def chain(*operators: Definition) -> Chain:
-    """Operators of which each takes the rows of the one before it, or of those that its inputs name, in the same commit.
+    """Chain operators: each takes the rows of the one before it, or of those that its inputs name, in the same commit.
 
     operators: of any kind, in order, each with a name of its own
 
     After an aggregate the event time is `window_time`, the last moment of the window of a pane, else that of an input;
     the watermark is that of the one before. Panes bring `window_start`, `window_end`, keys and aggregates. A later join takes
     the rows on the input that has the name of the operator before it; its other input comes from outside, and messages of all
-    inputs are then given by name (an aggregate's has its name). Only what is told once can be handed on:
+    inputs are then given by name (an aggregate's has its name). Only rows that are emitted once can be forwarded:
     `wr.Emit.append()`, mode "discarding", operators other than aggregates.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.

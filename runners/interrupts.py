@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end what runs until it is told to stop: what has come is committed first."""
+"""Ctrl-C and SIGTERM handling: a running loop commits what has come, then ends."""
 
 from __future__ import annotations
 

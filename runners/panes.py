@@ -1,4 +1,4 @@
-"""What panes add up to."""
+"""Views of panes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windrow.operators.steps.groups import Groups
 
 
 def latest(what: Any, by: str | Sequence[str] | None = None) -> Any:
-    """Of panes the current one of each (key, window). Of a column, an aggregation.
+    """Return the current pane of each (key, window); of a column, return an aggregation.
 
     what: a pyarrow Table from `wr.read_panes`, or a Spark DataFrame of panes. Or a column or expression: then the non-null
         value of the largest event time, ties by position, for `agg=`
-    by: the key columns. A table from `wr.read_panes` knows its own; a DataFrame has to be told
+    by: the key columns. A table from `wr.read_panes` knows its own; a DataFrame does not
 
-    Gives what it got, with fewer rows. Raises `ConfigurationError` (WR100) where nobody says which columns are keys.
+    Returns its input with fewer rows. Raises `ConfigurationError` (WR100) where the key columns are unknown.
 
     >>> latest("gate")
     wr.latest('gate')

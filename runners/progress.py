@@ -9,7 +9,7 @@ class ProgressBar:
     """A listener of progress that moves a bar by rows. `close()` it at the end, or use it in a `with`.
 
     total: the number of rows expected, where it is known
-    description: what stands before the bar
+    description: the text before the bar
 
     query.addListener(bar := wr.progress_bar(total=336_776)); query.awaitTermination(); bar.close()
     """
@@ -34,10 +34,10 @@ class ProgressBar:
 
 
 def progress_bar(total: int | None = None, description: str = "windrow") -> ProgressBar:
-    """A progress bar to hand to `query.addListener`.
+    """Return a progress bar for `query.addListener`.
 
     total: how many rows are expected, where that is known
-    description: what stands before it
+    description: the text before the bar
 
     >>> import io, contextlib
     >>> with contextlib.redirect_stderr(io.StringIO()), progress_bar(total=10) as bar:

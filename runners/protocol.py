@@ -43,7 +43,7 @@ Give = Callable[[Sink, Token, PaneFiles], None]
 
 
 def hand_over(sink: Sink, token: Token, panes: PaneFiles) -> None:
-    """What `give` does if nobody says otherwise."""
+    """Publish panes to a sink: the default of `give`."""
     sink.publish(token, panes)
 
 
@@ -64,13 +64,13 @@ def never_empty(after: int, until: int) -> bool:
 
 @dataclass(frozen=True)
 class BatchProtocol:
-    """Makes commits of batches. Holds no state of its own: that is the job's.
+    """The commit protocol of batches. It holds no state of its own: that is the job's.
 
     publisher: the sinks. of_files: positions are (file, row), and files are taken whole. watermark_partition: the partition of
     the watermark that a partition of the source belongs to. unread: partitions of which the source has more than was read.
-    explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: hands panes to
-    a sink. keep_commits: see `Job.tidy`, which is asked for every `tidy_every` commits. nothing_came: whether Spark's own plans
-    show that its batches after one, up to another, bring nothing. idle_batches: how many may go by without a commit.
+    explained: given the first offsets of a batch, partitions in which what was left out holds no record. give: publishes panes
+    to a sink. keep_commits: see `Job.tidy`, which is asked for every `tidy_every` commits. nothing_came: whether Spark's own
+    plans show that its batches after one, up to another, bring nothing. idle_batches: how many may pass without a commit.
     """
 
     job: Job
@@ -238,7 +238,7 @@ class BatchProtocol:
     def decide(
         self, query_id: str, batch_id: int, positioned: bool, slice_relation: SliceRelation
     ) -> BatchDecision:
-        """What this batch is, next to what the log has now (1.2, 4.1)."""
+        """Decide what to do with this batch, given the log's current tail (1.2, 4.1)."""
         state = self.job.log.tail()
         last, intent = state.last_commit, state.last_intent
         return on_batch(
@@ -314,7 +314,7 @@ class BatchProtocol:
         return record
 
     def _relation(self, taken: Gathered, query_id: str, batch_id: int) -> SliceRelation:
-        """How the rows of a batch stand to the offsets that the job has read.
+        """Compare the offsets of a batch with those that the job has read.
 
         Spark's own checkpoint carries a query on without gaps (Kafka spends offsets on markers), once it has read a partition;
         in any other it may begin anywhere.

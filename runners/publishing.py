@@ -21,14 +21,14 @@ from windrow.core.errors import ConfigurationError, CorruptState
 from windrow.core.messages import Token
 from windrow.operators.operator import Definition
 
-#: Hands panes to a sink. False where it refuses: nothing more is given then.
+#: Publishes panes to a sink. False where the sink refuses: it gets nothing more then.
 Give = Callable[[Sink, Token, PaneFiles], bool]
 
 
 def sinks_of(
     definitions: Sequence[Definition], sink: Any, dead_letters: Any, as_one: Callable[[Any], Sink] = as_sink
 ) -> dict[str, Sink]:
-    """Who takes the panes of which operator: `sink` is that of all, or a dict of them by operator. Refuses what is no sink."""
+    """Return the sink of each operator: `sink` serves all, or is a dict by operator. Raises if one is not a sink."""
     if sink is None:
         return {}
     parts = {p.name: p for d in definitions for p in d.parts}
@@ -93,7 +93,7 @@ class Publisher:
         return True
 
     def _outputs(self, record: Commit) -> Iterator[tuple[Sink, PaneFiles]]:
-        """What a commit has for the sinks: panes of the operators, then dead letters."""
+        """Yield a commit's output for the sinks: panes of the operators, then dead letters."""
         files = self._job.pane_files(record)
         for operator in self._sinks:
             if operator in files:

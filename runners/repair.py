@@ -27,7 +27,7 @@ from windrow.stores.temp_dirs import scratch
 
 @dataclass(frozen=True)
 class Back:
-    """Where to: None leaves it as it is."""
+    """The times to set back to; None leaves one as it is."""
 
     watermark_us: int | None = None
     now_us: int | None = None

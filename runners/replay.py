@@ -43,7 +43,7 @@ COPIED_AT_ONCE = 10_000
 
 
 class SourceRows(Protocol):
-    """What the source gave. offsets: by partition, in the order of partition, offset and ordinal, which counts the rows."""
+    """Rows from the source. offsets: by partition, in the order of partition, offset and ordinal, which counts the rows."""
 
     @property
     def offsets(self) -> Mapping[Partition, IntArray]: ...
@@ -94,7 +94,7 @@ def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
 
 
 class GivenByInput:
-    """What the sources of inputs gave."""
+    """Rows from the sources of all inputs."""
 
     def __init__(self, inputs: Mapping[str, SourceRows]) -> None:
         self._inputs = inputs
@@ -198,7 +198,7 @@ def _check_uncounted(
 
 
 class _Taken:
-    """Which of the given rows each step took."""
+    """The rows that each step ingested."""
 
     def __init__(self, redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> None:
         self.redo = redo
@@ -239,7 +239,7 @@ def _log(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
 
 
 def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByInput, taken: _Taken) -> None:
-    """All steps, on a store beside the shard's; then its messages are the shard's."""
+    """Run all steps again on a scratch store; then copy its messages to the shard."""
     logic = again.logic
     with _empty_store(logic, spec) as scratch:
         again.prepare(kv, scratch)
@@ -270,7 +270,7 @@ def _ingested(logic: Logic, now_us: int, kv: KV, tables: Mapping[str, pa.Table])
 
 @contextmanager
 def _empty_store(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
-    """An empty store beside the shard's."""
+    """Open an empty scratch store next to the shard's."""
     path = f"{spec.path}.replay-{os.getpid()}-{time.monotonic_ns()}"
     scratch = RocksKV(path, logic.cfs())
     try:

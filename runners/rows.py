@@ -25,7 +25,7 @@ from windrow.operators.steps.schema_inference import Needs
 
 _STAMP = pa.timestamp("us", "UTC")
 _I64 = range(-(2**63), 2**63)
-#: A stream gets no more columns by messages: each makes each commit dearer for good, where messages are kept, or told, whole.
+#: Messages add no more columns than this: each makes every commit dearer for good, where messages are kept or emitted whole.
 MOST_COLUMNS = 1_000
 
 
@@ -317,7 +317,7 @@ class _Columns:
         return event_time_us(value, zone, self._unit)
 
     def _left_out(self, row: int, name: str, value: Any, why: str) -> pa.Array | None:
-        """What stands for a value that does not go with its column."""
+        """Return the replacement of a value that does not fit its column."""
         if name in self._named:
             self.spoil(row, f"column {name!r} is {_said(value)}, {why}" if why.startswith("which ") else why)
         elif is_text(self._fields[name].type):
@@ -327,7 +327,7 @@ class _Columns:
         return None
 
     def spoil(self, row: int, why: str) -> None:
-        """A message does not count; the first reason is told."""
+        """Mark a message as not counted; its first reason is reported."""
         if self.wrong[row] is None:
             self.wrong[row] = why
 

@@ -1,4 +1,4 @@
-"""What a shard tells the driver of its part of a commit."""
+"""A shard's result of its part of a commit, for the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windrow.core.positions import Partition
 
 @dataclass
 class Answer:
-    """What a shard tells the driver."""
+    """A shard's result, for the driver."""
 
     result: ShardResult
     marks: dict[Partition, int] = field(default_factory=dict)
@@ -23,10 +23,10 @@ class Answer:
     rows: int = 0
     #: Bytes a row, where rows that came together were the widest.
     width: int = 0
-    #: True if nothing was told and nothing has changed, but that time passed.
+    #: True if nothing was emitted and nothing changed, except that time passed.
     still: bool = False
-    #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as letters: the commit is
-    #: redone with letters.
+    #: Rows too late for all of their windows, or too far ahead of now, that came in groups, not as dead letters: the commit
+    #: is redone with dead letters.
     uncounted_rows: int = 0
     #: Rows that came in groups and have to be looked at one by one: the commit is redone with rows.
     faulty_rows: int = 0
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass
 class Gathered:
-    """What the shards took, as one: marks by partition of the watermark, [first, next) offsets, counters, rows."""
+    """The combined intake of the shards: marks by partition of the watermark, [first, next) offsets, counters, rows."""
 
     marks: dict[Partition, int] = field(default_factory=dict)
     first_offsets: dict[Partition, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What runs on an executor: one shard of one commit (step 3 of docs/explanation/commit-protocol.md). It imports no pyspark."""
+"""Task of an executor: one shard of one commit (step 3 of docs/explanation/commit-protocol.md). It imports no pyspark."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def run(
             answer.width = max(widths)
         else:
             answer = _lost(number, shard)
-            deque(came, maxlen=0)  # Spark's worker goes on only after all of them
+            deque(came, maxlen=0)  # Spark's worker continues only after all of them
     finally:
         if isinstance(shard, Shard):
             close(shard)
@@ -238,7 +238,7 @@ def by_definition(
 
 
 class Work:
-    """What the steps of one shard's part of a commit add up to."""
+    """The combined result of the steps of one shard's part of a commit."""
 
     def __init__(self, plan: TaskPlan, shard: Shard) -> None:
         self.plan, self.shard = plan, shard
@@ -332,7 +332,7 @@ class Work:
                 self.counters[PIECES_OF + name] = max(after - before, 1)
 
     def _collect(self, logic: Logic, step: StepResult) -> StepResult:
-        """What a step told goes to the commit's rows, a table at a time where it is much; the step without it."""
+        """Add a step's emitted rows to the commit's, a table at a time where they are many; return the step without them."""
         parts = [step]
         if sum(table.nbytes for table in step.panes) > spill.SLICE_BYTES:
             parts = [StepResult(inner=step.inner), *(StepResult([table]) for table in step.panes)]
@@ -385,7 +385,7 @@ class Work:
         return answer
 
     def _snapshot(self) -> str | None:
-        """Of the commit before; None where it cannot be taken, by which no commit fails: the next one that is due is tried."""
+        """Take a snapshot of the previous commit; None if it fails. A failure stops no commit: the next one due is tried."""
         try:
             return self.shard.snapshot()
         except CorruptState:

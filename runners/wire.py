@@ -1,6 +1,6 @@
-"""What travels between Spark and a task: rows of one shard on the way there, and its answer on the way back.
+"""Wire format between Spark and a task: rows of one shard to the task, and its result back.
 
-Rows of every operator and input travel in one frame, under columns of ours that say whose they are. It imports no pyspark.
+Rows of every operator and input travel in one frame; added columns name the operator and input. It imports no pyspark.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Ta
 
 
 def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:
-    """How many rows came: each is there once for every definition that takes it."""
+    """Count the rows that came: each is there once for every definition that takes it."""
     if OPERATOR not in table.column_names:
         return len(table)
     whose = combine(table.column(OPERATOR)).to_numpy()
@@ -150,7 +150,7 @@ def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:
 
 
 def reply(number: int, answer: Any) -> pa.RecordBatch:
-    """What a task gives Spark."""
+    """Return a task's reply to Spark."""
     return pa.record_batch(
         [pa.array([number], pa.int32()), pa.array([pickle.dumps(answer)], pa.binary())],
         names=["shard", "payload"],

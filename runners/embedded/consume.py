@@ -1,8 +1,8 @@
-"""A consumer loop without Spark: records in, panes out, until somebody says stop.
+"""Consumer loop without Spark: it reads records and publishes panes until it is stopped.
 
-Without a group one operator reads all partitions. With one, each partition has an operator of its own, in a folder of its own
-that moves with the partition from process to process: whoever is assigned a partition opens its job, which fences whoever had
-it, and goes on from the offsets of its last commit. Windows are then per partition: equal keys have to lie in one.
+Without a group one operator reads all partitions. With one, each partition has its own operator, in its own folder.
+The folder moves with the partition from process to process. The process that is assigned a partition opens its job,
+fences the previous owner, and resumes from the last commit. Windows are then per partition: equal keys have to lie in one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run(
 def sources_of(
     definition: Definition, source: KafkaStream | Mapping[str, KafkaStream]
 ) -> dict[str, KafkaStream]:
-    """What is read for each input."""
+    """Return the source of each input."""
     names = [i.name for i in definition.inputs]
     given = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
     for one in given.values():
@@ -163,7 +163,7 @@ class _Loop(ABC):
         return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
 
     def resume_offsets(self, op: Embedded) -> dict[str, Topic]:
-        """Where an operator goes on reading, by topic."""
+        """Return the next offsets of an operator, by topic."""
         return {
             topic: found
             for name, stream in self.sources.items()
@@ -194,7 +194,7 @@ class _Loop(ABC):
     def _offsets(
         self, stream: KafkaStream, counted: Counted, at: At, first: int, following: int
     ) -> list[int]:
-        """Those of the records of a partition in `[first, following)` that are counted."""
+        """Return the offsets of a partition's records in `[first, following)` that are counted."""
         there = Range(at[0], self.ids[at[0]], at[1], first, following)
         return [offset for rows in stream.read([there]) for offset in counted(rows)]
 
@@ -211,7 +211,7 @@ class _Loop(ABC):
                 self.consumer.seek(topic_partition(*at, offset))
 
     def ends(self) -> dict[At, int]:
-        """Where what can be read now ends, by partition."""
+        """Return the end of the readable records, by partition."""
         extents = [stream.extents(self.cluster, {}) for stream in self.sources.values()]
         return {
             (topic, p): end
@@ -226,7 +226,7 @@ class _Loop(ABC):
         return read and not any(op.paused for op in self.operators())
 
     def turn(self, tick_s: float) -> None:
-        """What has come goes to the operators, time passes, panes go out."""
+        """Feed polled records to their operators, let time pass and publish panes."""
         messages = self.consumer.consume(self._most, tick_s)
         for op, tables in self._tables(messages):
             some = tables if op.definition.by_input else next(iter(tables.values()))
@@ -239,7 +239,7 @@ class _Loop(ABC):
             self._leap()
 
     def _tables(self, messages: list[Any]) -> list[tuple[Embedded, dict[str, pa.Table]]]:
-        """What has come, by operator and input."""
+        """Return the polled records as tables, by operator and input."""
         by_partition: dict[At, list[Any]] = {}
         refused = None
         for message in messages:
@@ -267,7 +267,7 @@ class _Loop(ABC):
 
     @property
     def _most(self) -> int:
-        """How many records are read at once."""
+        """Return the number of records read at once."""
         return min(stream.max_offsets or STEP_RECORDS for stream in self.sources.values())
 
     def _keep(self, op: Embedded, do: Callable[[], object]) -> None:
@@ -306,7 +306,7 @@ class _Alone(_Loop):
         self._assign()
 
     def _assign(self) -> None:
-        """Read on from where the operator stands, in all partitions that there are now."""
+        """Assign all current partitions, from the operator's next offsets."""
         assert self._op is not None
         begin = self.resume_offsets(self._op)
         self.ids = {name: topic.id for name, topic in begin.items()}

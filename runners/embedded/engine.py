@@ -1,4 +1,4 @@
-"""What drives an operator on one directory: steps are staged, committed, published; a damaged store is built anew."""
+"""Driver of an operator on one directory: it stages, commits and publishes steps, and rebuilds a damaged store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Waiting: TypeAlias = tuple[Message, int, str | None]
 
 #: A snapshot every so many commits, and then the rest of step 6.
 SNAPSHOT_EVERY = 256
-#: Tidying may take so much of the time of a commit. Without, it goes on by one slice a commit, whatever the machine does.
+#: Tidying may take so much of the time of a commit. At 0 it still does one slice a commit, on any machine.
 TIDY_SHARE = 0.5
 #: A job that has nothing to commit says so as often, for probes.
 ALIVE_US = 1_000_000
@@ -122,7 +122,7 @@ class Engine:
         )
 
     def _begin(self) -> None:
-        """What was told last is brought out; steps may come."""
+        """Publish what was emitted last; then the engine accepts steps."""
         self._last_snapshot = snapshot_at(self.job.folders, 0)
         self.staged = self.stage(None)
         self.staged.advanced_us = self.read(lambda: self.logic.progress(self.shard.kv)).now_us
@@ -174,13 +174,13 @@ class Engine:
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """The time of the next step: it never goes back."""
+        """Return the time of the next step: it never decreases."""
         now_us = self.clock.now_us()
         before_us = self.waiting[-1][1] if self.waiting else self.staged.now_us
         return now_us if before_us is None else max(now_us, before_us)
 
     def watermark(self, now_us: int, marks: Mapping[Partition, Mark] | None = None) -> int:
-        """How far event time has come, by these marks, or those of what is staged."""
+        """Return the watermark by these marks, or by those of the staged commit."""
         staged = self.staged
         marks = staged.marks if marks is None else marks
         if any(p not in marks for p in self.awaited):
@@ -203,20 +203,20 @@ class Engine:
         return attempt
 
     def let_time_pass(self, now_us: int) -> None:
-        """An advance, committed if anything came before it or comes of it.
+        """Advance, and commit if anything came before the advance or comes of it.
 
-        Else it stays staged: it goes with the next step that matters, so that periods tick from where it stands, and the
-        next advance takes its place.
+        Otherwise the advance stays staged. The next step that matters commits it, so periods tick from its time; the next
+        advance replaces it.
         """
         if self.staged.idle and not self.staged.counters:
             with self.whole:
                 idle = self.staged
                 self.staged = self.stage(idle.advanced_before_us)
-                self.staged.now_us = idle.now_us  # it never goes back, though nobody has recorded it
+                self.staged.now_us = idle.now_us  # it never decreases, though nothing has recorded it
         fresh, before_us = self.staged.fresh, self.staged.watermark_us
         attempt = self.advance_to(self.watermark(now_us), now_us)
         silent = all(r.silent for r in attempt.results) and attempt.watermark_us == before_us
-        # That its panes are out only a later commit says; else a sink that cannot tell would be given them again.
+        # A later commit records that its panes are published; otherwise a sink that cannot say so would get them again.
         emitted = self._gives and _has_output(self.job.log.last_commit)
         if fresh and silent and not emitted and only_time_passed(self.shard.kv, attempt.kv.batch):
             self.staged.idle = True
@@ -256,7 +256,7 @@ class Engine:
         self.stage_steps(self.attempt(now_us, both), passed)
 
     def attempt(self, now_us: int, steps: Callable[[Attempt], None]) -> Attempt:
-        """Steps beside what is staged, which stays as it is whatever they raise."""
+        """Run steps on a copy of the staged commit, which does not change if they raise."""
 
         def tried() -> Attempt:
             staged = self.staged
@@ -274,12 +274,12 @@ class Engine:
             self.staged.stage(attempt)
 
     def leave(self, passed: Passed) -> None:
-        """What was fed is done with, and no step was needed."""
+        """Note input that is done with and needed no step."""
         with self.whole:
             self._pass(passed)
 
     def pass_over(self, unread: Mapping[Partition, tuple[int, int]], now_us: int) -> None:
-        """Of these partitions nobody reads what is in `[from, to)`: a delivery policy would skip it. now_us: as of then."""
+        """Skip the offsets `[from, to)` of these partitions, which a delivery policy would skip. now_us: as of then."""
         with self.whole:
             self.staged.pass_over(unread, now_us)
 
@@ -288,7 +288,7 @@ class Engine:
         del self.waiting[: passed.waited]
 
     def health(self) -> Health:
-        """How the job is, as of its last commit: age, watermark and what holds it, what is not published yet."""
+        """Return the job's health as of its last commit: age, watermark and what holds it back, commits not published yet."""
         job = self.job
         alive_us = alive_at(job.folders.alive)
         return health_of(
@@ -414,7 +414,7 @@ class Engine:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _break(self, error: BaseException) -> None:
-        """What is staged may be half of something: none of it is committed, here and ever."""
+        """Abandon the operator: the staged commit may be half of something, so none of it is ever committed."""
         self.broken_by = error
         logger.warning("operator abandoned", operator=self.definition.name, error=repr(error))
         self.abandon()

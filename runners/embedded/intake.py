@@ -1,4 +1,4 @@
-"""What comes in, by input: as tables with positions, in the types that the stream has by now."""
+"""Intake of messages, by input: as tables with positions, in the stream's current types."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Intake:
     def many(
         self, messages: Many | Mapping[str, Many], input: str | None
     ) -> dict[str, pa.Table | list[Message]]:
-        """What was given, by input."""
+        """Return the user's messages by input."""
         if isinstance(messages, Mapping) and self.definition.by_input:
             return {self.input(name).name: many_of(some) for name, some in messages.items()}
         return {self.input(input).name: many_of(messages)}
@@ -82,7 +82,7 @@ class Intake:
         for name, some in many.items():
             table, done = self._table_for(self.input(name), some, tables)
             passed = passed.then(done)
-            # A table without rows tells what columns its input has, before the first message does.
+            # A table without rows declares the columns of its input before the first message does.
             if len(table) or (isinstance(some, pa.Table) and not len(some) and self.definition.by_input):
                 tables[name] = table
         if tables:
@@ -143,7 +143,7 @@ class Intake:
         return table, Passed({"replayed": len(messages) - len(table)})
 
     def place(self, input: Input, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
-        """Those of an input's messages that are new, and where they stand."""
+        """Return an input's messages that are new, with their positions."""
         staged = self.engine.staged
         known = prefixed(self.definition.prefix(input), messages, staged.offsets)
         return place(known, staged.offsets, staged.ordinals, in_position_order=in_position_order)
@@ -290,7 +290,7 @@ def _with_types(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
 
 
 def _nested(messages: Sequence[Message]) -> pa.Schema:
-    """What lists and structs the first of these messages hold."""
+    """Return the types of lists and structs in the first of these messages."""
     values: dict[str, list[Any]] = {}
     for message in messages[:_LOOKED_AT]:
         for name, value in message.payload.items():
@@ -298,7 +298,7 @@ def _nested(messages: Sequence[Message]) -> pa.Schema:
                 values.setdefault(name, []).append(value)
     types = {}
     for name, held in values.items():
-        with suppress(pa.ArrowException, OverflowError):  # of which the message is told when it is read
+        with suppress(pa.ArrowException, OverflowError):  # the error is reported when the message is read
             types[name] = pa.array(held).type
     return pa.schema(types.items())
 

@@ -72,8 +72,8 @@ class Ones:
             engine.leave(Passed({"replayed": len(fed) - done}, waited=len(fed) - done))
 
     def _of_one_schema(self, fed: list[Waiting]) -> tuple[list[Waiting], Placed, pa.Table, dict[str, int]]:
-        """Those of the messages that come before the next one from which the stream has other columns, or other types of them:
-        single steps would not know these yet. Where they stand, as a table, and what is counted of them.
+        """Return the messages before the next one that changes the stream's columns or their types: a single step would not
+        know these yet. Also return their positions, their table and their counters.
         """
         given = self.intake.inputs[0]
         while True:
@@ -88,7 +88,7 @@ class Ones:
             fed = fed[: len(fed) // 2]
 
     def _counted(self, placed: Placed, upto: int) -> dict[str, int]:
-        """What is counted of the first of these messages, where the others come again."""
+        """Return the counters of the first of these messages, where the others come again."""
         counts: dict[str, int] = {}
         if upto == 0:
             return counts

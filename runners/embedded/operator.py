@@ -85,7 +85,7 @@ class Embedded:
         self._ones = Ones(self.engine, self._intake)
         self._in_runs = definition.in_runs
         given = [one.deliver for part in definition.parts for one in part.inputs if one.deliver is not None]
-        #: True if what is added is committed, and told, before the call returns.
+        #: True if added messages are committed, and their rows emitted, before the call returns.
         self._synchronous = not all(policy.skips for policy in given)
 
     # -- feeding ----------------------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ class Embedded:
 
     @one_at_a_time
     def add_messages(self, messages: Many | Mapping[str, Many], input: str | None = None) -> None:
-        """Take in many messages as one step: `wr.Message`s or dicts, an Arrow table or batch, a data frame.
+        """Ingest many messages as one step: `wr.Message`s or dicts, an Arrow table or batch, a data frame.
 
         input: whose messages they are, where there are several inputs; or give {input: messages}
 
-        A table needs the input's columns; see `positions` for where rows stand. Of a join it may be without rows: then it tells
-        the columns. A step takes a join's left messages first; over time their order makes no difference. Where it raises, none
-        was taken.
+        A table needs the input's columns; see `positions` for the positions of rows. A join accepts a table without rows: it
+        declares the columns. A step ingests a join's left messages first; over time their order makes no difference. If it
+        raises, no message was ingested.
         """
         self._check_open()
         many = self._intake.many(messages, input)
@@ -252,13 +252,13 @@ class Embedded:
         input: str | None = None,
         operator: str | None = None,
     ) -> Sequence[WindowInfo]:
-        """Window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
+        """Return window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
 
         These begin at `end` or before, and end after `start`. `covering`: only windows that hold all of the range.
-        `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: of a
-        job with several, which; by default the one that has `input`, or the last. Of a join, `input` says of which side: its
-        tumbling and hopping windows are those that cover a kept message, a sliding one ends where one stands, an unbounded one
-        holds all, one of rows the newest.
+        `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: its
+        name, in a job with several; by default the one that has `input`, or the last. `input`: the side of a join. Its tumbling
+        and hopping windows are those that cover a kept message, a sliding one ends at a kept message, an unbounded one holds
+        all, one of rows the newest.
 
         Raises `BadInstant` (WR116) where `start` is after `end`.
         """
@@ -293,7 +293,7 @@ class Embedded:
         return self.engine.read(read)
 
     def _view(self, table: str, operator: str | None, input: str | None) -> View:
-        """What may be asked of an operator of the job."""
+        """Return the view of an operator of the job."""
         staged, definition = self.engine.staged, self.definition
         name = definition.asked(table, operator, input).name
         watermark_us = definition.watermark_of(name, staged.watermark_us)
@@ -303,7 +303,7 @@ class Embedded:
     def next_offsets(
         self, partitions: Sequence[TopicPartition] | None = None, *, input: str | None = None
     ) -> Any:
-        """Where to go on reading: {(source, partition): next offset}, of the partitions that messages have come from.
+        """Return where to resume reading: {(source, partition): next offset}, of the partitions that messages have come from.
 
         partitions: of a consumer, as `on_assign` gets them or `[TopicPartition("orders", 0), ...]`. Each comes back with its
             offset, for `Consumer.assign`: one that no message has come from with the offset that it has, or from its beginning
@@ -328,7 +328,7 @@ class Embedded:
 
     @one_at_a_time
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
-        """What could not be counted, with the reason; all that is kept, or of one commit."""
+        """Return the dead letters with their reasons: all that are kept, or those of one commit."""
         self._ready()
         self.engine.commit()
         letters = []
@@ -383,7 +383,7 @@ class Embedded:
         return self._intake.columns()
 
     def health(self) -> Health:
-        """How the job is, as of its last commit: age, watermark and what holds it, what is not published yet."""
+        """Return the job's health as of its last commit: age, watermark and what holds it back, commits not published yet."""
         return self.engine.health()
 
     # -- life -------------------------------------------------------------------------------------------------------

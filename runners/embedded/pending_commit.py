@@ -1,4 +1,4 @@
-"""What was done since the last commit and is not committed yet: where it leads, and what it told."""
+"""Pending commit: steps since the last commit, the progress they lead to, and the rows they emitted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Staged:
     """Steps that came through, on the store as the last commit left it."""
 
     overlay: Overlay
-    #: Where the job stands with these steps.
+    #: Progress of the job with these steps.
     marks: dict[Partition, Mark]
     offsets: dict[Partition, int]
     ordinals: dict[Partition, int]
@@ -56,7 +56,7 @@ class Staged:
 
     @property
     def result(self) -> StepResult:
-        """What was told."""
+        """Return the emitted rows."""
         return StepResult(self.panes, inner=self.inner)
 
     def seen_us(self, marks: Mapping[Partition, Mark] | None = None) -> dict[Partition, int]:
@@ -92,7 +92,7 @@ class Staged:
         self.steps += attempt.steps
 
     def pass_over(self, unread: Mapping[Partition, tuple[int, int]], now_us: int) -> None:
-        """Of these partitions nothing in `[from, to)` was read. now_us: as of then."""
+        """Note that nothing in `[from, to)` of these partitions was read. now_us: as of then."""
         self.now_us = now_us if self.now_us is None else max(now_us, self.now_us)
         for partition, (first, following) in sorted(unread.items()):
             self.offsets[partition] = following
@@ -100,7 +100,7 @@ class Staged:
             self.count("unread", following - first)
 
     def meta(self, now_us: int, filing: Mapping[str, Any]) -> dict[str, Any]:
-        """What a commit of it notes besides."""
+        """Return the further metadata of its commit."""
         found: dict[str, Any] = {
             "ordinals": [[s, p, o] for (s, p), o in sorted(self.ordinals.items())],
             "now_us": now_us,
@@ -112,7 +112,7 @@ class Staged:
         return found
 
     def leave(self, passed: Passed) -> None:
-        """What was fed is done with: taken in, or known already."""
+        """Note input that is done with: ingested, or known already."""
         for name, n in passed.counts.items():
             self.count(name, n)
         self.ordinals.update(passed.ordinals)

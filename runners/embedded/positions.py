@@ -1,4 +1,4 @@
-"""Where messages stand: replays are left out, and what has no position is numbered on arrival."""
+"""Positions of messages: replayed messages are dropped, and messages without a position are numbered on arrival."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a step leaves behind: what is counted of its messages, ordinals reached, how many that waited are done."""
+    """A step's progress: counters of its messages, ordinals reached, and how many buffered messages are done."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     ordinals: Mapping[Partition, int] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def _named(table: pa.Table, named: Positions) -> tuple[Any, Any, Any]:
 
 
 def _position(table: pa.Table, name: str, kind: pa.DataType, below: int | None = None) -> pa.ChunkedArray:
-    """A column of positions. A row that stands nowhere is a mistake of the program, as it is with messages."""
+    """Return a column of positions. A row without one is a mistake of the program, as it is with messages."""
     if name not in table.column_names:
         raise UnknownColumn.lacking(name, "positions", table.column_names)
     try:

@@ -32,7 +32,7 @@ from windrow.runners.replay import (
 from windrow.runners.rows import table_of
 from windrow.stores.kv import LocalStore
 
-#: What stands for the name of the one input of a definition that names none.
+#: Placeholder for the name of the one input of a definition that names none.
 _ONE = ""
 #: Gets what has to be read, {(source, partition): (first offset, next offset)}, and gives at least that: messages with
 #: positions, or a table with the columns that the definition's `positions` names. What lies outside is left out.
@@ -60,7 +60,7 @@ def replay_of(definition: Definition, read: Again) -> Replay:
 
 
 def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ranges) -> GivenByInput:
-    """What the source gives of these ranges."""
+    """Return the source's rows of these ranges."""
     logic = definition.logic()
     asked: dict[str, Ranges] = {}
     for (source, partition), span in ranges.items():

@@ -1,4 +1,4 @@
-"""What an open operator hands out: rows, as tables, data frames, or Python values that are made when they are looked at."""
+"""Results of an open operator: rows as tables, data frames, or Python values that are made on access."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_COMMITS, MOST_ROWS = 1_000, 1_000_000
 
 
 class Unflushed:
-    """Rows of committed steps that were told and not flushed, by operator; a warning once where they become many."""
+    """Emitted rows of committed steps that are not flushed, by operator; warns once where they become many."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in names}
@@ -39,7 +39,7 @@ class Unflushed:
         return tuple(self._tables[name])
 
     def add(self, name: str, tables: Iterable[pa.Table]) -> None:
-        """Those of other operators, inside a chain, are not kept."""
+        """Keep these tables; those of other operators, inside a chain, are dropped."""
         if (mine := self._tables.get(name)) is None:
             return
         for table in tables:

@@ -1,8 +1,8 @@
-"""Steps that are tried beside what is staged: all of them come to stand there, or none.
+"""Step transactions: steps run on a copy of the staged commit; all of them take effect, or none.
 
-Whatever a step raises (a full disk, Ctrl-C, code of the user's), it leaves nothing behind, so what was to be counted can be
-tried again. What came through is taken over inside `Whole`: an operator that is stopped in there is broken. It commits
-nothing any more, and is opened again.
+Whatever a step raises (a full disk, Ctrl-C, user code), it changes nothing, so its messages can be tried again.
+`Whole` guards the takeover of a successful attempt: an operator interrupted inside it is broken. A broken operator
+commits nothing and has to be opened again.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def ingested(logic: Logic, kv: Overlay, tables: Mapping[str, pa.Table], now_us: 
 
 
 class Whole:
-    """`with whole:` what must happen wholly. An exception in between, of whatever kind and however often, leaves it `torn`,
-    and `broken` is told.
-    """
+    """A critical section, `with whole:`. An exception inside leaves it `torn`, and `broken` is called with the exception."""
 
     __slots__ = ("_broken", "torn")
 

@@ -1,4 +1,4 @@
-"""Where a job in this process has its store."""
+"""Stores of a job in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windrow.stores.in_memory import MemoryStore
 
 
 def opener(store: str) -> OpenStore:
-    """What opens the store of that name."""
+    """Return the function that opens the store of that name."""
     if store not in ("rocksdb", "memory"):
         raise ConfigurationError(f"store={store!r}: use 'rocksdb', on disk, or 'memory'")
     return MemoryStore if store == "memory" else open_rocks

@@ -1,6 +1,6 @@
-"""What a user hands to an operator, as messages or as a table: `wr.Message`s, dicts, tables, data frames.
+"""User input, as messages or as a table: `wr.Message`s, dicts, tables, data frames.
 
-A mistake of the program is said at the call: what is no message, what cannot be a position, a column that no message has.
+The call itself raises on a mistake of the program: not a message, not a position, a column that no message has.
 """
 
 from __future__ import annotations
