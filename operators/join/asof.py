@@ -1,4 +1,4 @@
-"""The answers to left messages of an as-of join: each with the newest right one at or before it that matches."""
+"""As-of matching: each left message with the newest matching right message at or before it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def answers(join: JoinOperator, kv: KV, left: Slice, of: Leaving) -> pa.Table:
-    """The rows of left messages that wait no more.
+    """Return the rows of left messages whose wait is over.
 
-    Pairs are made as messages come, too, so that where the condition raises the one that came last is a dead letter. Of pairs
-    that came before that was so, or whose condition is another function of the same name by now, the left one is.
+    Pairs are also matched on arrival, so that the later message is the dead letter if the condition raises. For pairs stored
+    before that rule, or under another function of the same name, the left message is the dead letter.
     """
     columns, dead = of.columns, of.dead
     right = join._partners(kv, RIGHT, left, join.keys(left, LEFT, columns), of.sides)

@@ -1,4 +1,4 @@
-"""A join in a graph: what its rows are to the operator that takes them, and how it takes rows of another."""
+"""Chaining of joins: the rows that a join forwards downstream, and the rows that it takes from an upstream operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def taker(join: JoinDefinition, before: str) -> Taker:
-    """How a join takes the rows of the operator `before`: on the side whose input has its name."""
+    """Return the taker of the upstream operator's rows: the side whose input has its name."""
     names = [join.left.name, join.right.name]
     if join.is_self_join:
         raise ConfigurationError(
@@ -74,7 +74,7 @@ def columns_of(join: JoinDefinition, input: Input) -> tuple[str, ...]:
 
 
 def check_followed(first: JoinDefinition, second: Taker) -> None:
-    """Rows that are each told once, at a time that lies in no past."""
+    """Check that the first join emits each row once and never with a time in the past."""
     for timing, trigger in (("early", first.emit.early), ("late", first.emit.late)):
         if not isinstance(trigger, EveryBatch):
             raise BadTrigger(
@@ -115,7 +115,7 @@ def check_followed(first: JoinDefinition, second: Taker) -> None:
 
 
 def _check_taken_back(first: JoinDefinition, second: Taker) -> None:
-    """What a join takes back, the next operator has to take back as long."""
+    """Check that the next operator accepts retractions for as long as the join emits them."""
     if second.keeps:
         raise BadTrigger(
             f"{first.name!r} takes rows that may be taken back, and takes back its own; {second.name!r} cannot take that back: "
@@ -150,10 +150,10 @@ def times_of(join: JoinDefinition, event_time: str) -> Input:
 
 
 def output_delay_us(join: JoinDefinition, event_time: str) -> int:
-    """How far behind the join's watermark lie the times of rows in which nothing late had a part.
+    """Return how far the event times of on-time rows trail the join's watermark.
 
-    A match is told when its later message comes; a message without one when the watermark less the allowed lateness has
-    passed all that it could have met.
+    A match is emitted when its later message arrives. An unmatched row is emitted when the watermark, less the allowed
+    lateness, has passed every possible partner.
     """
     side = _times(join)[event_time]
     source, other = (join.left, join.right) if side == "left" else (join.right, join.left)

@@ -1,4 +1,4 @@
-"""What is known of the columns of both inputs of a join, and what they are called in its rows."""
+"""Known columns of both inputs of a join, and their names in its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = b"names"
 
 
 class InputColumns:
-    """Reads and writes what is known, in the store that it is given; holds no state."""
+    """Reads and writes the known columns in the store that it receives; holds no state."""
 
     def __init__(self, definition: JoinDefinition, aux_cf: str) -> None:
         self.definition, self.aux_cf = definition, aux_cf
@@ -33,7 +33,7 @@ class InputColumns:
         self.stored_schemas = InputSchemas(aux_cf, SLOTS)
 
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table] | None = None) -> Needs:
-        """What the join needs of an input's columns; `beside`: tables of other inputs in the same step."""
+        """Return the columns that the join requires of an input. other_inputs: tables of other inputs in the same step."""
         sides = self.schemas(kv)
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if other_inputs is not None and given.name in other_inputs:
@@ -42,7 +42,7 @@ class InputColumns:
         return JoinNeeds(self.definition, side, sides, self.names(kv))
 
     def names(self, kv: KV) -> Names | None:
-        """What columns are called for good; None before both inputs have told theirs, or a row was told."""
+        """Return the final column names; None until the columns of both inputs are known or a row was emitted."""
         packed = kv.get(self.aux_cf, NAMES)
         if packed is None:
             return None
@@ -63,7 +63,7 @@ class InputColumns:
             kv.write(batch)
 
     def schemas(self, kv: KV) -> list[pa.Schema]:
-        """What is known of the columns of both sides: what is declared, before the first message."""
+        """Return the known columns of both sides; before the first message, the declared ones."""
         known = self.stored_schemas.known(kv)
         return [
             known[slot] if slot in known else _declared(reading)
@@ -71,7 +71,7 @@ class InputColumns:
         ]
 
     def known(self, kv: KV) -> list[pa.Schema] | None:
-        """The columns of both sides; None before each has told them, by a message or a table without rows."""
+        """Return the columns of both sides; None until a message, or a table without rows, of each side has come."""
         known = self.stored_schemas.known(kv)
         return [known[slot] for slot in SLOTS] if len(known) == len(SLOTS) else None
 

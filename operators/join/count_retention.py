@@ -1,17 +1,17 @@
 """Retention of a join by the number of messages, of a key or of a whole input. Seed 003 "Window Retention Size".
 
-Decided at the beginning of an `advance` from what the steps before left: the oldest messages go, by event time and position.
-They leave a floor: what comes at or below it is out of retention. Static inputs are not limited.
+Each `advance` first evicts the oldest messages of the previous steps, by event time and position. An eviction leaves a floor:
+a message at or below it is out of retention. Static inputs are not limited.
 
     <side>.order   <time><position> -> message key         of a whole input: the messages that are kept
     aux  c<side>                -> u64                     how many these are
     aux  t<side><key>           -> u64                     how many messages a key has got since the last `advance`
-    aux  m<side><key>           -> u64                     how many it had before, unless some have gone by time since
+    aux  m<side><key>           -> u64                     how many it had before, unless some have expired by time since
     aux  f<side><key>           -> <time><position>        the floor of a key; of a whole input under no key
     aux  g                      -> timers                  floors at their times, by key; kind: the side
 
-A side is one byte. Of a key the messages lie together (`MessageStore`, fields first). They are counted again only where some of
-them have gone by time.
+A side is one byte. The messages of a key are adjacent (`MessageStore`, fields first). They are counted again only if some of
+them have expired by time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FEW, _READ = 64, 1 << 16
 
 
 class Sizes:
-    """What is kept of each side of a join, as far as its number says."""
+    """Count-based retention of the messages of each side of a join."""
 
     def __init__(self, definition: JoinDefinition, reach: Reach, aux_cf: str) -> None:
         self.most, self.by_key = definition.retention.messages or 0, definition.sizes == "key"
@@ -136,7 +136,7 @@ class Sizes:
         """(place, key in the store) of the messages of keys beyond the limit. touched: those that have got some."""
         found, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
         names = [_HAD + _SIDES[side] + key for key in keys]
-        # Of a key of which none has gone by time since it is known how many there are.
+        # A key none of whose messages expired since the last count keeps that count.
         some_gone = self._some_gone(kv, store, keys, floor_us)
         had = kv.multi_get(self.aux_cf, names)
         sure = [
@@ -160,14 +160,14 @@ class Sizes:
         return found
 
     def _some_gone(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[bool]:
-        """False for keys of which nothing that lies in the store has gone by time."""
+        """Return, per key, False if none of its stored messages has expired by time."""
         head = encode_i64(floor_us // store.bucket)
         if next(iter(kv.scan(store.index_cf, b"", head)), None) is not None:
             return [True] * len(keys)
         return [value is not None for value in kv.multi_get(store.index_cf, [head + key for key in keys])]
 
     def _lying(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[list[Pair]]:
-        """What there is of each key from a time on; all looked for at once."""
+        """Return the stored messages of each key from a time on, with one lookup for all keys."""
         live = encode_i64(floor_us)
         spans = sorted((key + FIELDS_END, i) for i, key in enumerate(keys))
         ranges = [(head + live, prefix_end(head) or b"") for head, _ in spans]
@@ -216,7 +216,7 @@ class Sizes:
         kv.write(batch)
 
     def settle(self, kv: KV, side: int, store: MessageStore) -> None:
-        """Messages that were filed again, and had gone, go again."""
+        """Evict replayed messages again that had been evicted before."""
         batch, gone = Batch(), []
         for name, _ in kv.scan(store.cf):
             parts = store.split(name)

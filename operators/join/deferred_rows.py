@@ -1,4 +1,4 @@
-"""Rows of a join that wait for a period of `now`.
+"""Deferred rows of a join: rows held until a period of `now` ends.
 
 Key: E or L, for early or late, the step (u64), and of a slice of it that is not the first its number (u32); value: a table of
 rows, with their place among those of the slice.
@@ -36,7 +36,7 @@ def put_off(kv: KV, cf: str, timing: str, step: int, part: int, rows: pa.Table, 
 def released(
     kv: KV, cf: str, emit: Emit, before_us: int | None, now_us: int, *, everything: bool
 ) -> Iterator[pa.Table]:
-    """What waited for a period that `now` has crossed, slice by slice; it waits no more."""
+    """Yield the deferred rows whose period `now` has crossed, slice by slice, and delete them."""
     batch, waiting = Batch(), list[Iterator[Pair]]()
     for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
         due = everything or (

@@ -46,10 +46,10 @@ class Where:
 
 
 def pairs(function: PairFunction, *, name: str) -> Where:
-    """A condition of your own on candidate pairs, for `where=` of a join.
+    """Return a condition of your own on candidate pairs, for `where=` of a join.
 
     function: takes (left table, right table) of pyarrow, row by row a pair, and gives as many booleans
-    name: stands for it in the fingerprint: give another one when it means something else
+    name: identifies the function in the fingerprint: use another one when its meaning changes
 
     >>> pairs(lambda left, right: [True] * left.num_rows, name="all")
     wr.pairs(name='all')
@@ -76,7 +76,7 @@ class JoinDefinition(Definition):
     dead_letter_retention_us: int | None
     #: The sessions that both inputs make together.
     window: Session | None = None
-    #: True where messages of an input may be taken back: those of an operator that corrects what it told.
+    #: True if an input may retract messages: its operator corrects rows that it has emitted.
     takes_back: bool = False
     written: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
@@ -102,7 +102,7 @@ class JoinDefinition(Definition):
 
     @property
     def own_gap(self) -> Expr | None:
-        """What gives each message that makes sessions its own gap, where they have such."""
+        """Return the expression for the dynamic session gap of each message; None without one."""
         return None if self.sessions is None else self.sessions.own_gap
 
     @property
@@ -113,7 +113,7 @@ class JoinDefinition(Definition):
 
     @property
     def sizes(self) -> str | None:
-        """What messages are counted by where their number is limited: "key", or "job" for those of a whole input."""
+        """Return the scope of a limited message count: "key", or "job" for a whole input."""
         if self.retention.messages is None or self.sessions is not None:  # which go as one
             return None
         return self.retention.per if self.on else "job"
@@ -132,7 +132,7 @@ class JoinDefinition(Definition):
         return tuple(right for _, right in self.on)
 
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values: the text behind the fingerprint."""
+        """Return the options that shape the state, as plain values: the text behind the fingerprint."""
         return {
             "operator": "join",
             "how": self.how,

@@ -1,8 +1,8 @@
-"""A join over time whose messages lie in columns by their keys (`stores/keyed_event_store.py`): where seed 003 lets fields
+"""Hash layout of a join over time: messages in columns by key (`stores/keyed_event_store.py`), where seed 003 lets fields
 lead.
 
-What a step reads follows the keys of its messages, and what there is of these within reach. Of a followed side three things are
-known: its messages; when each goes, by time (`open`); and which have matched, by key again (`matched`).
+A step reads only the keys of its messages, within their reach. For a followed side the store keeps its messages, their
+expiry by time (`open`), and by key which of them have matched (`matched`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FINER = 64
 
 
 class KeyedJoinOperator(BlockJoinOperator):
-    """A join over time, its messages in columns by their keys."""
+    """A join over time whose messages are stored in columns by key."""
 
     _stretches, _endless_us = 4, 1 << 62
 
@@ -60,7 +60,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         return Followed(Events(self.open_cfs[side], self._fine(kv), longer), self.aux_cf, GONE[side])
 
     def _fine(self, kv: KV) -> int:
-        """How long the stretches of `open` are: of what goes there, little lies there that stays."""
+        """Return the bucket width of `open`. Few messages of an expiring bucket outlive it."""
         return max(self._width(kv) // FINER, SECOND_US)
 
     def _add_by_key(self, kv: KV, side: int, cf: str, rows: pa.Table, hashes: Hashes, number: int) -> None:

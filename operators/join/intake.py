@@ -1,4 +1,4 @@
-"""The messages of a step that a join takes; the others are dead letters."""
+"""Intake of a join: accepts the messages of a step; the others become dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from windrow.stores.kv import KV
 
 
 class TakingSides(StoredSides):
-    """Judges messages, each by itself."""
+    """Decides for each message by itself whether it is accepted."""
 
     def _counted(
         self,

@@ -1,4 +1,4 @@
-"""The stored messages of both sides of a join: where they lie, what is known of their columns, how long they are kept."""
+"""State of a join: the stored messages of both sides, their columns, and their retention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SIDES = ("left", "right")
 OPEN, MATCHED = b"\x00", b"\x01"
 #: Of a message that may be taken back, and has met so many that were not, an u64.
 COUNTED = b"\x02"
-#: Which sides' messages are followed until they go, because they speak when nobody matched, or once.
+#: The sides whose messages are followed until they expire: an unmatched message, or only its first match, makes a row.
 FOLLOWED = {
     "inner": (),
     "left": (LEFT,),
@@ -54,7 +54,7 @@ FOLLOWED = {
 
 
 class StoredSides(Logic):
-    """What a join keeps, and what can be asked of it."""
+    """The state of a join, and the queries on it."""
 
     def __init__(self, definition: JoinDefinition) -> None:
         self.definition: JoinDefinition = definition
@@ -215,7 +215,7 @@ class StoredSides(Logic):
         return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """Messages that can match no more go, all of them: no match may follow a row that said there was none."""
+        """Expire every message that can match no more: no match may follow a row that said there was none."""
         for side, given in enumerate((self.definition.left, self.definition.right)):
             if isinstance(given.window, Rows):
                 continue  # not the watermark decides how long they can match
@@ -287,7 +287,7 @@ class StoredSides(Logic):
         return min((LEFT, RIGHT), key=lambda s: self._floor(s, reached_us, self.done(reached_us)))
 
     def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
-        """The event time below which messages of a side are gone."""
+        """Return the event time below which messages of a side have expired."""
         before = self.reach.expired_before(side, done_us)
         if watermark_us == END_OF_TIME_US:
             return before
@@ -303,7 +303,7 @@ def stored_key(value: bytes) -> bytes:
 
 
 def positions_of(rows: pa.Table) -> PositionColumns:
-    """Where messages stand."""
+    """Return the positions of messages, as columns."""
     partition, offset, ordinal = (rows.column(c).to_numpy() for c in (PARTITION, OFFSET, ORDINAL))
     return PositionColumns(rows.column(SOURCE), partition, offset, ordinal)
 

@@ -1,8 +1,8 @@
 """The join of two inputs over time: two pure steps on a store. Seed 003 "Join Window Operator", semantics "Joins".
 
-`ingest(tables, now)` files the messages of both sides and tells their matches; `advance(watermark, now)` tells what can
-match no more, releases what waited for a period, and forgets. Each side has a message store; sides whose unmatched (or first
-matched) messages matter also keep `<time><position>` -> (flag, message key), in the order in which messages go.
+`ingest(tables, now)` files the messages of both sides and emits their matches. `advance(watermark, now)` emits rows of expired
+unmatched messages, releases deferred rows, and evicts. Each side has a message store. A side whose unmatched (or first
+matched) messages matter also keeps `<time><position>` -> (flag, message key), in the order of expiry.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PAIRS, LEAVING = 1 << 19, 1 << 16
 
 
 class JoinOperator(TakingSides):
-    """One join on one store. Holds no state of its own: everything is in the store it is given."""
+    """A join on a store. Holds no state of its own: everything is in the store that it receives."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class JoinOperator(TakingSides):
         return self._end(kv, progress, result, dead)
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        """File the messages of a step, by input, and tell their matches."""
+        """File the messages of a step, by input, and emit their matches."""
         definition = self.definition
         check_inputs(tables, definition.name, [given.name for given in definition.inputs])
         progress, result = self._begin(kv), StepResult()
@@ -128,7 +128,7 @@ class JoinOperator(TakingSides):
         columns: Columns,
         dead: DeadLetters,
     ) -> None:
-        """Match the new messages with each other and with those that are stored, tell, and file them."""
+        """Match the new messages with each other and with stored ones, emit the matches, and file the messages."""
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         met: list[BoolArray] = [np.zeros(len(s), dtype=bool) for s in new]
         as_of = self.definition.how == "asof"
@@ -196,7 +196,7 @@ class JoinOperator(TakingSides):
     def _slices(
         self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
     ) -> Iterator[tuple[IntArray, IntArray]]:
-        """`_pairs`, about so many at once, of each left row all of its own, those first whose left rows stand first."""
+        """Yield `_pairs` in slices of about `PAIRS`, all pairs of a left row together, in the order of the left rows."""
         near, first = self._near(new, both, columns), len(new[LEFT])
         n = np.concatenate([p.n for p in near])
         cuts = [np.arange(len(n), dtype=np.int64)]
@@ -292,7 +292,7 @@ class JoinOperator(TakingSides):
             result.panes.append(rows if at_once.all() else rows.filter(pa.array(at_once)))
 
     def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
-        """True for left messages that have matched before, which a semi-join tells no more; the first `new` have not."""
+        """Return True for left messages that matched before, which a semi-join emits no more; the first `new` have not."""
         emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             keys = self._open_keys(rows.take(np.arange(new, len(rows))))
@@ -332,13 +332,13 @@ class JoinOperator(TakingSides):
     def _going(
         self, kv: KV, progress: Progress, watermark_us: int, now_us: int, of: Leaving
     ) -> Iterator[pa.Table | None]:
-        """What messages tell that go as the watermark comes to be there: beyond the limit by number, then by time."""
+        """Yield rows of messages that expire as the watermark advances: first those beyond the count limit, then by time."""
         yield from self._shrink(kv, progress.watermark_us, of) if self.sizes.sides else ()
         for side in self.followed:
             yield from self._leave(kv, side, watermark_us, of)
 
     def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
-        """Messages of a followed side that can match no more go; those that never did are told."""
+        """Expire messages of a followed side that can match no more; emit those that never matched."""
         cf, end = self.open_cfs[side], encode_i64(self._leaves_before(side, watermark_us))
         batch = Batch()
         for entries in in_batches(kv.scan(cf, b"", end), LEAVING):
@@ -351,7 +351,7 @@ class JoinOperator(TakingSides):
         """The event time before which messages of a followed side have met all that they can meet."""
         done_us = self.done(watermark_us)
         if self.definition.how == "semi":
-            # A static row may come at any time, and tells nothing of what has matched and is still there.
+            # A static row may come at any time, and emits no row for stored messages that have matched.
             return self._floor(side, watermark_us, done_us)
         # As-of is complete when every right message up to its time has come.
         return done_us if self.definition.how == "asof" else self.reach.expired_before(side, done_us)
@@ -370,7 +370,7 @@ class JoinOperator(TakingSides):
         kv.write(batch)
 
     def _last_words(self, kv: KV, side: int, stored: list[bytes], of: Leaving) -> pa.Table | None:
-        """What messages of a followed side tell that matched nobody, and go now. stored: their keys in the store."""
+        """Return the rows of expiring messages of a followed side that never matched. stored: their keys in the store."""
         if self.definition.how == "semi" or not stored:
             return None
         values = [value for value in kv.multi_get(self.stores[side].cf, stored) if value is not None]

@@ -1,4 +1,4 @@
-"""Messages of a join that were taken before, filed again as they were then: into the message stores, and nowhere else."""
+"""Message replay of a join: messages ingested before are filed again into the message stores, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The join in the plainest possible Python: lists and loops, no store, no cleverness.
+"""The oracle of a join in the plainest possible Python: lists and loops, no store, no cleverness.
 
-Fed with the steps of a job, it says which rows and dead letters each step must give. Operators are compared with it;
+Fed with the steps of a job, it gives the rows and dead letters that each step must emit. Operators are compared with it;
 it shares nothing with them but the value types of `windrow.core`. Semantics "Joins"; seed 003 "Case 2: windowed join".
 """
 
@@ -28,7 +28,7 @@ from windrow.operators.oracle.times import event_time_us
 
 @dataclass
 class Held:
-    """A message that was taken, on one side of the join. In a join with itself there is one of it on each side."""
+    """An accepted message on one side of the join. In a join with itself there is one of it on each side."""
 
     time_us: int
     position: Position
@@ -88,7 +88,7 @@ class JoinOracle(Oracle):
         return Outcome(rows, sorted(self._dead, key=lambda letter: letter.position or ()))
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        """What the watermark decides, then what a period releases; then messages go."""
+        """Emit what the watermark decides, then release deferred rows, then expire messages."""
         self._dead = []
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
@@ -153,7 +153,7 @@ class JoinOracle(Oracle):
     def _admit(
         self, source: Input, messages: Mapping[str, Sequence[Message]], now_us: int, watermark_us: int
     ) -> list[tuple[int, Message]]:
-        """The messages of an input that are no dead letters, in position order, with their event times."""
+        """Return the messages of an input that are no dead letters, in position order, with their event times."""
         taken = []
         self._filters[source.name].learn([dict(m.payload) for m in messages.get(source.name, ())])
         for message in sorted(messages.get(source.name, ()), key=lambda m: m.position or ()):
@@ -192,7 +192,7 @@ class JoinOracle(Oracle):
         return taken
 
     def _passes(self, source: Input, message: Message, time_us: int, until: float, watermark_us: int) -> bool:
-        """The filter of an input. What does not pass is nothing, but it was heard, as if it had passed."""
+        """True if a message passes the filter of its input. A rejected one still advances the watermark."""
         try:
             if self._filters[source.name].passes(message.payload):
                 return True
@@ -245,7 +245,7 @@ class JoinOracle(Oracle):
         self._held[side] = self._held[side] + new
 
     def _newest(self, side: str) -> list[Held]:
-        """What the other side meets: the newest where the window is of rows, else all."""
+        """Return the messages that the other side can match: the newest if the window is of rows, else all."""
         return [message for message in self._held[side] if not self._displaced(side, message)]
 
     def _displaced(self, side: str, message: Held) -> bool:
@@ -264,11 +264,11 @@ class JoinOracle(Oracle):
     # -- retention by number -----------------------------------------------------------------------------------------
 
     def _counted_with(self, side: str, key: Key) -> tuple[str, Key]:
-        """What a message is counted with: those of its key, or of its whole input."""
+        """Return the group in which a message is counted: its key, or its whole input."""
         return (side, key if self.definition.retention.per == "key" else ())
 
     def _shrink(self, watermark_us: int) -> list[JoinedRow]:
-        """The oldest messages beyond the limit go, as the steps before have left them; what they had still to say is said."""
+        """Evict the oldest messages beyond the limit, as the previous steps left them, and return their last rows."""
         most = self.definition.retention.messages
         if most is None:
             return []
@@ -312,8 +312,8 @@ class JoinOracle(Oracle):
         )
 
     def _without_raising(self, left: list[Held], right: list[Held], watermark_us: int) -> Sides:
-        """Where the condition raises on a pair, the message that came last does not count: of one step left ones come first,
-        and rows of other operators, whose messages count, come behind messages.
+        """Return the messages without those on which the condition raises; of a pair the later message is dropped. In a step
+        left messages come first, and rows of other operators, whose messages count, come after messages.
         """
         good: Sides = {"left": [], "right": []}
         if self.definition.is_self_join:
@@ -331,7 +331,7 @@ class JoinOracle(Oracle):
         return good
 
     def _raises(self, good: Sides, came: Sides, watermark_us: int) -> bool:
-        """True if the condition raises on what comes beside what is held and what came before it in the step."""
+        """True if the condition raises on new messages paired with held ones and with earlier ones of the step."""
         before = {side: [*self._newest(side), *good[side]] for side in good}
         pairs = [(a, b) for a in came["left"] for b in (*before["right"], *came["right"])]
         return self._raises_on([*pairs, *((a, b) for a in before["left"] for b in came["right"])])
@@ -349,7 +349,7 @@ class JoinOracle(Oracle):
         self.counted.remove((*message.position[:2], message.time_us))
 
     def _matched(self, left: Held, right: Held, timing: Timing) -> list[JoinedRow]:
-        """What a match gives at once; what it gives later is put aside."""
+        """Return the row that a match emits at once; a deferred one is added to `_pending`."""
         again, left.matched, right.matched = left.matched, True, True
         how = self.definition.how
         if how in ("anti", "asof") or (how == "semi" and again):
@@ -407,7 +407,7 @@ class JoinOracle(Oracle):
         if watermark_us == END_OF_TIME_US:
             return True
         if self.definition.how == "asof" and side == "left":
-            return False  # `_as_of` says when
+            return False  # `_as_of` decides when
         other = self._source("right" if side == "left" else "left")
         latest = latest_partner(self.definition, side, message.time_us)
         return open_until(other, latest) <= self._too_late_us(watermark_us)

@@ -1,4 +1,4 @@
-"""The columns of a join's output, and its condition on pairs, one pair at a time. Semantics "Joins", "Columns"."""
+"""Columns of a join's output in the oracle, and its condition on one pair at a time. Semantics "Joins", "Columns"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Payload = Mapping[str, Any]
 
 
 class JoinColumns:
-    """What columns each side has, as they were seen, and what they are called in the output."""
+    """The columns seen on each side, and their names in the output."""
 
     def __init__(self, join: JoinDefinition, known: Mapping[str, Any]) -> None:
         self.join = join
@@ -30,7 +30,7 @@ class JoinColumns:
                 self._types.declare((name, field.name), field.type)
 
     def see(self, name: str, payload: Payload) -> None:
-        """Remember which columns an input has, be it from a dead letter."""
+        """Remember the columns of an input, even if they come from a dead letter."""
         self._seen.add(name)
         self._names[name] += [column for column in payload if column not in self._names[name]]
 
@@ -44,7 +44,7 @@ class JoinColumns:
         return [c for c in new if c in ("window", "pane", "commit") or taken.get(c, c) != c]
 
     def settle(self, *, emitted: bool = False) -> None:
-        """Columns keep their names from when both inputs have been seen, or a row was told."""
+        """Fix the names of columns once both inputs have been seen or a row was emitted."""
         if emitted or self._seen == {source.name for source in self.join.inputs}:
             self._called_names = self._called()
 

@@ -1,4 +1,4 @@
-"""Which two messages of a join fit in time, and how long a message can wait for a partner, in plain arithmetic.
+"""Pairing rules of the join oracle, in plain arithmetic: pairs that fit in time, and how long a message waits for a partner.
 
 Semantics "Joins": "Which pairs match", "Late", "When a message goes". Ranges are (first, last), both included.
 """

@@ -1,4 +1,4 @@
-"""Rows of a join: which columns they have, and how pairs become them. Semantics "Joins", "Columns"."""
+"""Output rows of a join: their columns, and how pairs become rows. Semantics "Joins", "Columns"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Names: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def prefixes(definition: JoinDefinition) -> tuple[str, str]:
-    """What stands before the name of a column that both inputs have."""
+    """Return the prefixes of column names that both inputs have."""
     if definition.is_self_join:
         return ("left", "right")
     return (definition.left.name, definition.right.name)
@@ -41,8 +41,8 @@ def prefixes(definition: JoinDefinition) -> tuple[str, str]:
 def named(
     definition: JoinDefinition, left: Iterable[str], right: Iterable[str], chosen_names: Names | None = None
 ) -> Names:
-    """What columns are called. One that was `given` a name keeps it; a new one gets its own, or where the other input, a key
-    or another column has that, the input's name before it."""
+    """Return the output names of columns. A column with a chosen name keeps it. A new one keeps its own name, or is prefixed
+    with the input's name if the other input, a key or another column has that name."""
     found: tuple[dict[str, str], dict[str, str]] = (
         ({}, {}) if chosen_names is None else (dict(chosen_names[0]), dict(chosen_names[1]))
     )
@@ -67,8 +67,8 @@ def named(
 class Columns:
     """The columns of a join's rows.
 
-    keys: (name, left column, right column, type); left, right: (name, column). called: what those of pairs are called,
-    whatever is told of them.
+    keys: (name, left column, right column, type); left, right: (name, column). called: the names of all columns of pairs,
+    emitted or not.
     """
 
     keys: tuple[tuple[str, str, str, pa.DataType], ...]
@@ -147,7 +147,7 @@ class Columns:
         li: IntArray,
         ri: IntArray,
     ) -> pa.Table:
-        """What a condition names of pairs: columns as they are called, or with their input's name before theirs."""
+        """Return the columns of pairs that a condition names, under their output names or with their input's name as prefix."""
         found = {"__pair": _indices(li)}
         for key in self.keys:
             if condition.mentions(key[0]):
@@ -164,7 +164,7 @@ class Columns:
 
 
 class Leaving(NamedTuple):
-    """What is made of messages that go: rows of these columns, of inputs of these, and dead letters."""
+    """The context in which expired messages become rows: schemas of the sides, output columns, and dead letters."""
 
     sides: list[pa.Schema]
     columns: Columns

@@ -1,4 +1,4 @@
-"""Which event times can meet in a join, and when a message can meet nobody any more. Semantics "Joins"."""
+"""Reach of a join: event times that can match, and when a message can match nothing any more. Semantics "Joins"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 256
 
 
 class Reach:
-    """The times of one join."""
+    """The reach of one join, by event time."""
 
     def __init__(self, definition: JoinDefinition) -> None:
         windows = (definition.left.window, definition.right.window)
@@ -27,9 +27,9 @@ class Reach:
             self.windows = tuple(w if w is not None else Sliding(None) for w in windows)  # type: ignore[assignment]
         endless = definition.retention.time_us is None or definition.sessions is not None
         far = UNBOUNDED_US if endless else definition.retention.time_us or 0
-        #: How much longer than its time a message of a side is taken, whose own session goes on.
+        #: Extra time, by side, for which a message is accepted whose own session may still be open.
         self._longer = tuple(w.sure_us if isinstance(w, Session) else 0 for w in windows)
-        #: True if a message goes when nothing can take it back any more, and no sooner.
+        #: True if a message expires only when nothing can retract it any more.
         self._lasts = definition.takes_back
         self._low, self._high = -far, far  # of the right time less the left one
         if definition.within is not None:
@@ -126,7 +126,7 @@ def _far(us: int | None) -> int:
 
 
 def _around(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray]:
-    """What is in an input's window around each moment."""
+    """Return the range of an input's window around each moment."""
     if isinstance(window, (Tumbling, Hopping)):
         return _grid(window, times)
     assert isinstance(window, Sliding)

@@ -1,4 +1,4 @@
-"""What a join needs of the columns of an input."""
+"""Required columns of an input of a join."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from windrow.operators.steps.schema_inference import (
 
 
 class JoinNeeds(Needs):
-    """Of one input of a join: keys, event time, what the condition names. All messages are kept whole."""
+    """The columns that a join requires of an input: keys, event time, those in the condition. Messages are kept whole."""
 
     whole = True
 
@@ -72,7 +72,7 @@ class JoinNeeds(Needs):
         )
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
-        """New columns that would stand in rows under a name of ours, or one that another column has."""
+        """Return new columns whose output name is reserved or taken by another column."""
         definition = self._definition
         left_only = definition.how in ("semi", "anti")
         if left_only and self._side == 1:

@@ -1,8 +1,8 @@
-"""A join of messages that may be taken back: rows of an operator that corrects what it told. Semantics "Corrected messages".
+"""A join whose inputs may retract messages: rows of an operator that corrects its output. Semantics "Corrected messages".
 
-A step first finds the stored messages that go, and takes back their pairs; then it tells the pairs of what comes. A message is
-stored until it would be too late to take it back, so that every pair that could go is still known. Of a followed side the store
-counts the partners of each message: one that has lost all of them is alone again.
+A step first finds the retracted stored messages and retracts their pairs; then it emits the pairs of new messages. A message
+is stored until it can be retracted no more, so that every retractable pair is known. For a followed side the store counts the
+partners of each message: one that has lost all of them is unmatched again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Changes: TypeAlias = Mapping[bytes, tuple[int, int]]
 
 
 class Going(NamedTuple):
-    """Of one side of a step: stored messages that are taken back, with their keys in the store; and what comes."""
+    """The changes of one side in a step: retracted stored messages, their keys in the store, and new messages."""
 
     gone: Slice
     stored: list[bytes]
@@ -45,7 +45,7 @@ class Going(NamedTuple):
 
 
 class Met(NamedTuple):
-    """Pairs of messages that come, or go, with those that stay; the former stand first in `both`."""
+    """Pairs of new, or retracted, messages with stored ones; the former come first in `both`."""
 
     some: Sequence[Slice]
     both: Sequence[Slice]
@@ -54,7 +54,7 @@ class Met(NamedTuple):
 
 
 class EmittedPairs(NamedTuple):
-    """Pairs that rows tell. late: True for those whose rows are LATE."""
+    """Pairs to be emitted as rows. late: True for those whose rows are LATE."""
 
     li: IntArray
     ri: IntArray
@@ -65,7 +65,7 @@ class EmittedPairs(NamedTuple):
 
 
 class CorrectedJoinOperator(JoinOperator):
-    """A join over time, of which at least one input takes rows that may be taken back."""
+    """A join over time with at least one input that may retract messages."""
 
     def _join(
         self,
@@ -77,7 +77,7 @@ class CorrectedJoinOperator(JoinOperator):
         columns: Columns,
         dead: DeadLetters,
     ) -> None:
-        """Take back what goes with its pairs, tell what comes with its own, and file it."""
+        """Retract the pairs of retracted messages, emit those of new messages, and file these."""
         going = [self._going_of(kv, side, new[side], sides, columns, dead) for side in (LEFT, RIGHT)]
         had = [self._matches(kv, side, going[side].gone) for side in (LEFT, RIGHT)]
         batch = Batch()
@@ -116,9 +116,9 @@ class CorrectedJoinOperator(JoinOperator):
     def _going_of(
         self, kv: KV, side: int, rows: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
     ) -> Going:
-        """What the rows of a step take back, and what they bring.
+        """Split the rows of a step into retracted messages and new ones.
 
-        A row takes back the oldest message that is as it says; one that is as such a message brings it back.
+        A row retracts the oldest equal message; a row equal to a retracted message brings it back.
         """
         sign = rows.sign
         rows = Slice(rows.table.drop_columns([SIGN]), rows.times) if sign is not None else rows
@@ -180,7 +180,7 @@ class CorrectedJoinOperator(JoinOperator):
         return Met(some, both, li[order], ri[order])
 
     def _matches(self, kv: KV, side: int, rows: Slice) -> IntArray:
-        """How many partners stored messages of a followed side have."""
+        """Return the number of partners of each stored message of a followed side."""
         found = (
             kv.multi_get(self.open_cfs[side], self._open_keys(rows))
             if side in self.followed and len(rows)
@@ -218,10 +218,10 @@ class CorrectedJoinOperator(JoinOperator):
             flags = [_flag(many, key) for many, key in zip(n.tolist(), stored, strict=True)]
             batch.put_many(self.open_cfs[side], self._open_keys(rows), flags)
 
-    # -- what is told -----------------------------------------------------------------------------------------------
+    # -- emitted rows -----------------------------------------------------------------------------------------------
 
     def _lost(self, back: Met, had: IntArray, changes: Changes, reached_us: int) -> EmittedPairs:
-        """The left messages that a semi-join had told, and that have gone, or have no partner any more."""
+        """Return left messages that a semi-join emitted and that are retracted, or have no partner any more."""
         emitted, n = _firsts(back, reached_us), len(back.some[LEFT])
         stay = emitted.of(emitted.li >= n)
         counts = self._changed_counts(back, stay, changes)
@@ -263,7 +263,7 @@ def _all(met: Met, reached_us: int) -> EmittedPairs:
 
 
 def _firsts(met: Met, reached_us: int) -> EmittedPairs:
-    """Of each left message the first pair."""
+    """Return the first pair of each left message."""
     first = np.sort(np.unique(met.li, return_index=True)[1])
     emitted = _all(met, reached_us)
     return EmittedPairs(emitted.li[first], emitted.ri[first], emitted.late[first])

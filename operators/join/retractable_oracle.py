@@ -1,4 +1,4 @@
-"""A join of messages that may be taken back, in lists and loops. Semantics "Joins", "Corrected messages"."""
+"""The oracle of a join with retractions, in lists and loops. Semantics "Joins", "Corrected messages"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[Held, Held]
 
 
 class CorrectedJoinOracle(JoinOracle):
-    """First goes what is taken back, with its pairs; then comes what is new, with its own."""
+    """A join oracle that first applies retractions, with their pairs, and then adds new messages with theirs."""
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         _, taken = self._accept(messages, now_us, watermark_us)
@@ -58,7 +58,7 @@ class CorrectedJoinOracle(JoinOracle):
         return False
 
     def _retract(self, back: Held, held: Sequence[Held], gone: list[Held], new: list[Held]) -> None:
-        """The oldest message that is as this one says goes; one of this step as if it had never come."""
+        """Retract the oldest equal message; one of this step is removed as if it had never come."""
         for one in held:
             if _same(one, back) and not _among(one, gone):
                 gone.append(one)

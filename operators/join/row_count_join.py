@@ -1,7 +1,7 @@
 """The join with windows of rows: `ROWS n PRECEDING`. Semantics "Joins", "Windows of rows"; seed 003 case 2, tuple windows.
 
-A side whose window counts messages numbers them as they come, and a message leaves when enough newer ones have come. What is
-kept of it says `row_count_state.py`.
+A side whose window counts messages numbers them on arrival. A message leaves the window when enough newer ones have come.
+`row_count_state.py` describes the state.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch, scan_ranges
 
-#: Of a key in the store the number and what is behind it, and that.
+#: Lengths at the end of a key in the store: the number with what follows it, and what follows it alone.
 _TAIL, _END = 12, 4
 
 
 class Entered(NamedTuple):
-    """New messages of a side whose window counts: with their keys and numbers, and which of them have matched."""
+    """New messages of a side whose window counts, with their keys, their numbers, and a flag for matched ones."""
 
     rows: Slice
     keys: list[bytes] | None
@@ -48,7 +48,7 @@ class Entered(NamedTuple):
 
 
 class RowsJoinOperator(NumberedSides):
-    """A join of which a side's window counts messages."""
+    """A join in which the window of a side counts messages."""
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class RowsJoinOperator(NumberedSides):
     def _displace(
         self, kv: KV, batch: Batch, side: int, entered: Entered, sides: list[pa.Schema], columns: Columns
     ) -> pa.Table | None:
-        """File the new messages, and drop what newer ones pushed out of the window; what matched nobody is told."""
+        """File the new messages, evict those pushed out of the window, and return the unmatched ones as rows."""
         window = self._rows(side)
         assert window is not None
         counters, numbers = self._counter_keys(side, entered.keys, len(entered.rows)), entered.numbers
@@ -279,7 +279,7 @@ class RowsJoinOperator(NumberedSides):
         columns: Columns,
         others: Slice | None = None,
     ) -> pa.Table | None:
-        """What messages tell that matched nobody, those under these keys in the store, and others."""
+        """Return the rows of unmatched messages: those stored under these keys, and others."""
         if not (stored or others) or self.definition.how == "semi":
             return None
         values = [v for v in kv.multi_get(self.stores[side].cf, stored) if v is not None]

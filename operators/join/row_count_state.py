@@ -1,4 +1,4 @@
-"""What a join keeps of sides whose window counts messages: under numbers, per key or per input, and not by time.
+"""State of a join whose window counts messages: by number, per key or per input, and not by time.
 
 Followed messages are under the same keys with (flag, event time). The other side is kept as in a join over time.
 """
@@ -37,7 +37,7 @@ PLACE = position_prefix(("", 0, 0, 0))
 
 
 class NumberedSides(JoinOperator):
-    """A join of which a side's window counts messages: what it keeps."""
+    """The state of a join in which the window of a side counts messages."""
 
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
@@ -101,7 +101,7 @@ class NumberedSides(JoinOperator):
         )
 
     def _counter_keys(self, side: int, keys: list[bytes] | None, n: int) -> list[bytes]:
-        """What each of `n` messages is counted under."""
+        """Return the counter key of each of `n` messages."""
         window = self._rows(side)
         assert window is not None
         if keys is None or window.per == "input":
@@ -114,7 +114,7 @@ class NumberedSides(JoinOperator):
         return {k: 0 if v is None else int.from_bytes(v, "big") for k, v in zip(distinct, found, strict=True)}
 
     def _messages(self, kv: KV, side: int, values: Sequence[bytes]) -> list[bytes]:
-        """The messages that stand in a side's store, or are listed there."""
+        """Return the messages that a side's store holds or lists."""
         if not self._listed(side):
             return list(values)
         found = [m for m in kv.multi_get(self.stores[side].index_cf, values) if m is not None]
@@ -228,7 +228,7 @@ class NumberedSides(JoinOperator):
             entries = [(key, key) for key, _ in pairs]
             values = self._messages(kv, side, [value for _, value in pairs])
         rows = self._decode_numbered(kv, side, values, schema)
-        #: By counter: its fields and the last number that goes; the counters of which something stays.
+        #: By counter: its fields and the last evicted number; the counters with remaining messages.
         gone: dict[bytes, tuple[bytes, bytes]] = {}
         stays: set[bytes] = set()
         for (key, number), time_us in zip(entries, rows.times.tolist(), strict=True):

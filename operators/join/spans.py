@@ -1,4 +1,4 @@
-"""How far messages of a join that can match lie from each other."""
+"""Spans of a join: the largest time distances between messages that can match."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from windrow.core.windows import Hopping, JoinWindowSpec, Rows, Session, Sliding
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Bounds of the right message's event time less the left one's, in microseconds, both included."""
+    """Bounds of the right message's event time minus the left one's, in microseconds, both included."""
 
     low_us: int
     high_us: int
 
 
 def spans(left: Input, right: Input, within: Within | None) -> tuple[int | None, int | None]:
-    """How far a left message can lie before its right partner, and after it; None is without bound."""
+    """Return how far a left message can be before its right partner, and after it; None is without bound."""
     before: int | None
     after: int | None
     endless = isinstance(left.window, Rows | Session) or isinstance(right.window, Rows | Session)

@@ -1,4 +1,4 @@
-"""Tables of both sides of a join: brought to one shape, stacked, ordered by position, asked for the user's condition."""
+"""Tables of both sides of a join: aligned, stacked, ordered by position, and filtered by the user's condition."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def sound(
 def came_late(
     new: Sequence[Slice], both: Sequence[Slice], li: IntArray, ri: IntArray, watermark_us: int
 ) -> BoolArray:
-    """True for the pairs of which all that is new came late; new rows stand first in `both`."""
+    """Return True for pairs whose new messages are all late; new rows come first in `both`."""
     left_new, right_new = li < len(new[LEFT]), ri < len(new[RIGHT])
     left, right = both[LEFT].times[li] < watermark_us, both[RIGHT].times[ri] < watermark_us
     return np.where(left_new & right_new, left & right, np.where(left_new, left, right))

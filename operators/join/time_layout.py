@@ -1,7 +1,6 @@
-"""A join over time whose messages lie in columns (`stores/event_log.py`): where those that a step looks at lie together by
-time.
+"""Time layout of a join over time: messages in columns (`stores/event_log.py`), adjacent by time.
 
-These are the layouts of seed 003 that time leads; the order of their keys is that in which messages are given to whoever asks.
+These are the layouts of seed 003 that time leads. Queries return messages in the order of their keys.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from windrow.stores.event_log import TIME, Events, Keep, wide, widened
 from windrow.stores.kv import KV, Batch
 from windrow.stores.message_store import Bound
 
-#: Auxiliary keys: how long stretches are; which of a side are longer; what of a followed side has gone.
+#: Auxiliary keys: the bucket width; per side, the wider buckets; per followed side, the expired messages.
 WIDTH = b"\x00width"
 WIDE, GONE = (b"\x00wide0", b"\x00wide1"), (b"\x00gone0", b"\x00gone1")
 #: Steps whose messages are filed again have numbers that no other step has.
@@ -44,7 +43,7 @@ _MANY = 4
 
 
 class BlockJoinOperator(JoinOperator):
-    """A join over time, its messages in columns."""
+    """A join over time whose messages are stored in columns by time."""
 
     #: A message is in reach of no more stretches than this and one; how long they are where nothing bounds its reach.
     _stretches, _endless_us = 8, HOUR_US
@@ -75,7 +74,7 @@ class BlockJoinOperator(JoinOperator):
         kv.write(batch)
 
     def _usual_width(self) -> int:
-        """How long stretches are in new state. What messages are kept for may change later, and this may not."""
+        """Return the bucket width of new state. The retention may change later; the width may not."""
         definition = self.definition
         before, after = spans(definition.left, definition.right, definition.within)
         kept_us = definition.retention.time_us
@@ -88,7 +87,7 @@ class BlockJoinOperator(JoinOperator):
         return self._endless_us if span is None else min(max(span // self._stretches, SECOND_US), 1 << 62)
 
     def _width(self, kv: KV) -> int:
-        """How long stretches are in this state."""
+        """Return the bucket width of this state."""
         packed = kv.get(self.aux_cf, WIDTH)
         return self._usual_width() if packed is None else decode_i64(packed)
 
@@ -103,7 +102,7 @@ class BlockJoinOperator(JoinOperator):
         return Events(self.stores[side].cf, self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
 
     def _followed(self, kv: KV, side: int) -> Followed:
-        """Those of them that have not gone."""
+        """Return the followed messages of a side that have not expired."""
         events = Events(self.open_cfs[side], self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
         return Followed(events, self.aux_cf, GONE[side])
 
@@ -160,7 +159,7 @@ class BlockJoinOperator(JoinOperator):
         return as_slice(found, sides[side])
 
     def _of_keys(self, kv: KV, side: int, others: Slice, sides: list[pa.Schema]) -> Keep | None:
-        """What leaves out those whose first key none of the others has; None where all have to be looked at."""
+        """Return a filter that drops rows whose first key none of the others has; None if all must be read."""
         for key in self.inputs.called(kv, sides).keys[:1]:
             mine, theirs, kind = key[1 + side], key[2 - side], key[3]
             if _is_plain(kind):
@@ -188,7 +187,7 @@ class BlockJoinOperator(JoinOperator):
                 yield self._last_words_of(kv, side, gone, of)
 
     def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
-        """What messages tell that go and have not matched, which stand there."""
+        """Return the rows of messages that expire unmatched and are in the store."""
         times = gone.column(TIME).to_numpy()
         found = self._events(kv, side).read_near(kv, times, times)
         if found is None:
@@ -258,7 +257,7 @@ def as_slice(found: pa.Table | None, schema: pa.Schema) -> Slice:
 
 
 def _with_keys(name: str, wanted: pa.Array, rows: pa.Table) -> pa.Table:
-    """Those of which a column has one of these values."""
+    """Return the rows with one of these values in a column."""
     if name not in rows.column_names:
         return rows
     own = as_type(rows.column(name), wanted.type)

@@ -1,7 +1,7 @@
-"""The messages of a followed side, in columns: where each stands, and whether it has matched, until it goes.
+"""Unmatched rows of a followed side, in columns: the position of each message, and whether it has matched, until it expires.
 
-A row says of a message that it was filed, or, later, that it has matched. A side is told of its messages that go by event time;
-what has gone lies there until its stretch is over, and is known by its time and its step.
+A row records that a message was filed or, later, that it matched. Messages expire by event time. Expired rows stay until
+their bucket is purged; their time and step mark them as expired.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST = 1 << 62
 
 
 def followed_rows(rows: Slice, matched: BoolArray, step: int) -> pa.Table:
-    """What is filed of messages, or of such that have matched since."""
+    """Return the rows to file for new messages, or for messages that have matched since."""
     table = rows.table.select(POSITION_COLUMNS).append_column(TIME, pa.array(rows.times))
     table = table.append_column(STEP, pa.array(np.full(len(rows), step, dtype=np.int64)))
     return table.append_column(MATCHED, pa.array(matched))
 
 
 def places(rows: pa.Table, others: pa.Table) -> tuple[IntArray, IntArray]:
-    """Numbers of messages of two tables: equal where they stand at the same place."""
+    """Return numbers for the messages of two tables: equal numbers for equal positions."""
     both = []
     for mine, theirs in ((rows.column(c), others.column(c)) for c in POSITION_COLUMNS):
         both.append(combine(pa.chunked_array([*mine.chunks, *theirs.chunks], mine.type)))
@@ -52,7 +52,7 @@ def places(rows: pa.Table, others: pa.Table) -> tuple[IntArray, IntArray]:
 
 
 class Followed:
-    """Those of one side. aux_key: under which `aux_cf` has up to which time, as of which step, messages have gone."""
+    """The followed messages of a side. aux_key: holds, in `aux_cf`, the time and step up to which messages have expired."""
 
     def __init__(self, events: Events, aux_cf: str, aux_key: bytes) -> None:
         self._events, self._aux_cf, self._aux_key = events, aux_cf, aux_key
@@ -67,8 +67,8 @@ class Followed:
         return np.isin(*places(rows.table, found.filter(found.column(MATCHED))))
 
     def leave(self, kv: KV, before_us: int, step: int) -> Iterator[pa.Table]:
-        """Where messages stand that go, those from before a time, and have not matched; a portion at a time, in the order of
-        their times from one to the next.
+        """Expire messages before a time and yield the positions of those that never matched, in portions in the order of their
+        times.
         """
         batch = Batch()
         for found in self._events.portions(kv, before_us):
@@ -83,7 +83,7 @@ class Followed:
         self._events.forget(kv, before_us)
 
     def settle(self, kv: KV) -> pa.Table | None:
-        """What has gone lies there no more: the watermark is set back. Where those stand that have not."""
+        """Delete expired rows, as the watermark is set back. Return the rows that remain."""
         packed = kv.get(self._aux_cf, self._aux_key)
         if packed is not None:
             self._events.drop(kv, decode_i64(packed), lambda rows: self._gone(kv, rows))

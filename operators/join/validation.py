@@ -1,4 +1,4 @@
-"""What the user wrote of a join, checked and turned into the fields of its definition."""
+"""Validation of a join: checks the user's options and turns them into the fields of its definition."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def normalise_join(
 def _written(
     options: Mapping[str, Any], on: Any, within: Any, closed: str, retention: Any, lateness: Any, emit: Any
 ) -> tuple[tuple[str, str], ...]:
-    """What the user wrote, as text, and `scale` as it was chosen. made: the fields; what says nothing is left out."""
+    """Return the user's options as text, and `scale` as chosen; options without effect are left out."""
     written = {
         "left": options["left"],
         "right": options["right"],
@@ -181,7 +181,7 @@ def _check_watermarks(left: Input, right: Input) -> None:
 def _lateness(
     allowed_lateness: Duration | None, kept_us: int | None, *, said: bool
 ) -> tuple[int | None, int]:
-    """(how long messages are kept, how long they are taken), in microseconds. said: retention was given."""
+    """Return (how long messages are kept, how long they are accepted), in microseconds. said: the user set a retention."""
     if allowed_lateness is None:
         lateness_us = UNBOUNDED_US if kept_us is None else kept_us
     else:
@@ -253,7 +253,7 @@ def _kept(
     within: Within | None,
     window: Session | None,
 ) -> int | None:
-    """How long messages are kept, in microseconds; None is for ever."""
+    """Return how long messages are kept, in microseconds; None is for ever."""
     before, after = spans(left, right, within)
     if isinstance(retention, Forever):
         return None
@@ -294,7 +294,7 @@ def _kept(
 
 
 def _sizes(retention: Any, left: Input, right: Input) -> dict[str, Any]:
-    """How many messages, or sessions, are kept, where that is limited."""
+    """Return the limit on the number of kept messages, or sessions, if there is one."""
     if not isinstance(retention, Retention) or (retention.messages, retention.windows) == (None, None):
         return {}
     if left.name == right.name:

@@ -1,4 +1,4 @@
-"""What may be asked of a join: the windows and the messages of each input."""
+"""Views of a join: the windows and the messages of each input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from windrow.stores.kv import KV
 
 
 class JoinView(View):
-    """Over the messages of both sides: joins store no windows, which are what the messages make of them."""
+    """A view over the messages of both sides. Joins store no windows; these are computed from the messages."""
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class JoinView(View):
         return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """`rows`: rows that it told, or what of them another operator keeps."""
+        """Return the provenance of rows. rows: rows that the join emitted, or the columns another operator keeps of them."""
         names = [n for n in rows[0] if n not in RESERVED_COLUMNS] if rows else []
         known = self.schema().names
         for name in names:
@@ -209,10 +209,10 @@ class JoinView(View):
         return [found.get(one, []) for one in wanted]
 
     def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Made]:
-        """The rows that kept messages make, in the order of their left messages, then those that they make alone.
+        """Yield the rows that kept messages make, in the order of their left messages, then the unmatched ones.
 
-        at_us: only of messages that can meet one of that time; given: a message may be alone though all that it could have met
-        are gone, for somebody has seen its row.
+        at_us: only messages that can match one of that time; settled: an unmatched message counts even if its possible
+        partners are evicted, because its row was emitted.
         """
         left_key = key_of(self.definition.by, key)
         right_key = left_key and {
@@ -280,9 +280,9 @@ def _plain(value: Any) -> Any:
 def _emitted(
     logic: Any, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
 ) -> tuple[IntArray, IntArray]:
-    """(left row, right row) of kept messages that made a row, NOBODY where there was none.
+    """Return (left row, right row) of kept messages that made a row, NOBODY for a missing partner.
 
-    Of messages that could have met others which are gone nobody knows whether they were alone: not told unless `given`.
+    A message whose possible partners are evicted may or may not have been unmatched: it is left out unless `settled`.
     """
     reached_us = Progress.load(kv, logic.aux_cf).watermark_us
     done_us, how = logic.done(reached_us), logic.definition.how
@@ -319,7 +319,7 @@ def _emitted(
 def _certain(
     logic: Any, found: tuple[IntArray, IntArray], both: Sequence[Slice], floors: Sequence[int]
 ) -> tuple[IntArray, IntArray]:
-    """Without messages that nobody matched, where somebody might have who is gone."""
+    """Return the pairs without unmatched messages whose possible partners may be evicted."""
     sure = np.ones(len(found[LEFT]), dtype=bool)
     for side in (LEFT, RIGHT):
         alone = np.flatnonzero(found[1 - side] == NOBODY)

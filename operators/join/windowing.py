@@ -1,4 +1,4 @@
-"""The sessions of a join, as windows of an aggregate over the messages that make them, which tells of any change."""
+"""The sessions of a join as an aggregate over the messages that make them, which reports every change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY, TIME, GAP, COUNT = "key", "time", "gap", "n"
 
 
 def windowing(join: JoinDefinition) -> AggregateDefinition:
-    """What tells each session that a step changes, and what that takes the place of; and each that closes."""
+    """Return the aggregate that emits each changed session, retracts the one it replaces, and emits each closed session."""
     assert join.sessions is not None
     made = normalise(
         by=KEY,

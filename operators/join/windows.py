@@ -1,6 +1,6 @@
 """Window metadata of one input of a join, from the messages that are kept. Seed 003 "Get Windows".
 
-Joins need no metadata of windows to match, so none is stored: windows are what the messages make of them.
+Joins need no window metadata to match, so none is stored: it is computed from the messages.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from windrow.operators.steps.intake import Slice
 def windows_of_input(
     window: JoinWindowSpec | None, rows: Slice, low_us: int, high_us: int, watermark_us: int
 ) -> list[WindowInfo]:
-    """The windows that hold a message and overlap the closed range, sorted.
+    """Return the windows that hold a message and overlap the closed range, sorted.
 
-    Tumbling and hopping windows are those that cover a message. A sliding window ends where a message stands: `[t - before,
+    Tumbling and hopping windows are those that cover a message. A sliding window ends at a message: `[t - before,
     t + after]`, one for each time of a message; an unbounded one, or none, holds all up to the newest. A window of rows is the
     newest `n` messages, numbered from the oldest that is kept.
     """

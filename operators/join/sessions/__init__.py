@@ -1,1 +1,1 @@
-"""Joins over sessions: messages meet all others of their session."""
+"""Session joins: messages match all others of their session."""

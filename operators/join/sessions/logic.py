@@ -1,9 +1,9 @@
-"""The join over sessions: messages meet all others of their session. Semantics "Joins", "Sessions"; seed 003 "Session Join
+"""The join over sessions: messages match all others of their session. Semantics "Joins", "Sessions"; seed 003 "Session Join
 Window Op".
 
-Sessions are an aggregate's (`windows.py`), of the messages of both inputs or of one. What a step makes of them says
-which of the stored messages it has to read: those that new ones meet, and all of a session that was several. What a session has
-still to say of messages that met nobody is said when it closes.
+An aggregate holds the sessions (`windows.py`), of the messages of both inputs or of one. The sessions that a step changes
+decide which stored messages it reads: partners of new ones, and all of a merged session. Rows of unmatched messages are emitted
+when their session closes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NO_GAPS = np.zeros(0, dtype=np.int64)
 
 
 class SessionJoinOperator(JoinOperator):
-    """A join whose messages meet in sessions."""
+    """A join whose messages match within sessions."""
 
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
@@ -86,7 +86,7 @@ class SessionJoinOperator(JoinOperator):
     # -- ingest -----------------------------------------------------------------------------------------------------
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        """File the messages of a step, by input, and tell whom they bring together."""
+        """File the messages of a step, by input, and emit the pairs that they form."""
         check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
         progress, result = self._begin(kv), StepResult()
         dead = DeadLetters(self.definition.dead_letter_limit)
@@ -103,7 +103,7 @@ class SessionJoinOperator(JoinOperator):
         return self._filed(kv, progress, result, columns, now_us, dead)
 
     def _on_time(self, side: int, watermark_us: int, rows: Slice, dead: DeadLetters) -> Slice:
-        """Where both inputs make sessions, these decide."""
+        """Return the rows; if both inputs make sessions, these decide lateness."""
         return rows if self.common else super()._on_time(side, watermark_us, rows, dead)
 
     def _gaps(self, new: list[Slice], dead: DeadLetters) -> list[IntArray]:
@@ -262,7 +262,7 @@ class SessionJoinOperator(JoinOperator):
     def _going(
         self, kv: KV, progress: Progress, watermark_us: int, now_us: int, of: Leaving
     ) -> Iterator[pa.Table | None]:
-        """What messages tell whose session closes, or that none can hold any more."""
+        """Yield the rows of unmatched messages whose session closes, or that no session can hold any more."""
         closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
         before_us, done_us = self.done(progress.watermark_us), self.done(watermark_us)
         for side in self.followed:
@@ -288,7 +288,7 @@ class SessionJoinOperator(JoinOperator):
         return [(place, value[1:]) for place, value in entries if value[:1] == OPEN]
 
     def _followed(self, kv: KV, side: int, closed: pa.Table) -> list[Pair]:
-        """What is noted of the messages of closed sessions: by their times, if these lie close; else session by session."""
+        """Return the entries of messages of closed sessions: by one scan if their times are close, else session by session."""
         starts, ends = extent(closed)
         most = _BESIDE * int(combine(closed.column(COUNT)).to_numpy().sum()) + _BESIDE
         cf, low, high = self.open_cfs[side], encode_i64(int(starts.min())), encode_i64(int(ends.max()))
@@ -314,8 +314,8 @@ class SessionJoinOperator(JoinOperator):
     def _never_in_one(
         self, kv: KV, side: int, before_us: int, done_us: int, sides: list[pa.Schema], columns: Columns
     ) -> list[tuple[bytes, bytes]]:
-        """Those of the other input that no session can hold any more, as the watermark comes from `before_us`. What a session
-        holds that is not closed waits for it.
+        """Return messages of the other input that no session can hold any more, as the watermark advances from `before_us`.
+        Messages in an open session wait for it.
         """
         low, high = self.undecided_from(before_us), self.undecided_from(done_us)
         entries = list(kv.scan(self.open_cfs[side], encode_i64(low), encode_i64(high)))
@@ -347,7 +347,7 @@ class SessionJoinOperator(JoinOperator):
             kv.write(batch)
 
     def _floor(self, side: int, watermark_us: int, done_us: int) -> int:
-        """The event time below which messages of a side are gone that are in no session that is kept."""
+        """Return the event time below which messages of a side have expired that no kept session holds."""
         if side in self.making or watermark_us == END_OF_TIME_US:
             return END_OF_TIME_US
         kept_us = self.definition.retention.time_us
@@ -366,7 +366,7 @@ class SessionJoinOperator(JoinOperator):
         return rows if mine.all() else rows.take(np.flatnonzero(mine))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """Closed sessions go with their messages: no match may follow a row that said there was none."""
+        """Expire closed sessions with their messages: no match may follow a row that said there was none."""
         done_us = self.done(progress.watermark_us)
         self.sessions.set_back_to(kv, watermark_us)
         for side in (LEFT, RIGHT):

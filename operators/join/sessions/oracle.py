@@ -1,8 +1,8 @@
-"""The join over sessions in the plainest possible Python: two messages match that are in one session.
+"""The oracle of a session join in the plainest possible Python: two messages match if they are in one session.
 
-Which sessions there are, and what is too late for them, an aggregate's oracle says (`aggregate/sessions/oracle.py`): it takes
-the messages of both inputs, or of the one whose sessions they are; then those of the other are in the session that goes on at
-their time. Semantics "Joins", "Sessions"; seed 003 "Session Join Window Op".
+An aggregate's oracle (`aggregate/sessions/oracle.py`) decides the sessions and what is too late for them. It takes the messages
+of both inputs, or of the one that makes the sessions; a message of the other input is in the session open at its time.
+Semantics "Joins", "Sessions"; seed 003 "Session Join Window Op".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIDES = ("left", "right")
 
 
 class Sessions(SessionOracle):
-    """The sessions of a join; messages have the number of their key."""
+    """The sessions of a join; each message carries the number of its key."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
@@ -42,7 +42,7 @@ class Sessions(SessionOracle):
         self.evicted.append(cell)
 
     def holding(self, key: int) -> list[SessionCell]:
-        """Those of a key."""
+        """Return the sessions of a key."""
         return [cell for cell in self._sorted() if cell.messages[0].payload[KEY] == key]
 
     def is_closed(self, cell: SessionCell, watermark_us: int) -> bool:
@@ -50,7 +50,7 @@ class Sessions(SessionOracle):
 
 
 class SessionJoinOracle(JoinOracle):
-    """The expected behaviour of one `JoinDefinition` whose messages meet in sessions."""
+    """The expected behaviour of a `JoinDefinition` whose messages match within sessions."""
 
     def __init__(self, definition: JoinDefinition, schemas: Mapping[str, Any] | None = None) -> None:
         super().__init__(definition, schemas)
@@ -95,7 +95,7 @@ class SessionJoinOracle(JoinOracle):
         return []  # sessions go as one, with all that they hold
 
     def _is_evicted(self, message: Held) -> bool:
-        """True if the session that held it has gone by its number."""
+        """True if the session that held the message was evicted by the count limit."""
         return any(
             cell.messages[0].payload[KEY] == self._number(message.key)
             and cell.first_us <= message.time_us < cell.end_us
@@ -111,7 +111,7 @@ class SessionJoinOracle(JoinOracle):
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def _open_until(self, source: Input, time_us: int) -> float:
-        """Where both inputs make sessions, these decide."""
+        """Return the time until which a message is accepted; if both inputs make sessions, these decide."""
         return float("inf") if self.definition.window is not None else super()._open_until(source, time_us)
 
     def _accept(
@@ -171,7 +171,7 @@ class SessionJoinOracle(JoinOracle):
         return raises
 
     def _row(self, m: Held) -> dict[str, Any]:
-        """What its sessions know of a message."""
+        """Return a message as a row for its sessions."""
         gap = {GAP: self._own_us[m.position]} if self._own else {}
         return {KEY: self._number(m.key), TIME: m.time_us, **gap}
 
@@ -179,7 +179,7 @@ class SessionJoinOracle(JoinOracle):
         return self._keys.setdefault(key, len(self._keys))
 
     def _session_of(self, side: str, message: Held) -> SessionCell | None:
-        """The session that a message made, or that goes on at its time."""
+        """Return the session that a message made, or that is open at its time."""
         for cell in self._sessions.holding(self._number(message.key)):
             if side not in self._making and cell.first_us <= message.time_us < cell.end_us:
                 return cell
@@ -198,7 +198,7 @@ class SessionJoinOracle(JoinOracle):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _hopeless(self, side: str, message: Held, watermark_us: int) -> bool:
-        """True where its session is closed, or none that goes on at its time can come any more."""
+        """True if the message's session is closed, or no session open at its time can come any more."""
         session = self._session_of(side, message)
         if session is not None:
             return self._sessions.is_closed(session, watermark_us)

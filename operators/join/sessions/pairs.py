@@ -1,7 +1,7 @@
-"""Which messages of a session meet when it has changed: all that no part of it has brought together.
+"""Pairs within a changed session: all messages that no part of it has matched before.
 
-For parts A, B of a session and new messages N these are N with all, and A with B. In sessions of one input messages of the
-other that lay in no part are as new ones to those of all parts.
+For parts A, B of a session and new messages N these are N with all, and A with B. In sessions of one input, messages of the
+other that were in no part count as new for those of all parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windrow.operators.steps.pairing import NO_KEY, pairs
 class Members(NamedTuple):
     """Messages of one side that changed sessions hold, new ones first.
 
-    session: of each, NO_KEY where it meets nobody; part: of which part of that a stored one was, or NO_KEY; new: how many are
+    session: of each, NO_KEY if it matches nothing; part: the part that held a stored one, or NO_KEY; new: how many are
     """
 
     session: IntArray
@@ -41,7 +41,7 @@ def extent(table: pa.Table) -> tuple[IntArray, IntArray]:
 
 
 def parts_of(changed: Changed, session: IntArray, times: IntArray) -> IntArray:
-    """Which part of its session held a stored message of that time, or NO_KEY."""
+    """Return the part of its session that held a stored message of that time, or NO_KEY."""
     return holding(Extents(changed.owner, *extent(changed.parts)), session, times)
 
 
@@ -76,7 +76,7 @@ def reached(
 
 
 def _uncovered(changed: Changed, starts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
-    """Of each session the first and the last moment that lay in no part of it, the first after the last where none did."""
+    """Return, per session, the first and last moment in no part of it; the first is after the last if there is none."""
     part_starts, part_ends = extent(changed.parts)
     first_start, last_start = _least_and_most(changed, part_starts)
     first_end, last_end = _least_and_most(changed, part_ends)
@@ -87,7 +87,7 @@ def _uncovered(changed: Changed, starts: IntArray, ends: IntArray) -> tuple[IntA
 
 
 def _least_and_most(changed: Changed, of_parts: IntArray) -> tuple[IntArray, IntArray]:
-    """Of each session the least and the most of its parts; of one without parts the end and the start of time."""
+    """Return, per session, the least and the most of its parts; without parts the end and the start of time."""
     least, most = np.full(len(changed), END_OF_TIME_US), np.full(len(changed), START_OF_TIME_US)
     np.minimum.at(least, changed.owner, of_parts)
     np.maximum.at(most, changed.owner, of_parts)

@@ -1,4 +1,4 @@
-"""Which sessions a join can have: refused is what does not go together with them."""
+"""Validation of sessions in a join: rejects options that cannot be combined with them."""
 
 from __future__ import annotations
 

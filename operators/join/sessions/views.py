@@ -1,4 +1,4 @@
-"""What may be asked of a join over sessions: these, the messages that they hold, and why a row was told."""
+"""Views of a session join: sessions, the messages that they hold, and the provenance of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from windrow.stores.kv import KV
 
 
 class SessionJoinView(JoinView):
-    """Over the sessions of a join, and the messages of both sides."""
+    """A view over the sessions of a join, and the messages of both sides."""
 
     # -- windows ----------------------------------------------------------------------------------------------------
 

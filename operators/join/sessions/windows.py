@@ -1,6 +1,6 @@
-"""The sessions of a join on a store: an aggregate's, which say what each step has made of them (`windowing.py`).
+"""Session windows of a join on a store: an aggregate's sessions, which report the changes of each step (`windowing.py`).
 
-They lie beside the join's messages, under `<name>.sessions`, with a progress of their own.
+They are stored next to the join's messages, under `<name>.sessions`, with a progress of their own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import StepResult, limit
 from windrow.stores.kv import KV, Batch
 
-#: Which of the messages of a step a row stands for.
+#: The index of a row's message in the step.
 ROW = "__row"
 _EXTENT = [KEY, START, END]
 
 
 class Refused(DeadLetters):
-    """The messages that no session takes: (reason, why, which of those of the step)."""
+    """The messages that no session accepts: (reason, detail, index in the step)."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -59,8 +59,8 @@ class Refused(DeadLetters):
 
 
 class Changed(NamedTuple):
-    """Sessions (key, start, end) in which messages of a step are. late: the watermark has passed their end. parts: what they
-    were before; owner: of which session each part is one.
+    """Changed sessions (key, start, end) of a step's messages. late: the watermark has passed their end. parts: their state
+    before; owner: the session of each part.
     """
 
     sessions: pa.Table
@@ -106,7 +106,7 @@ class JoinSessions(SessionAggregator):
         return closed, concat([gone.select(_EXTENT) for gone in result.evicted]) if result.evicted else None
 
     def at(self, kv: KV, keys: pa.Array, times: IntArray) -> tuple[pa.Table, IntArray]:
-        """(some sessions, which of them goes on at each of these times of these keys, or NOBODY)."""
+        """Return (sessions, the index of the one open at each of these times of these keys, or NOBODY)."""
         progress = self.progress(kv)
         if progress.schema is None or not len(times):
             return no_sessions(), np.full(len(times), NOBODY, dtype=np.int64)
@@ -121,7 +121,7 @@ class JoinSessions(SessionAggregator):
         return sessions, holding(near.sessions, near.codes, times)
 
     def between(self, kv: KV, low_us: int, high_us: int, key: bytes | None) -> pa.Table:
-        """Those in retention that end after `low` and begin before `high`, of a key or of all."""
+        """Return sessions in retention that end after `low` and begin before `high`, of a key or of all."""
         found = self.kept(kv, low_us, high_us, None if key is None else {KEY: key})
         if found is None:
             return no_sessions()
@@ -134,7 +134,7 @@ class JoinSessions(SessionAggregator):
         return after // self.store.width_us > before // self.store.width_us
 
     def first_kept(self, kv: KV) -> int:
-        """Where those that are kept begin."""
+        """Return the start of the oldest kept sessions."""
         return self.store.first_kept(kv, self.progress(kv).watermark_us)
 
     def set_back_to(self, kv: KV, watermark_us: int) -> None:
@@ -163,7 +163,7 @@ class JoinSessions(SessionAggregator):
 
 
 def _changed(panes: pa.Table) -> Changed:
-    """What panes say: each session, and before it what it takes the place of, unless that has the same window."""
+    """Return the changes in panes: each session, and the ones it replaces, even with the same window."""
     emitted = _is(panes.column(KIND), INSERT)
     sessions, parts = panes.filter(pa.array(emitted)), panes.filter(pa.array(~emitted))
     owner = covering(sessions, combine(parts.column(KEY)), combine(parts.column(START)).to_numpy())
@@ -184,14 +184,14 @@ def no_sessions() -> pa.Table:
 
 
 def covering(sessions: pa.Table, keys: pa.Array, times: IntArray) -> IntArray:
-    """Which of these sessions goes on at each of these times of these keys, or NOBODY."""
+    """Return the index of the session open at each of these times of these keys, or NOBODY."""
     codes = codes_of([sessions, pa.table({KEY: keys})], (KEY,))
     n = len(sessions)
     return holding(extents(sessions, codes[:n]), codes[n:], times)
 
 
 def holding(sessions: Extents, codes: IntArray, times: IntArray) -> IntArray:
-    """Which of these ranges goes on at each of these times of these codes, or NOBODY."""
+    """Return the index of the range that covers each of these times of these codes, or NOBODY."""
     holder = holders(sessions, codes, times)
     if len(sessions.codes):
         holder[times >= sessions.ends[np.maximum(holder, 0)]] = NOBODY
