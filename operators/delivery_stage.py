@@ -1,8 +1,8 @@
-"""An operator of which some input has a delivery policy: what its policies let pass goes to it, and the rest was heard.
+"""Delivery stage: wraps an operator whose inputs have delivery policies. A skipped message still advances the watermark.
 
-What passes follows from the messages of the step, its recorded `now` and, of `wr.deliver.throttle`, from what is remembered in
-the operator's progress: `~k<input u8><key>` -> when a message of the key was taken last, i64; and a timer under `~t<input u8>`.
-Both go when the interval is over.
+The choice follows from the messages of the step, its recorded `now` and, for `wr.deliver.throttle`, the operator's progress:
+`~k<input u8><key>` -> when a message of the key was accepted last, i64; and a timer under `~t<input u8>`. Both are deleted
+when the interval is over.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.timers import TimerIndex
 
-#: Where a row stands in the table of its step.
+#: A row's index in the table of its step.
 _AT = "__at"
 _BESIDE = "column {0!r} of the input has the name of the mark: give the mark another one"
 
 
 def delivering(logic: Logic) -> Logic:
-    """The logic of an operator, behind the policies of its inputs."""
+    """Wrap the logic of an operator in the policies of its inputs, if there are any."""
     return Delivering(logic) if logic.definition.policies else logic
 
 
 def counted(definition: Definition, input: Input, table: pa.Table, now_us: int) -> Slice:
-    """The messages that an operator counts, in position order."""
+    """Return the messages that an operator counts, in position order."""
     return countable_rows(InputReading.of(definition, input), table, now_us, DeadLetters(0))
 
 
 @dataclass
 class Chosen:
-    """What of a step is taken, and what of it was heard alone."""
+    """The messages of a step that the policies accept, and the event-time marks of those that only advance the watermark."""
 
     tables: dict[str, pa.Table]
     dead: DeadLetters
@@ -66,7 +66,7 @@ class Chosen:
 
 
 class Throttle:
-    """When a message of each key of an input was taken last."""
+    """The time at which a message of each key of an input was accepted last."""
 
     def __init__(self, cf: str, place: int, interval_us: int) -> None:
         self._cf, self._interval_us = cf, interval_us
@@ -77,7 +77,7 @@ class Throttle:
         return np.array([START_OF_TIME_US if v is None else decode_i64(v) for v in found], dtype=np.int64)
 
     def rests(self, kv: KV, keys: Sequence[bytes], now_us: int) -> BoolArray:
-        """True for keys of which one was taken in the interval before `now_us`."""
+        """True for keys of which a message was accepted in the interval before `now_us`."""
         rests: BoolArray = self.last_us(kv, keys) > now_us - self._interval_us
         return rests
 
@@ -87,7 +87,7 @@ class Throttle:
         self._timers.set_many(batch, np.full(len(keys), now_us, dtype=np.int64), keys)
 
     def forget(self, kv: KV, now_us: int, *, everything: bool) -> None:
-        """What decides nothing any more goes."""
+        """Delete entries whose interval is over, or all of them."""
         until_us = END_OF_TIME_US if everything else now_us - self._interval_us
         due = self._timers.pop(kv, batch := Batch(), until_us)
         if due:
@@ -97,7 +97,7 @@ class Throttle:
 
 
 class Delivering(Logic):
-    """logic: the operator. It gets what passes; its state is its own, but for what throttles remember."""
+    """Logic that applies delivery policies. logic: the operator, which receives accepted messages and owns its state."""
 
     def __init__(self, logic: Logic) -> None:
         self.definition, self.aux_cf, self._logic = logic.definition, logic.aux_cf, logic
@@ -127,7 +127,7 @@ class Delivering(Logic):
         return found
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        # What passes is decided once, whatever the operator makes of it: a message on which it raises took its place.
+        # The policies choose once, whatever the operator does: a message on which it raises has used its place.
         chosen = sifted(partial(self._chosen, now_us), Overlay(kv), tables)
         result = sifted_into(partial(self._ingested, now_us), kv, chosen.tables)
         kv.write(chosen.batch)
@@ -147,7 +147,7 @@ class Delivering(Logic):
         return self._logic.ingest(kv, tables, now_us)
 
     def _chosen(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> Chosen:
-        """Raises where a condition cannot be computed of a message."""
+        """Apply the policies to a step. Raises where a condition cannot be computed for a message."""
         chosen = Chosen(dict(tables), DeadLetters(self.definition.dead_letter_limit))
         for given in self.definition.inputs:
             policy, table = self.definition.policies.get(given.name), self._table_of(tables, given)
@@ -163,12 +163,12 @@ class Delivering(Logic):
         return chosen
 
     def _table_of(self, tables: Mapping[str, pa.Table], input: Input) -> pa.Table | None:
-        """What came on an input; what has no name has but one."""
+        """Return the rows of an input in this step; an unnamed input has the only table."""
         return tables.get(input.name) if self.definition.by_input else next(iter(tables.values()), None)
 
     def _countable(self, kv: KV, input: Input, table: pa.Table, now_us: int) -> Slice:
-        """The messages among which is chosen, in position order: what no one counts takes no place."""
-        # As the operator reads it, before the conditions do.
+        """Return the messages to choose from, in position order. A message that the operator does not count takes no place."""
+        # In the form in which the operator reads it, before the conditions do.
         reading, known = InputReading.of(self.definition, input), self._logic.schema_of(kv, input.name)
         table = reading.in_known_times(table, known)
         table = table.append_column(_AT, pa.array(np.arange(len(table))))
@@ -179,7 +179,7 @@ class Delivering(Logic):
     def _passes(
         self, kv: KV, chosen: Chosen, input: Input, policy: Policy, rows: Slice, now_us: int
     ) -> BoolArray:
-        """True for messages that are taken."""
+        """True for messages that the policy accepts."""
         sure = np.zeros(len(rows), dtype=bool)
         if policy.guaranteed is not None and len(rows):
             truth = pc.fill_null(combine(policy.guaranteed.evaluate(rows.table, "guarantee")), False)
@@ -199,7 +199,7 @@ class Delivering(Logic):
         return passes
 
     def _skip(self, chosen: Chosen, input: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
-        """These rows are not taken. They were heard, and move the watermark."""
+        """Drop these rows from the step. They still advance the watermark."""
         chosen.tables[_name(chosen, table)] = table.filter(pa.array(~_places(table, rows)))
         prefix = self.definition.prefix(input)
         marks = {(source or prefix, p): us for (source, p), us in event_time_marks(rows).items()}
@@ -210,7 +210,7 @@ class Delivering(Logic):
             chosen.dead.add_rows(SKIPPED, f"by {policy!r}", rows.table, every, pa.array(rows.times))
 
     def _mark(self, chosen: Chosen, input: str, mark: str, table: pa.Table, rows: Slice) -> None:
-        """The table with a column that is true for these rows, which are not taken."""
+        """Add a column to the table that is true for these rows, which the policy does not accept."""
         self._marked(input, table.schema)
         marked = table.append_column(mark, pa.array(_places(table, rows)))
         chosen.tables[_name(chosen, table)] = marked
@@ -276,12 +276,12 @@ class Delivering(Logic):
         return self._logic.key_types(name, self._all_marked(inputs))
 
     def _mark_of(self, input: str) -> str | None:
-        """The column of ours beside those of an input."""
+        """Return the mark column that the policy adds to an input."""
         policy = self.definition.policies.get(input)
         return None if policy is None else policy.mark
 
     def _marked(self, input: str, schema: pa.Schema) -> pa.Schema:
-        """The columns of an input, with ours."""
+        """Return the columns of an input, with the mark."""
         mark = self._mark_of(input)
         if mark is None:
             return schema
@@ -303,7 +303,7 @@ class Delivering(Logic):
 
 
 class _Marked(Needs):
-    """What an operator needs of the columns of an input, which it gets with a mark."""
+    """The columns that an operator requires of an input that gains a mark column."""
 
     def __init__(self, needs: Needs, mark: str) -> None:
         self._needs, self._mark, self.whole, self.times = needs, mark, needs.whole, needs.times
@@ -331,7 +331,7 @@ class _Marked(Needs):
 
 
 def _name(chosen: Chosen, table: pa.Table) -> str:
-    """Under what name a table of the step came."""
+    """Return the name under which a table of the step came."""
     return next(name for name, other in chosen.tables.items() if other is table)
 
 
@@ -343,7 +343,7 @@ def _places(table: pa.Table, rows: Slice) -> BoolArray:
 
 
 def _newest(groups: Groups, sure: BoolArray, most: IntArray) -> BoolArray:
-    """True for the newest rows of each group, `most` of them; those that are sure pass always, and fill places."""
+    """True for the newest rows of each group, `most` of them; rows that are sure always pass, and fill places."""
     room = np.maximum(most - np.bincount(groups.codes[sure], minlength=groups.size), 0)
     others = np.flatnonzero(~sure)[::-1]  # the newest first
     order = np.argsort(groups.codes[others], kind="stable")

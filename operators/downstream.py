@@ -1,4 +1,4 @@
-"""How an operator takes what another one tells."""
+"""Downstream contract: the input and the columns by which an operator receives the rows of another one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from windrow.core.inputs import Input
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """How an operator takes what another one tells: on which input, and what columns of it it names."""
+    """The receiving end of a chain: the input that receives the rows of another operator, and the columns that it names."""
 
     name: str
     input: Input
     columns: tuple[str, ...]
-    #: Why it cannot take a message back; "" where it can.
+    #: Reason why it cannot process a retraction; "" where it can.
     keeps: str = "aggregates and joins over time take messages back, it does not"
-    #: How late what it takes may be.
+    #: Allowed lateness of the rows that it receives.
     allowed_lateness_us: int = 0
-    #: Its expressions over columns, beside the filter of the input.
+    #: Its expressions over columns, without the filter of the input.
     uses: tuple[Expr, ...] = ()
 
     @property
@@ -29,8 +29,8 @@ class Taker:
         return self.input.event_time
 
     def check_columns(self, columns: Sequence[str], whose: str, remedy: str = "") -> None:
-        """Refuse columns that the rows that it takes do not have, and a mark that they have. told: their columns; whose: whose
-        rows they are."""
+        """Raise if the upstream rows lack a column that it names, or have one named as the mark. columns: those of the rows;
+        whose: the operator that emits them, for the message."""
         mark = None if self.input.deliver is None else self.input.deliver.mark
         if mark in columns:
             raise ReservedColumn(

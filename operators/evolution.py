@@ -1,9 +1,8 @@
-"""A definition that differs from the one of the state by aggregations only, or by a larger gap of sessions, opens it: what it
-lacks, and since when.
+"""Evolution of state: a definition that differs by aggregations only, or by a larger session gap, opens the existing state.
 
-Windows that begin before the growth have null for an aggregation that came with it, whatever they hold: of their messages it
-has seen some at most; unless these are kept, and it is computed of them. What went is remembered, so that nothing else is ever
-read as it.
+Windows that begin before the change have null for an aggregation added by it: it has seen at most some of their messages. If
+the messages are kept, the aggregation is computed from them. Removed aggregations are recorded, so that no other is read as
+one of them.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: Under which the log keeps, of each opening, what operators have grown by, and what shaped their state.
+#: Log keys under which each opening records the evolution of operators, and the description of their state.
 GROWN, DESCRIBED = "grown", "described"
 
 
-#: What is said of a change that state could be opened with, if it were the only one.
+#: Text for a change that the state would accept if it were the only one.
 ALONE = "alone it could be opened"
 
 
 def fingerprint_of(described: Mapping[str, Any]) -> str:
-    """Hex digest of what shapes a state."""
+    """Return the hex digest of the description of a state."""
     text = json.dumps(described, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """since_us: by aggregation, the first start of windows in which it has seen all messages. gone: those that went.
+    """The changes between a definition and its state. since_us: by aggregation, the first window start with all messages.
 
-    recomputed_us: those that were computed of kept messages, with the first start of windows that did not need it. parts: of a
-    graph, by operator. gap_us: the first gap that sessions had, where it has grown since. keeps_messages: True where all that
-    needs messages has gone from a state that has them.
+    gone: removed aggregations. recomputed_us: those computed from kept messages, with the first window start that did not need
+    it. parts: of a graph, by operator. gap_us: the first gap that sessions had, if it has grown since. keeps_messages: True if
+    every aggregation that needs messages was removed from a state that has them.
     """
 
     since_us: Mapping[str, int] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Before:
-    """The state that is opened. described: the definition that wrote it; reached_us: how far event time had come in it."""
+    """The state that is opened. described: the definition that wrote it; reached_us: the event time that it has reached."""
 
     described: Mapping[str, Any]
     growth: Growth

@@ -1,4 +1,4 @@
-"""How messages that an operator keeps come back, from their source, where a shard has lost them."""
+"""Replay of kept messages from their source, after a shard has lost them."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Refiling:
-    """How messages come back, from their source, where a shard has lost them. One of its two kinds."""
+    """A way to restore lost messages from their source. It is one of two kinds."""
 
     logic: Logic
-    #: The event time below which no message is kept.
+    #: No message with an event time below it is kept.
     kept_from: Callable[[KV], int]
-    #: Why steps are needed that took nothing of what is kept.
+    #: Reason why steps are needed that brought no kept message.
     why: str = ""
     #: False if there cannot be messages yet.
     begun: Callable[[KV], bool] = lambda kv: True
-    #: (the shard's store, an empty one): write what steps that are run again need, and the shard has from its beginning.
+    #: (the shard's store, an empty one): write the state of the shard's beginning that replayed steps need.
     prepare: Callable[[KV, KV], None] = lambda kv, scratch: None
 
     @property
     def every_step(self) -> bool:
-        """True if all steps there were are needed, not only those that took what is kept."""
+        """True if all steps are needed, not only those that brought kept messages."""
         return isinstance(self, RunAgain)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileAgain(Refiling):
-    """The messages that are kept are filed as they were."""
+    """Replay that writes the kept messages again, as they were."""
 
-    #: (store, messages by input, taken by steps (`STEP`, their index), those steps): the metadata that belongs to them is
-    #: there. How many could not be counted, for what they are themselves.
+    #: (store, messages by input, processed by steps (`STEP`, their index), those steps): the metadata of the messages is
+    #: there. Returns how many were not counted because of their own values.
     file: Callable[[KV, Mapping[str, pa.Table], Redone], int]
-    #: What was filed again and is kept no more goes.
+    #: Deletes messages that were written again and are no longer kept.
     drop_expired: Callable[[KV], None]
-    #: So many steps can be filed again at once.
+    #: Number of steps that can be written again at once.
     steps_at_once: int = 1
-    #: True if it has to be known how many messages did not count: what decided that may depend on others of then.
+    #: True if the number of uncounted messages has to be known: that may depend on other messages of the time.
     checks_uncounted: bool = False
-    #: True if messages lie under the numbers of the steps that took them.
+    #: True if messages are stored under the numbers of their steps.
     by_number: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAgain(Refiling):
-    """Which messages are kept depends on every step there was: all of them are run again, on a store of its own."""
+    """Replay of every step on a store of its own, for operators whose kept messages depend on all steps."""
 
-    #: What all steps have come to, which they have to come to again.
+    #: The result of all steps, which the replay has to reproduce.
     reached: Callable[[KV], Any]
 
 
 def numbers_of(logic: Logic, first: bytes, last: bytes) -> Callable[[KV], Any]:
-    """What steps have come to: how many there were, and what progress says under the keys [first, last)."""
+    """Return a function that gives the step count of a store and its progress entries under the keys [first, last)."""
     return lambda kv: (logic.progress(kv).step, list(kv.scan(logic.aux_cf, first, last)))

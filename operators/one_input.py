@@ -1,7 +1,4 @@
-"""What operators share that take one input and tell each row once: their common options, and the frame of their steps.
-
-Such an operator is a definition on top of `OneInput` and a logic on top of `OneInputLogic`: docs/howto/adding-an-operator.md.
-"""
+"""Base of operators of one input that emit each row once: their common options, and the frame of their steps."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ from windrow.stores.kv import KV
 
 @dataclass(frozen=True, repr=False, init=False)
 class OneInput(Definition):
-    """A definition of one input. Its `__init__` hands what the user wrote to `_fill`.
+    """A definition of one input. Its `__init__` passes the user's arguments to `_fill`.
 
-    late_us: how far behind the watermark a message may be and is taken still. written: what the user wrote, as text.
+    late_us: how far below the watermark a message may be and is still accepted. written: the user's arguments, as text.
     """
 
     by: tuple[str, ...]
@@ -79,7 +76,7 @@ class OneInput(Definition):
     written: tuple[tuple[str, str], ...] = field(compare=False)
 
     def _fill(self, options: Mapping[str, Any], **own: Any) -> None:
-        """Check what all operators of one input are given, and set the fields; `own`: those of this operator."""
+        """Check the arguments that all operators of one input have, and set the fields; `own`: those of this operator."""
         remedy = "name a column, several as by=('origin', 'carrier'), or () for no key"
         by = check.names(options["by"], "by", remedy)
         watermark, positions, zone = options["watermark"], options["positions"], options["time_zone"]
@@ -237,7 +234,7 @@ class OneInput(Definition):
 
 
 class WholeMessages(Needs):
-    """What an operator needs that keeps, or hands on, messages with all of their columns."""
+    """The required columns of an operator that keeps, or forwards, messages with all of their columns."""
 
     whole = True
 
@@ -279,7 +276,7 @@ class OneInputLogic(Logic):
         self.definition = definition
         self.aux_cf = f"{definition.name}.aux"
         self.needs = WholeMessages(definition)
-        #: How each input is read.
+        #: The reading of each input.
         self.readings = tuple(InputReading.of(definition, given) for given in definition.inputs)
 
     def cfs(self) -> tuple[str, ...]:
@@ -287,16 +284,16 @@ class OneInputLogic(Logic):
 
     @abstractmethod
     def accept(self, work: Work, rows: Slice) -> Slice:
-        """File messages that can be counted, in position order; tell what they let it tell. Returns those that were counted:
-        dead letters do not move the watermark."""
+        """Process messages that can be counted, in position order, and emit what they trigger. Returns those that were counted:
+        dead letters do not advance the watermark."""
 
     @abstractmethod
     def pass_time(self, work: Work, watermark_us: int) -> None:
-        """Event time comes to `watermark_us`, and time to `work.now_us`: tell and forget what is due."""
+        """Let event time come to `watermark_us`, and time to `work.now_us`: emit and forget what is due."""
 
     @abstractmethod
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns of its rows over an input of these columns."""
+        """Return the columns of its rows over an input of these columns."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -388,7 +385,7 @@ class OneInputLogic(Logic):
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` in their types, and positions where there are any."""
+    """Return the columns of `schema` in their types, and positions where there are any."""
     n, there = len(table), set(table.column_names)
     columns = [
         as_type(combine(table.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)

@@ -1,4 +1,4 @@
-"""What may be asked of an operator of one input that keeps nothing for it."""
+"""View of an operator of one input that keeps no messages for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windrow.operators.view import Made, View
 
 
 class OneInputView(View):
-    """What may be asked of any operator of one input: what its rows are. It keeps nothing that they could be explained by."""
+    """A view of any operator of one input. It has the schema of the rows, and keeps nothing to explain them by."""
 
     def schema(self) -> pa.Schema:
         known = self._known()
@@ -31,6 +31,6 @@ class OneInputView(View):
         return [[] for _ in rows]
 
     def _known(self) -> pa.Schema | None:
-        """The columns of the input, as far as some store knows them."""
+        """Return the columns of the input, as far as some store knows them."""
         found = [s for kv in self.stores if (s := self.logic.progress(kv).schema) is not None]
         return concat([s.empty_table() for s in found]).schema if found else None

@@ -1,8 +1,8 @@
-"""The seam: all that a job knows of an operator.
+"""Operator interface: all that a job knows of an operator.
 
-An operator is a folder beside this module. Its *definition* is a frozen value that says what is wanted; its *logic* does it,
-in two pure steps on a store that it is given. Runners, checkpoint, connectors, readers, console and testing know no kind of
-operator, only what stands here.
+An operator is a folder next to this module. Its *definition* is a frozen value that describes the job; its *logic* runs it in
+two pure steps on a store. Runners, checkpoint, connectors, readers, console and testing know no kind of operator, only this
+interface.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 
-#: How column families end that hold messages; the others hold metadata.
+#: Suffix of column families that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")
 
 
 class Definition(ABC):
-    """What an operator is: a frozen value, checked when built, whose `repr` builds it again."""
+    """The description of an operator: a frozen value, checked when built, whose `repr` builds it again."""
 
     name: str
-    #: The key columns of what it tells.
+    #: The key columns of its output.
     by: tuple[str, ...]
-    #: How many dead letters of one step are kept whole; all are counted.
+    #: Number of dead letters of one step that are kept whole; all are counted.
     dead_letter_limit: int
-    #: How long they are kept; None where it was not said.
+    #: Retention of dead letters; None where the user did not set it.
     dead_letter_retention_us: int | None = None
     retention: Retention
 
-    # -- what it takes ----------------------------------------------------------------------------------------------
+    # -- its input --------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def inputs(self) -> tuple[Input, ...]:
-        """Where its messages come from."""
+        """Return the inputs of its messages."""
 
     @property
     def by_input(self) -> bool:
@@ -64,37 +64,37 @@ class Definition(ABC):
         return True
 
     def prefix(self, input: Input) -> str:
-        """What the sources of an input's messages begin with, and whoever fed them did not write."""
+        """Return the prefix that the job adds to the sources of an input's messages."""
         return input.source_prefix if self.by_input else ""
 
     def input(self, name: str) -> Input:
-        """The input of that name."""
+        """Return the input of that name."""
         return next(i for i in self.inputs if i.name == name)
 
     @abstractmethod
     def columns_of(self, input: Input) -> tuple[str, ...]:
-        """The columns that an input must have."""
+        """Return the columns that an input must have."""
 
     @abstractmethod
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        """The same definition under other watermarks, by input; what shapes the state stays."""
+        """Return the same definition under other watermarks, by input. Its state has the same shape."""
 
-    #: Columns by which a message is known, where that is not where it stands.
+    #: Columns that identify a message; None where its position does.
     ids: Any
 
-    # -- how it is spread -------------------------------------------------------------------------------------------
+    # -- partitioning -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def keys(self, input: Input) -> tuple[str, ...]:
-        """The key columns of an input: rows that differ in them never meet."""
+        """Return the key columns of an input. Rows that differ in them never affect each other."""
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """By which of the messages of a step some may be skipped, by input."""
+        """Return the delivery policies by input; a policy may skip messages of a step."""
         return {i.name: i.deliver for i in self.inputs if i.deliver is not None and i.deliver.skips}
 
     def one_shard(self) -> str | None:
-        """Why a single shard has to see all of its rows; None where keys may be spread."""
+        """Return the reason why a single shard has to process all of its rows; None where keys may be partitioned."""
         for name, policy in self.policies.items():
             if policy.counts and policy.per == "input":
                 return f"{policy!r} counts the messages of the whole input {name!r}"
@@ -102,64 +102,64 @@ class Definition(ABC):
             return f"{self.retention!r} counts over the whole job"
         return None
 
-    # -- what shapes its state --------------------------------------------------------------------------------------
+    # -- fingerprint of its state -----------------------------------------------------------------------------------
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values: the text behind the fingerprint."""
+        """Return all that shapes the state, as plain values: the text that the fingerprint is a digest of."""
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of `describe()`: state is read only under the fingerprint it was written with."""
+        """Return the hex digest of `describe()`: state is read only under the fingerprint it was written with."""
         return fingerprint_of(self.describe())
 
     def growth(self, before: Before) -> Growth | str:
-        """How it opens state of another definition; else what of it has changed."""
+        """Return how it opens state of another definition; else a text that lists the changes."""
         return ""
 
     def grown(self, growth: Growth) -> Self:
-        """The same definition on state that grew so."""
+        """Return the same definition on state that has evolved so."""
         return self
 
-    #: True if what comes to its state is computed from kept messages, too.
+    #: True if aggregations that are added to its state are computed from kept messages, too.
     recompute = False
 
     def recomputing(self) -> Self:
-        """The same definition, where that is so."""
+        """Return the same definition with `recompute` on."""
         return self
 
     def emitted_until_us(self, reached_us: int) -> int:
-        """How far the times go of what it may have told, where its messages go to `reached_us`."""
+        """Return the latest time that its output may have had, if its messages reach `reached_us`."""
         return reached_us
 
     def filing(self) -> dict[str, Any]:
-        """What decides besides the fingerprint which messages are filed, and kept, as the log notes it of each commit."""
+        """Return the options besides the fingerprint that decide which messages are kept, as the log records them."""
         skipped = {name: repr(policy) for name, policy in self.policies.items()}
         return {"deliver": skipped} if skipped else {}
 
-    # -- what it tells ----------------------------------------------------------------------------------------------
+    # -- its output -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def values(self, rows: pa.Table, job: str) -> Iterable[Any]:
-        """Rows that it told as Python values."""
+        """Return emitted rows as Python values."""
 
     @property
     @abstractmethod
     def known_by(self) -> tuple[str, ...] | None:
-        """The columns, beside the window, by which a row replaces one that was told before; None where each is told once."""
+        """Return the columns besides the window by which a row replaces an emitted one; None where each row is emitted once."""
 
     @property
     def emission_mode(self) -> str:
-        """What a row is to those of its key and window before it: "accumulating", "retracting", "discarding"; "once": none."""
+        """Return how a row relates to earlier ones of its window: "accumulating", "retracting", "discarding", "once" (none)."""
         return "once"
 
     def unsettled(self) -> str | None:
-        """Why the last row of a key and window need not hold all of its messages; None where it does, once all is told."""
+        """Return why the last row of a key and window may lack messages; None where it holds all, once all are emitted."""
         return f"rows of {self.name!r} have no window whose last row holds all of its messages: check an aggregate"
 
     @property
     def output_columns(self) -> tuple[str, ...] | None:
-        """The columns of its rows, beside our own; None where its inputs decide them."""
+        """Return the columns of its rows, without windrow's own; None where its inputs decide them."""
         return None
 
     @property
@@ -169,18 +169,18 @@ class Definition(ABC):
 
     @property
     def periods(self) -> frozenset[int] | None:
-        """Periods of `now`, in microseconds, at whose ends it may act though nothing has come; None: it may at any time."""
+        """Return the periods of `now`, in microseconds, at whose ends it may act without input; None: at any time."""
         return None
 
-    # -- what may be asked of it ------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def tables(self) -> tuple[str, ...]:
-        """What its view has: "windows", "messages"."""
+        """Return the tables of its view: "windows", "messages"."""
 
     def asked(self, table: str, operator: str | None = None, input: str | None = None) -> Definition:
-        """The operator that is meant: of that name; or else with such an input; or else the last with such a table."""
+        """Return the operator that a query means: of that name; else with such an input; else the last with such a table."""
         if operator is not None:
             found = [p for p in self.parts if p.name == operator]
             if not found:
@@ -195,11 +195,11 @@ class Definition(ABC):
 
     @property
     def apart(self) -> tuple[Definition, ...]:
-        """What the log knows as definitions of the job: itself, or those that stand side by side in it."""
+        """Return the definitions of the job in the log: itself, or the unconnected operators in it."""
         return (self,)
 
     def of_apart(self, definitions: Sequence[Definition]) -> Definition:
-        """The same, of these in the place of those that it is apart."""
+        """Return the same definition with these in place of those of `apart`."""
         [one] = definitions
         return one
 
@@ -207,19 +207,19 @@ class Definition(ABC):
 
     @property
     def parts(self) -> tuple[Definition, ...]:
-        """The operators in it: itself, or those of a graph in their order."""
+        """Return the operators in it: itself, or those of a graph in their order."""
         return (self,)
 
     def watermark_of(self, name: str, watermark_us: int) -> int:
-        """The watermark of the operator of that name where that of the whole is `watermark_us`."""
+        """Return the watermark of the operator of that name where that of the whole is `watermark_us`."""
         return watermark_us
 
     def part_prefix(self, name: str) -> str:
-        """What the sources of the messages of that operator begin with, where it has one input, and nobody wrote it."""
+        """Return the prefix that the job adds to the sources of that operator's messages, if it has one input."""
         return ""
 
     def fed_by(self, name: str) -> Mapping[str, str]:
-        """Of the operator of that name: which inputs take the rows of which others."""
+        """Map the inputs of the operator of that name to the operators whose rows they receive."""
         return {}
 
     def check_begins(self) -> None:
@@ -228,55 +228,55 @@ class Definition(ABC):
 
     @abstractmethod
     def taker(self, before: str) -> Taker:
-        """How it takes the rows of the operator `before`. Raises `ConfigurationError` where it cannot."""
+        """Return how it receives the rows of the operator `before`. Raises `ConfigurationError` where it cannot."""
 
     @abstractmethod
     def check_followed(self, taker: Taker) -> None:
-        """Refuse to be followed by an operator that would count twice, or too late, what this one tells."""
+        """Refuse to be followed by an operator that would count its rows twice, or receive them too late."""
 
     @property
     def emits_updates(self) -> bool:
-        """True if rows may stand in place of rows that were told before, or take them back: who counts them has to know."""
+        """True if rows may replace or retract emitted rows: an operator that counts them has to know."""
         return False
 
     def with_retractions(self) -> Self:
-        """The same definition where it hands on, before a row that stands in place of another, that this one is taken back."""
+        """Return the same definition, forwarding the retraction of a replaced row before the row that replaces it."""
         return self
 
     def taking_back(self) -> Self:
-        """The same definition where messages are taken back."""
+        """Return the same definition where messages are retracted."""
         raise ConfigurationError(
             f"{self.name!r} takes no message back: use an aggregate, or a join over time"
         )
 
     @abstractmethod
     def output_delay_us(self, event_time: str) -> int:
-        """How far behind its watermark lie the times of what it tells in which nothing late had a part."""
+        """Return how far below its watermark the times of its output lie, apart from late output."""
 
     def times_of(self, event_time: str) -> Input | None:
-        """The input whose times a column of its rows has, written as they came; None where it has timestamps with a zone."""
+        """Return the input whose times a column of its rows has, as they came; None where it has timestamps with a zone."""
         return None
 
     @abstractmethod
     def of_forwarded_rows(self, input: Input) -> Self:
-        """The same definition where an input takes rows of another operator, whose messages were judged already.
+        """Return the same definition where an input receives rows of another operator, which have been checked already.
 
-        given: that input, which says how these rows write their times
+        given: that input, with the time format of these rows
         """
 
-    # -- what does it -----------------------------------------------------------------------------------------------
+    # -- its logic --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def logic(self, outputs: Collection[str] = ()) -> Logic:
-        """What does it. tell: operators inside a graph whose rows are wanted, too."""
+        """Return its logic. outputs: operators inside a graph whose rows are wanted, too."""
 
     @abstractmethod
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
-        """What it has to do, in lists and loops: tests compare. schemas: of inputs, known before their first message."""
+        """Return its oracle, in lists and loops; tests compare the logic with it. schemas: of inputs, known in advance."""
 
 
 class Logic(ABC):
-    """What an operator does: pure functions of a store, rows and times. Holds no state of its own."""
+    """The logic of an operator: pure functions of a store, rows and times. Holds no state of its own."""
 
     definition: Any
     #: The column family of its progress.
@@ -284,38 +284,38 @@ class Logic(ABC):
 
     @abstractmethod
     def cfs(self) -> tuple[str, ...]:
-        """The column families that it keeps its state in."""
+        """Return the column families that it keeps its state in."""
 
     def stays(self, key: bytes, value: bytes) -> bool:
-        """True for a record of `aux_cf` that is there for good, when no message and no window is: progress, columns, layout."""
+        """True for a record of `aux_cf` that remains when there is no message and no window: progress, columns, layout."""
         return key[0] in b"\x00hlns" or (key, value) == (BUCKETS_KEY, NO_BUCKETS)
 
     @property
     def message_cfs(self) -> tuple[str, ...]:
-        """Those of them that hold messages."""
+        """Return those of them that hold messages."""
         return tuple(cf for cf in self.cfs() if cf.endswith(MESSAGES))
 
     @property
     def metadata_cfs(self) -> tuple[str, ...]:
-        """Those of them that do not."""
+        """Return those of them that do not hold messages."""
         return tuple(cf for cf in self.cfs() if not cf.endswith(MESSAGES))
 
     # -- the two steps ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Let event time come to `watermark_us`, and time to `now_us`: tell, release, forget what is due."""
+        """Let event time come to `watermark_us`, and time to `now_us`: emit, release and forget what is due."""
 
     @abstractmethod
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        """File the messages of a step, by input, with position columns; tell what they let it tell."""
+        """Process the messages of a step, by input, with position columns; emit what they trigger."""
 
     def admit(
         self, kv: KV, input: Input, table: pa.Table, other_inputs: Mapping[str, pa.Table] | None = None
     ) -> pa.Table:
-        """Check what comes to an input from outside: the rows that can be counted, in the types that are known.
+        """Check rows that come to an input from outside; return those that can be counted, in the known types.
 
-        beside: tables of other inputs in the same step
+        other_inputs: tables of other inputs in the same step
         """
         time = None if input.time_made else input.event_time
         return admitted(
@@ -323,8 +323,9 @@ class Logic(ABC):
         )
 
     def apart(self, before: KV) -> Logic:
-        """The same for steps of which none has a key that another one has: the pieces of what is too much for one. before: the
-        store as it is before them, where all lies that their messages may meet.
+        """Return the same logic for steps that share no key: parts of an input that is too large for one step.
+
+        before: the store before these steps, with all state that their messages may need
         """
         return self
 
@@ -332,7 +333,7 @@ class Logic(ABC):
     takes_columns = False
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        """What columns an input has, before its first message. What takes columns by `ingest` has nothing to do here."""
+        """Record the columns of an input before its first message. Logic that learns columns in `ingest` does nothing here."""
         return None
 
     def runs(
@@ -343,68 +344,68 @@ class Logic(ABC):
         watermark_us: int,
         now_us: int | None,
     ) -> Runs | None:
-        """What cuts messages into runs; None where each is a step of its own. kv: as it stands; now_us: of the last advance."""
+        """Return the splitter of messages into runs; None where each is its own step. now_us: of the last advance."""
         return None
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
-        """Refuse columns of its inputs, as they are declared, that cannot be."""
+        """Refuse declared columns of its inputs that cannot be."""
         return None
 
-    # -- what it told -----------------------------------------------------------------------------------------------
+    # -- its output -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        """What the steps of a commit told, as rows."""
+        """Return the output of the steps of a commit as rows."""
 
     def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
-        """What the steps of a commit told, as rows, by operator."""
+        """Return the output of the steps of a commit as rows, by operator."""
         return {self.definition.name: self.rows(result.panes, commit)} if result.panes else {}
 
     @abstractmethod
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        """The columns of `rows` over such inputs."""
+        """Return the columns of `rows` over such inputs."""
 
     @abstractmethod
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        """What it told, with the columns that the next operator sees, and `SIGN` where one may take back another."""
+        """Return its output with the columns that the next operator sees, and `SIGN` where a row may retract another."""
 
     @abstractmethod
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        """The columns of `messages` over such inputs."""
+        """Return the columns of `messages` over such inputs."""
 
     @abstractmethod
     def known_schema(self, kv: KV) -> pa.Schema | None:
-        """The columns of `messages`, as far as they are known; None before its inputs have told theirs."""
+        """Return the columns of `messages`, as far as they are known; None before those of its inputs are."""
 
-    # -- what it knows of its inputs --------------------------------------------------------------------------------
+    # -- its inputs -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
-        """What is known of the columns of an input."""
+        """Return the known columns of an input."""
 
     @abstractmethod
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
-        """What is needed of the columns of an input; `beside`: tables of other inputs in the same step."""
+        """Return the required columns of an input; `other_inputs`: tables of other inputs in the same step."""
 
-    #: True if rows that hand on what came in have other columns, too.
+    #: True if rows that forward incoming messages have other columns, too.
     adds_columns = False
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
-        """The names that a column of an input may have in its rows, which hand on what came in it; none where they do not."""
+        """Return the names that an input's column may have in the forwarded rows; none where rows are not forwarded."""
         return ()
 
     @abstractmethod
     def columns(self, kv: KV) -> list[str]:
-        """The columns of its rows as known so far; of an aggregate, those of its input."""
+        """Return the columns of its rows as known so far; of an aggregate, those of its input."""
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
-        """The key columns of an input, each with the types in which operators compare it, one after the other."""
+        """Return the key columns of an input, each with the types in which operators compare it, one after the other."""
         return [(key, ()) for key in self.definition.keys(self.definition.input(name))]
 
     def progress(self, kv: KV) -> Progress:
-        """What it remembers between steps."""
+        """Return the state that it carries between steps."""
         return Progress.load(kv, self.aux_cf)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
@@ -412,24 +413,24 @@ class Logic(ABC):
         progress.watermark_us = min(progress.watermark_us, watermark_us)
 
     def refiling(self) -> Refiling | None:
-        """How messages that it keeps come back where they are lost; None where there are none, or they do not."""
+        """Return how lost messages are replayed; None where it keeps none, or they cannot be."""
         return None
 
     def grouping(self) -> Grouping | None:
-        """Itself, where SQL can do a part of it."""
+        """Return itself, where SQL can do a part of its work."""
         return None
 
     def part(self, name: str) -> Logic:
-        """The logic of the operator of that name: itself, or one of a graph's."""
+        """Return the logic of the operator of that name: itself, or one of a graph's."""
         return self
 
-    # -- what may be asked of it ------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        """What may be asked of it, over the stores of its shards.
+        """Return the view of its state, over the stores of its shards.
 
-        watermark_us: that of the operator; prefix: what sources begin with there, and nobody wrote (`part_prefix`)
+        watermark_us: that of the operator; prefix: the prefix that the job adds to sources there (`part_prefix`)
         """
 
 
@@ -438,13 +439,13 @@ class Grouping(Logic):
 
     @abstractmethod
     def pushdown(self, schema: pa.Schema) -> Pushdown | None:
-        """What of it, over an input of these columns; None where nothing."""
+        """Return the part that SQL can do over an input of these columns; None where there is none."""
 
     @abstractmethod
     def ingest_groups(
         self, kv: KV, groups: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
     ) -> Grouped:
-        """`ingest` of rows that came as groups."""
+        """Process rows that SQL has grouped, as `ingest` would."""
 
     def grouping(self) -> Grouping | None:
         return self

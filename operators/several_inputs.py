@@ -220,7 +220,7 @@ class SeveralInputsLogic(Logic):
         self.schemas.save(kv, reading.input.name, known, schema)
         return schema
 
-    # -- the seam ---------------------------------------------------------------------------------------------------
+    # -- as an operator ---------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         return output_rows(panes, commit)

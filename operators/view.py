@@ -1,7 +1,7 @@
-"""What may be asked of the state of one operator. Runners, readers, Spark's tables and the command line ask a `View`.
+"""Queries on the state of one operator. Runners, readers, Spark's tables and the command line query a `View`.
 
-A view is of one operator, over the stores of its shards: its answers are in one order, whatever the shards. What an operator
-does not have is refused here, by `View.refuse`.
+A view is of one operator, over the stores of its shards: its answers are in one order, whatever the shards. `View.refuse`
+rejects a table that the operator does not have.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from windrow.operators.steps.output_columns import POSITION, STAMP, STORED
 from windrow.stores.kv import KV
 
 WINDOWS, MESSAGES = "windows", "messages"
-#: Where a bound of messages lies: a time, and maybe an offset among messages of that time; or a window in the place of both.
+#: A bound of messages: a time, and maybe an offset among messages of that time; or a window in the place of both.
 Bound = tuple[Instant, int] | Instant | Window | TupleWindow
 AnyWindow = TypeVar("AnyWindow", Window, TupleWindow)
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A window, or a row that was told, and what it was made of.
+    """The provenance of a window or an emitted row: the messages that it was made of.
 
     messages: by input; None where they are not kept
     joined_by: of a window that was two before, the message that made it one
@@ -51,13 +51,13 @@ class Made:
 
 
 class View(ABC):
-    """What may be asked of one operator, over the stores of its shards.
+    """The queries on one operator, over the stores of its shards.
 
-    watermark_us: the operator's; prefix: what sources of positions begin with there, and nobody wrote
+    watermark_us: the operator's; prefix: the prefix that the job adds to sources of positions there
     """
 
     definition: Any
-    #: Column families in which a commit says how many messages it brought to a window; none where nothing says so.
+    #: Column families in which a commit counts the messages that it brought to a window; empty where it does not.
     counted_in: tuple[str, ...] = ()
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
@@ -66,7 +66,7 @@ class View(ABC):
         self.watermark_us, self.prefix = watermark_us, prefix
 
     def refuse(self, table: str) -> ConfigurationError:
-        """That it has no such table."""
+        """Return the error for a table that it does not have."""
         name, has = self.definition.name, list(self.definition.tables)
         if not has:
             return ConfigurationError(
@@ -75,7 +75,7 @@ class View(ABC):
         return ConfigurationError(f"table {table!r} of {name!r} is none of {has}: ask for one of these")
 
     def input(self, name: str | None) -> Input:
-        """The input that is meant; it may be left unnamed where there is but one."""
+        """Return the input that a query means; its name may be left out where there is but one."""
         inputs: tuple[Input, ...] = self.definition.inputs
         found = [i for i in inputs if name in (None, i.name)]
         if len(found) != 1:
@@ -83,25 +83,25 @@ class View(ABC):
         return found[0]
 
     def source_prefix(self, input: str) -> str:
-        """What sources of an input begin with in the state, and nobody wrote."""
+        """Return the prefix that the job adds to the sources of an input in the state."""
         return self.prefix
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns of the rows that it told, as far as some store knows them."""
+        """Return the columns of the emitted rows, as far as some store knows them."""
 
     @abstractmethod
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
-        """The types of the key columns, of an input; null where they are not known yet."""
+        """Return the types of the key columns, of an input; null where they are not known yet."""
 
     # -- its tables -------------------------------------------------------------------------------------------------
 
     def table(
         self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
     ) -> pa.Table:
-        """One of its tables between two bounds, of a key, of an input."""
+        """Return one of its tables between two bounds, of a key, of an input."""
         if table == WINDOWS in self.definition.tables:
             return self.windows_table(start, end, key, input)
         if table == MESSAGES in self.definition.tables:
@@ -109,7 +109,7 @@ class View(ABC):
         raise self.refuse(table)
 
     def timed(self, table: str) -> str | None:
-        """The column of a table whose times `start` and `end` bound; None where they are numbers."""
+        """Return the column of a table whose times `start` and `end` bound; None where they are numbers."""
         if table not in self.definition.tables:
             raise self.refuse(table)
         return "stored" if table == MESSAGES else "window"
@@ -117,52 +117,52 @@ class View(ABC):
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None
     ) -> Sequence[WindowInfo]:
-        """Windows that overlap the closed range `[start, end]`, sorted by start, end and key."""
+        """Return windows that overlap the closed range `[start, end]`, sorted by start, end and key."""
         raise self.refuse(WINDOWS)
 
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None
     ) -> pa.Table:
-        """`windows` as rows."""
+        """Return `windows` as rows."""
         raise self.refuse(WINDOWS)
 
     def messages(self, start: Bound | None, end: Bound | None, key: Any, input: str | None) -> list[Slice]:
-        """Kept messages between two bounds, both inclusive, in key order, in pieces; positions as whoever fed them gave."""
+        """Return kept messages between two bounds, both inclusive, in key order, in pieces; positions are as in the source."""
         raise self.refuse(MESSAGES)
 
     def message_schema(self, input: str | None) -> pa.Schema:
-        """The columns of a table of messages, as far as they are known."""
+        """Return the columns of a table of messages, as far as they are known."""
         raise self.refuse(MESSAGES)
 
-    # -- why --------------------------------------------------------------------------------------------------------
+    # -- provenance -------------------------------------------------------------------------------------------------
 
     #: The time column of its rows, where rows of a time are found among those that were emitted.
     row_time: str | None = None
 
     def why_not(self, offsets: Mapping[str, int]) -> list[str]:
-        """Say which condition keeps messages from a row. offsets: those of messages by the name of their pattern."""
+        """Return the conditions that keep messages from a row. offsets: those of messages by the name of their pattern."""
         raise ConfigurationError(f"{self.definition.name!r} has no rules: only wr.Rules says why not")
 
     @abstractmethod
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        """What was made at a time: windows that start there, rows of a message of that time."""
+        """Return the provenance at a time: of windows that start there, of rows of a message of that time."""
 
     @abstractmethod
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """Of each of these rows, which it told, or of some columns of them: what it was made of."""
+        """Return the provenance of each of these rows, which it emitted, or of some columns of them."""
 
     def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
-        """Of what one commit wrote, in the families `counted_in` of `kv`: how many messages a window had then (True), or
-        how many more (False).
-        """
+        """Return message counts of a window in what one commit wrote, in the families `counted_in` of `kv`.
+
+        True with a count: the window had so many messages then; False: so many more."""
         return []
 
 
-# -- what is asked for ----------------------------------------------------------------------------------------------
+# -- arguments of queries -------------------------------------------------------------------------------------------
 
 
 def key_of(by: tuple[str, ...], key: Any) -> dict[str, Any] | None:
-    """The key fields that are asked for, by name; None for all keys."""
+    """Return the key fields of a query, by name; None for all keys."""
     if key is None:
         return None
     if isinstance(key, Mapping):
@@ -177,7 +177,7 @@ def key_of(by: tuple[str, ...], key: Any) -> dict[str, Any] | None:
 
 
 def one_key(by: Sequence[str], key: Mapping[str, Any], schema: pa.Schema) -> pa.Table | None:
-    """A key as a row of columns of that schema; None where it is not all of a key, or there can be no such row."""
+    """Return a key as a row of columns of that schema; None where it is not all of a key, or there can be no such row."""
     if not by or set(key) != set(by):
         return None
     try:
@@ -187,7 +187,7 @@ def one_key(by: Sequence[str], key: Mapping[str, Any], schema: pa.Schema) -> pa.
 
 
 def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:
-    """True for rows of the key that is asked for."""
+    """True for rows of the key of a query."""
     mask = np.ones(len(rows), dtype=bool)
     for name, value in (wanted or {}).items():
         mask &= np.array([v == value for v in rows.column(name).to_pylist()], dtype=bool)
@@ -195,7 +195,7 @@ def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:
 
 
 def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]:
-    """Bounds of windows, both inclusive."""
+    """Return bounds of windows, both inclusive."""
     return (
         START_OF_TIME_US if start is None else instant_us(start, "start"),
         END_OF_TIME_US if end is None else instant_us(end, "end"),
@@ -205,7 +205,7 @@ def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]
 def window_bounds(
     start: Instant | None, end: Instant | None, covering: bool = False
 ) -> tuple[Instant | None, Instant | None]:
-    """Check the bounds of a question for windows, as the user gives them, and return those that a view takes.
+    """Check the bounds of a query for windows, as the user gives them, and return those that a view takes.
 
     covering: windows that hold all of the closed range. A view finds them where its lower bound is above the upper one.
     """
@@ -223,7 +223,7 @@ def window_bounds(
 
 
 def check_message_bounds(start: Bound | None, end: Bound | None) -> None:
-    """Raise where the bounds of a question for messages, as the user gives them, are swapped."""
+    """Raise where the bounds of a query for messages, as the user gives them, are swapped."""
     if isinstance(start, TupleWindow):
         return
     (low, first), (high, last) = bounds_between(start, end)
@@ -232,7 +232,7 @@ def check_message_bounds(start: Bound | None, end: Bound | None) -> None:
 
 
 def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Bounds of messages, both inclusive; `start` may be a window of time."""
+    """Return bounds of messages, both inclusive; `start` may be a window of time."""
     if isinstance(start, Window):
         window = alone(start, end)
         return (window.start_us, None), (window.end_us - 1, None)
@@ -240,7 +240,7 @@ def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, A
 
 
 def alone(window: AnyWindow, end: Bound | None) -> AnyWindow:
-    """A window in the place of both bounds."""
+    """Return a window in the place of both bounds."""
     if end is not None:
         raise BadInstant(f"{window!r} has an end of its own: leave out {end!r}, or give two times")
     return window
@@ -265,7 +265,7 @@ def _bound(value: Bound | None, default: int) -> tuple[int, Any]:
 
 
 def stored(rows: Slice) -> list[StoredMessage]:
-    """Rows of messages as Python values."""
+    """Return rows of messages as Python values."""
     payloads = rows.table.select(user_columns(rows.table)).to_pylist()
     positions = zip(
         *(rows.table.column(c).to_pylist() for c in (SOURCE, PARTITION, OFFSET, ORDINAL)), strict=True
@@ -277,14 +277,14 @@ def stored(rows: Slice) -> list[StoredMessage]:
 
 
 def without_prefix(infos: Sequence[WindowInfo], prefix: str) -> list[WindowInfo]:
-    """Windows with the positions that whoever fed the messages gave."""
+    """Return windows with the positions as in the source, without the prefix."""
     if not prefix:
         return list(infos)
     return [replace(w, first=as_given(w.first, prefix), last=as_given(w.last, prefix)) for w in infos]
 
 
 def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
-    """Rows of messages with the sources that whoever fed them gave."""
+    """Return rows of messages with the sources as they were fed, without the prefix."""
     if not prefix:
         return rows
     table = rows.table
@@ -293,12 +293,12 @@ def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
 
 
 def as_given(position: Position | None, prefix: str) -> Position | None:
-    """A position as whoever fed the message gave it."""
+    """Return a position as it was fed, without the prefix."""
     return None if position is None else position._replace(source=position.source.removeprefix(prefix))
 
 
 def merged(found: Sequence[Slice], by: Sequence[str], *, fields_first: bool) -> list[Slice]:
-    """Messages of several shards in the order of their keys, in which `by` stands first or after the time. One key lies in one
+    """Merge messages of several shards by key; the key comes first in the order, or after the time. One key lies in one
     shard, whose order stays.
     """
     some = [rows for rows in found if len(rows)]
@@ -320,7 +320,7 @@ def merged(found: Sequence[Slice], by: Sequence[str], *, fields_first: bool) -> 
 
 
 def message_columns(schemas: Sequence[pa.Schema | None]) -> pa.Schema:
-    """The columns of a table of messages: `stored`, and those that stores know."""
+    """Return the columns of a table of messages: `stored`, and those that stores know."""
     found = [pa.schema([("stored", STORED)])]
     for schema in schemas:
         if schema is None:
@@ -335,7 +335,7 @@ def message_columns(schemas: Sequence[pa.Schema | None]) -> pa.Schema:
 
 
 def messages_table(found: Sequence[Slice], schema: pa.Schema) -> pa.Table:
-    """Messages as rows of `schema`."""
+    """Return messages as rows of `schema`."""
     tables = [schema.empty_table()]
     for rows in found:
         if not len(rows):

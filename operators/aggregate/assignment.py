@@ -1,4 +1,4 @@
-"""Which windows still take the rows of a slice, and the rows that none takes: they are dead letters."""
+"""Window assignment: the windows that accept the rows of a slice. Rows that no window accepts are dead letters."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from windrow.operators.steps.step import passed
 
 @dataclass(frozen=True)
 class Filed:
-    """Rows that some window takes: window i of `starts` and `ends` takes row `row_of[i]`.
+    """The assignment of rows to windows: window i of `starts` and `ends` takes row `row_of[i]`.
 
-    closed: for each row the end up to which it came too late for the windows that cover it; None where none did, or where
-    nobody asks. marks: what the rows say of how far their partitions have come; those that cover no window say it too.
+    closed: for each row the end up to which it came too late for the windows that cover it; None if none did, or if it is not
+    asked for. marks: the largest event times by partition, of all rows that count; rows that cover no window count too.
     """
 
     rows: Slice
@@ -63,7 +63,7 @@ def file_rows(
         lost = covered & ~taken
         if lost.any():
             _bury_late(definition, rows, np.flatnonzero(lost), row_of, ends, watermark_us, size_floor, dead)
-        # What is a dead letter says nothing about how far its partition has come.
+        # A dead letter does not advance its partition.
         marks = dict(event_time_marks(rows.take(np.flatnonzero(~lost))))
         row_of, starts, ends = row_of[open_], starts[open_], ends[open_]
     kept = np.bincount(row_of, minlength=len(rows)) > 0
@@ -113,7 +113,7 @@ def _bury_late(
 def bury_failed(
     rows: Slice, row_of: IntArray, groups: Groups, deltas: pa.Table, broken: list[Broken], dead: DeadLetters
 ) -> pa.Table:
-    """Messages of a (key, window) on which the user's code raised go to the dead letters; its state stays."""
+    """Send messages of a (key, window) on which the user's code raised to the dead-letter sink; its state stays."""
     bad = np.zeros(groups.size, dtype=bool)
     for b in broken:
         if bad[b.group]:
@@ -126,7 +126,7 @@ def bury_failed(
 
 
 def without_failed(filed: Filed, groups: Groups, broken: list[Broken], dead: DeadLetters) -> Filed:
-    """Messages that are kept are in all windows that take them: one on which the user's code raised in one is in none."""
+    """Remove messages on which the user's code raised in some window from all windows: a kept message is in all or in none."""
     stays = np.ones(len(filed.rows), dtype=bool)
     for b in broken:
         members = np.unique(filed.row_of[groups.codes == b.group])

@@ -1,4 +1,4 @@
-"""What time and tuple windows share: how a step begins and ends, learning the input, duplicates by id."""
+"""Base of aggregators over time and tuple windows: begin and end of a step, learning the input, duplicates by id."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from windrow.stores.kv import KV, Batch
 
 
 class Steps(Logic):
-    """What time and tuple windows share. Holds no state of its own: everything is in the store that it is given."""
+    """The base of aggregators over time and tuple windows. Holds no state of its own: everything is in the store."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         #: They know how the keys of this state are numbered.
@@ -85,7 +85,7 @@ class Steps(Logic):
         return result
 
     def _emission_changed(self, kv: KV) -> bool:
-        """True in the first `advance` under another emission than that of the last one: what waits has to be looked for."""
+        """True in the first `advance` under another emission than the last one: pending rows have to be searched."""
         if self._emission_noted:
             return False
         stored, own = kv.get(self.aux_cf, EMISSION), repr(self.definition.emit).encode()
@@ -97,19 +97,19 @@ class Steps(Logic):
         return stored is not None and not self._emission_noted
 
     def _note_emission(self, kv: KV) -> None:
-        """Under which emission the first messages came, where no `advance` has said it."""
+        """Record the emission under which the first messages came, if no `advance` has recorded one."""
         if not self._emission_noted and kv.get(self.aux_cf, EMISSION) is None:
             batch = Batch()
             batch.put(self.aux_cf, EMISSION, repr(self.definition.emit).encode())
             kv.write(batch)
 
     def _owes(self, kv: KV) -> bool:
-        """True until the first step in which aggregations of kept messages are there, and were not before."""
+        """True until the first step in which newly added aggregations of kept messages are there."""
         own = self.definition.recomputed_us
         if not own:
             return False
         noted = kv.get(self.aux_cf, RECOMPUTED)
-        # Where one has gone since, nothing is owed for the others.
+        # If one was removed since, nothing is owed for the others.
         return noted is None or not set(own) <= set(literal_eval(noted.decode()))
 
     def _note_recomputed(self, kv: KV) -> None:
@@ -118,7 +118,7 @@ class Steps(Logic):
         kv.write(batch)
 
     def _notes(self, unsaid: bool) -> bool:
-        """True if merging has to note what last panes said: rows may be stored with more than that, `unsaid`, or told anew."""
+        """True if a merge has to record last emitted values: rows hold more than that (`unsaid`), or are emitted again."""
         emit = self.definition.emit
         return (
             not self.definition.full_state
@@ -145,7 +145,7 @@ class Steps(Logic):
         check_keys(dict(self.definition.makes).keys() & set(self.needs.keys), self.calculation.schema)
 
     def _learnt(self, progress: Progress, table: pa.Table) -> pa.Table:
-        """Input in the types that the stream has by now."""
+        """Return the input in the current types of the stream."""
         time = self.definition.event_time
         if progress.schema is not None and time in raw(progress.schema.names, self.definition.makes):
             known = progress.schema.field(time).type
@@ -163,15 +163,15 @@ class Steps(Logic):
             self._calculation = Calculation(self.definition, schema)
 
     def _kept_from(self, progress: Progress) -> int:
-        """Ids of event times below it are forgotten."""
+        """Return the event time below which ids are forgotten."""
         return START_OF_TIME_US
 
     def seen_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the input with those that are made of them."""
+        """Return the columns of the input with those that are derived from them."""
         return made_schema(self.definition.makes, schema)
 
     def _passing(self, table: pa.Table, now_us: int, dead: DeadLetters) -> tuple[pa.Table, Slice | None]:
-        """The rows that pass the filter of the input; the others, where they have a time, which is all that is heard."""
+        """Return the rows that pass the filter of the input; and the others with a time, which only advance the watermark."""
         if self.definition.where is None:
             return table, None
         table, others = divided(self.definition.where, table)
@@ -179,7 +179,7 @@ class Steps(Logic):
         return table, countable_rows(heard, others, now_us, dead)
 
     def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
-        """Rows whose ids were not seen before; ids of event times below the floor are forgotten."""
+        """Return rows whose ids were not seen before; ids of event times below the floor are forgotten."""
         if self.seen is None or len(rows) == 0:
             return rows
         fresh = self.seen.first_seen(kv, rows, floor_us)
@@ -188,7 +188,7 @@ class Steps(Logic):
         result.counts["duplicates"] = len(rows) - len(fresh)
         return rows.take(fresh)
 
-    # -- the seam ---------------------------------------------------------------------------------------------------
+    # -- as an operator ---------------------------------------------------------------------------------------------
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         [table] = tables.values()
@@ -196,7 +196,7 @@ class Steps(Logic):
 
     @abstractmethod
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        """File the messages of a step, and fire what they fill."""
+        """Process the messages of a step, and fire the windows that they fill."""
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         progress, batch = self.progress(kv), Batch()
@@ -248,13 +248,13 @@ class Steps(Logic):
         return view_of(self.definition)(self, stores, watermark_us, prefix)
 
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
-        """Messages that are filed, with what else of them is calculated with. numbers: of tuple windows."""
+        """Return messages to keep, with the other columns that aggregations use. numbers: of tuple windows."""
         return rows
 
     def deltas(
         self, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
     ) -> tuple[pa.Table, Groups, list[Broken]]:
-        """What messages bring to their windows."""
+        """Return the contributions of messages to their windows."""
         return delta_rows(self.calculation, rows, row_of, starts, ends)
 
     @property
@@ -264,7 +264,7 @@ class Steps(Logic):
 
 
 def together(panes: list[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
-    """Panes of several firings as one, by start, end and key; a retraction stays before its insertion."""
+    """Merge panes of several firings, by start, end and key; a retraction stays before its insertion."""
     if len(panes) < 2:
         return panes
     table = concat(panes)

@@ -1,4 +1,4 @@
-"""An aggregate in a graph: what its panes are to the operator that takes them, and how it takes rows of another."""
+"""Chaining of aggregates: the columns of panes forwarded downstream, and the receiving of rows of another operator."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from windrow.operators.steps.assigners import assigner_of
 if TYPE_CHECKING:
     from windrow.operators.aggregate.definition import AggregateDefinition
 
-#: Columns of a pane on its way to the next operator, beside keys and aggregates: the last moment of its window, which is
-#: its event time there, so that it stays inside its window; and the window itself.
+#: Columns of a pane that is forwarded downstream, besides keys and aggregates: the last moment of its window, which is its
+#: event time there and so stays inside its window; and the window itself.
 WINDOW_TIME, WINDOW_START, WINDOW_END = "window_time", "window_start", "window_end"
 WINDOW_COLUMNS = (WINDOW_TIME, WINDOW_START, WINDOW_END)
 
 
 def taker(definition: AggregateDefinition, before: str) -> Taker:
-    """How an aggregate takes the rows of the operator `before`."""
+    """Return how an aggregate receives the rows of the operator `before`."""
     if definition.watermark != bounded():
         raise BadWatermark(
             f"watermark={definition.watermark!r} of {definition.name!r}, which follows {before!r}: its watermark is that of "
@@ -64,7 +64,7 @@ def taker(definition: AggregateDefinition, before: str) -> Taker:
 
 
 def _keeps(definition: AggregateDefinition) -> str:
-    """Why an aggregate cannot take a message back; "" where it can."""
+    """Return the reason why an aggregate cannot process a retraction; "" where it can."""
     if definition.numbered:
         return f"it has windows of {definition.window!r}, where all later messages would get other numbers: use windows of time"
     if definition.retention.windows is not None or definition.retention.messages is not None:
@@ -81,22 +81,22 @@ def _keeps(definition: AggregateDefinition) -> str:
 
 
 def emits_updates(definition: AggregateDefinition) -> bool:
-    """True if panes may stand in place of panes of before."""
+    """True if panes may replace earlier panes."""
     mode = definition.emit.mode
     return mode == "retracting" or (mode == "accumulating" and not _once(definition))
 
 
 def _once(definition: AggregateDefinition) -> bool:
-    """True if each window is told once, as it ends."""
+    """True if each window is emitted once, when it ends."""
     emit = definition.emit
     no_late, in_time = isinstance(emit.late, Never), definition.allowed_lateness_us == 0
-    # A session that was told may still grow unless nothing late is taken at all.
+    # An emitted session may still grow unless no late message is accepted.
     settled = no_late and in_time if definition.session else no_late or in_time
     return isinstance(emit.early, Never) and settled and emit.on_time and not emit.closing_pane
 
 
 def emitted_until_us(definition: AggregateDefinition, reached_us: int) -> int:
-    """The last moment of the newest window that holds a time."""
+    """Return the last moment of the newest window that holds a time."""
     if reached_us <= START_OF_TIME_US or definition.tuple_window or isinstance(definition.window, Global):
         return reached_us
     if isinstance(definition.window, Session):
@@ -108,7 +108,7 @@ def emitted_until_us(definition: AggregateDefinition, reached_us: int) -> int:
 
 
 def check_followed(first: AggregateDefinition, second: Taker) -> None:
-    """Panes of which each is a contribution of its own, or takes back the one that it stands in place of."""
+    """Check that each pane is a contribution of its own, or retracts the pane that it replaces."""
     if first.numbered or isinstance(first.window, Global):
         raise BadWindow(
             f"{first.window!r} of {first.name!r} has no end in event time, by which {second.name!r} could file its panes: use "
@@ -134,7 +134,7 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
 
 
 def _trouble(first: AggregateDefinition, second: Taker) -> str:
-    """Why panes of the one would be counted twice, or too late, by the other; "" where they would not."""
+    """Return the reason why `second` would count panes of `first` twice, or too late; "" where it would not."""
     emit = first.emit
     if not emit.on_time and emit.emits_late and first.allowed_lateness_us:
         return (

@@ -1,7 +1,7 @@
 """Retention by size for time windows: at most so many windows, or messages, per key or for the whole job.
 
-Decided at the beginning of an `advance` from what the steps before left; the oldest windows, by end, go first. What they
-leave is a floor: windows of that key that end at or below it are out of retention and never come back.
+An `advance` evicts at its beginning, by the counts that the steps before left: the oldest windows first, by end. Eviction
+raises a floor: windows of that key that end at or below it are out of retention and never come back.
 
 Auxiliary keys, of the retained windows of a key (per job: of all, under no key):
 
@@ -39,7 +39,7 @@ _COUNTED, _TOUCHED, _WINDOW, _ENDS, _KEYS = b"k", b"t", b"w", b"x", b"y"
 
 
 class Gone(NamedTuple):
-    """A window that is beyond the limits. key: encoded, b"" where they are per job; hashed: how pages know that key, None where
+    """A window that is beyond the limits. key: encoded, b"" where they are per job; hashed: the key's hash in pages, None where
     limits are per job; messages: of all that have this window.
     """
 
@@ -52,7 +52,7 @@ class Gone(NamedTuple):
 
 @dataclass
 class Counted:
-    """What is retained of a key. floor: windows that end at or below it are gone."""
+    """The retained windows and messages of a key. floor: windows that end at or below it have been evicted."""
 
     floor: int = START_OF_TIME_US
     windows: int = 0
@@ -68,13 +68,13 @@ class Counted:
 
 
 class SizeLimits:
-    """Counts the windows of each key (or of the job) and says which have to go."""
+    """The windows of each key (or of the job), counted; it chooses the windows to evict."""
 
     def __init__(self, definition: AggregateDefinition, aux_cf: str) -> None:
         retention = definition.retention
         self.windows, self.messages = retention.windows, retention.messages
         self.by = definition.by if retention.per == "key" else ()
-        #: The keys by which sessions are looked for, where limits are per job.
+        #: The keys that identify sessions in pages, where limits are per job.
         self.keys = () if self.by else definition.by
         self.aux_cf, self._ends = aux_cf, TimerIndex(aux_cf, _ENDS)
 
@@ -90,7 +90,7 @@ class SizeLimits:
         ], groups
 
     def _hashes(self, table: pa.Table, groups: Groups) -> list[int]:
-        """As `_keys`, how pages know them."""
+        """Return the hashes of `_keys` in pages."""
         if not self.by:
             return [0]
         hashes: list[int] = hashes_of(
@@ -99,7 +99,7 @@ class SizeLimits:
         return hashes
 
     def floors(self, kv: KV, table: pa.Table) -> IntArray:
-        """For each row, the end at or below which windows of its key are out of retention."""
+        """Return for each row the end at or below which windows of its key are out of retention."""
         if len(table) == 0:
             return np.zeros(0, dtype=np.int64)
         keys, groups = self._keys(table)
@@ -108,7 +108,7 @@ class SizeLimits:
         return np.array(floors, dtype=np.int64)[groups.codes]
 
     def note(self, kv: KV, deltas: pa.Table) -> None:
-        """Count what was filed."""
+        """Count the windows and messages of new rows."""
         keys, groups = self._keys(deltas)
         columns = (combine(deltas.column(c)).to_pylist() for c in (START, END, MESSAGES))
         added: Counter[tuple[int, int, int]] = Counter()
@@ -127,7 +127,7 @@ class SizeLimits:
         kv.write(batch)
 
     def change(self, kv: KV, before: pa.Table | None, after: pa.Table) -> None:
-        """Count windows that were some before, and are others, or hold more, after: sessions."""
+        """Replace the counts of the windows `before` by those of `after`, which may be others or hold more: sessions."""
         names = [START, END, MESSAGES, *self.by]
         tables = [table.select(names) for table in (before, after) if table is not None]
         sign = np.ones(sum(map(len, tables)), dtype=np.int64)
@@ -141,7 +141,7 @@ class SizeLimits:
             self._note_keys(kv, before, after)
 
     def _note_keys(self, kv: KV, before: pa.Table | None, after: pa.Table) -> None:
-        """Which keys have sessions of which windows, in the place of those that were."""
+        """Replace the recorded keys of sessions by those that have sessions now, window by window."""
         batch, there = Batch(), _names_of_keys(after, self.keys)
         were = set[bytes]() if before is None else _names_of_keys(before, self.keys)
         batch.delete_many(self.aux_cf, sorted(were - there))
@@ -150,7 +150,7 @@ class SizeLimits:
         kv.write(batch)
 
     def keys_of(self, kv: KV, start: int, end: int) -> list[int]:
-        """Of sessions of a window that went, where limits are per job: how pages know their keys. They are known no more."""
+        """Remove and return the key hashes of the sessions of an evicted window, where limits are per job."""
         head, batch = _KEYS + encode_i64(end) + encode_i64(start), Batch()
         found = [decode_u64(name, len(head)) for name, _ in kv.scan(self.aux_cf, head, prefix_end(head))]
         batch.delete_range(self.aux_cf, head, head + b"\xff" * 9)
@@ -158,7 +158,7 @@ class SizeLimits:
         return found
 
     def _change(self, kv: KV, windows: pa.Table, more: IntArray) -> None:
-        """more: how many messages each of these windows has more, or less."""
+        """Add to the counts of windows. more: the change in messages of each of these windows."""
         windows, more = windows.filter(pa.array(more != 0)), more[more != 0]
         if len(windows) == 0:
             return
@@ -182,7 +182,7 @@ class SizeLimits:
         kv.write(batch)
 
     def begin_anew(self, kv: KV) -> None:
-        """No window is there, and the floors stay."""
+        """Delete the windows; the floors stay."""
         batch = Batch()
         for name, value in kv.scan(self.aux_cf, _COUNTED, b"l"):
             batch.put(self.aux_cf, name, Counted(Counted.load(value).floor).dump())
@@ -191,7 +191,7 @@ class SizeLimits:
         kv.write(batch)
 
     def evict(self, kv: KV, retention_floor_us: int) -> Iterator[Gone]:
-        """Each window that is beyond the limits; the floors rise accordingly."""
+        """Yield each window that is beyond the limits; the floors rise accordingly."""
         touched = [(k[1:], v) for k, v in kv.scan(self.aux_cf, _TOUCHED, b"u")]
         if not touched:
             return
@@ -210,14 +210,14 @@ class SizeLimits:
                     gone.append(Gone(key, start, end, hashed, messages))
             batch.put(self.aux_cf, _COUNTED + key, counted.dump())
             if self.by and not counted.windows:
-                # Nothing but its floor is left of it: that is looked at when no window could be below it any more.
+                # Only its floor is left: it is read again when no window could be below it any more.
                 self._ends.set(batch, counted.floor, key + encode_i64(START_OF_TIME_US))
         batch.delete_range(self.aux_cf, _TOUCHED, b"u")
         kv.write(batch)
         yield from gone
 
     def forget(self, kv: KV, retention_floor_us: int) -> None:
-        """Free what is counted of keys whose windows have all expired by time."""
+        """Delete the counts of keys whose windows have all expired by time."""
         batch = Batch()
         keys = [b""]
         if self.by:
@@ -244,7 +244,7 @@ class SizeLimits:
         )
 
     def _oldest(self, kv: KV, key: bytes) -> Iterator[tuple[int, int, int]]:
-        """(end, start, messages) of the windows of a key, oldest first."""
+        """Yield (end, start, messages) of the windows of a key, oldest first."""
         head = _WINDOW + key
         for name, value in kv.scan(self.aux_cf, head, prefix_end(head)):
             yield decode_i64(name, len(head)), decode_i64(name, len(head) + 8), decode_u64(value)

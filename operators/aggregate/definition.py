@@ -69,35 +69,35 @@ class AggregateDefinition(Definition):
     input_name: str | None = None
     where: Expr | None = None
     deliver: Policy | None = None
-    #: Aggregations that came to a state, with the first start of windows in which they have seen all messages.
+    #: Aggregations added to a state, with the first start of windows in which they have seen all messages.
     since_us: tuple[tuple[str, int], ...] = ()
     #: The first gap that sessions of a state had, where it has grown since.
     gap_before_us: int | None = None
 
-    #: Those that were computed of kept messages, with the first start of windows that did not need it.
+    #: Aggregations computed from kept messages, with the first start of windows that did not need it.
     recomputed_us: tuple[tuple[str, int], ...] = ()
-    #: True if what comes is computed of them.
+    #: True if added aggregations are computed from kept messages.
     recompute: bool = False
-    #: True if a state goes on keeping messages, though all that needs them has gone from it.
+    #: True if a state goes on keeping messages, though all aggregations that need them were removed.
     keeps_messages: bool = False
-    #: In a graph: that it takes messages back, and that it hands on what its panes stand in place of.
+    #: In a graph: it receives retractions; and it forwards the retraction of each replaced pane.
     takes_back: bool = False
     forwards_retractions: bool = False
 
-    #: Keys and event time that are made of columns of the input.
+    #: Keys and event time that are derived from columns of the input.
     makes: Makes = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Columns without which the input is another one: event time, keys, ids."""
+        """Return the columns that make the input what it is: event time, keys, ids."""
         ids = () if self.ids is None else self.ids.columns
         window = (chaining.WINDOW_START,) if self.inherited else ()
         return raw((self.event_time, *self.by, *window, *ids), self.makes)
 
     @property
     def full_state(self) -> bool:
-        """True if some aggregation needs the window's messages: the second design of seed 003. What takes messages back keeps
-        the values that stand in their place; of sessions, the messages, whose times say where one falls apart.
+        """True if some aggregation needs the window's messages: the second design of seed 003. An aggregate that receives
+        retractions keeps values for them; a session one keeps the messages, whose times show where a session splits.
         """
         if self.takes_back:
             return self.session
@@ -105,7 +105,7 @@ class AggregateDefinition(Definition):
 
     @property
     def emits_evicted(self) -> bool:
-        """True if a window that goes by its number before it ends tells what it would have told then."""
+        """True if a window evicted before its end emits the pane that was due at its end."""
         return False
 
     @property
@@ -123,7 +123,7 @@ class AggregateDefinition(Definition):
 
     @property
     def own_gap(self) -> Expr | None:
-        """What gives each message its own gap, of sessions that have such."""
+        """Return the expression of each message's gap, where sessions have a dynamic gap."""
         return self.window.own_gap if isinstance(self.window, Session) else None
 
     @property
@@ -131,7 +131,7 @@ class AggregateDefinition(Definition):
         return isinstance(self.window, Inherited)
 
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values: the text behind the fingerprint."""
+        """Return all that shapes the state, as plain values: the text that the fingerprint is a digest of."""
         return {
             "operator": "aggregate",
             "by": list(self.by),
@@ -169,7 +169,7 @@ class AggregateDefinition(Definition):
         return evolution.growth(self, before)
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
-        """The event time from which kept messages have all columns that an aggregation takes. since: that of each that came."""
+        """Return the event time from which kept messages have all columns of an aggregation. since: that of each added one."""
         return evolution.kept_since_us(self, alias, since)
 
     def grown(self, growth: Growth) -> Self:
@@ -183,7 +183,7 @@ class AggregateDefinition(Definition):
     def emitted_until_us(self, reached_us: int) -> int:
         return chaining.emitted_until_us(self, reached_us)
 
-    # -- the seam ---------------------------------------------------------------------------------------------------
+    # -- as an operator ---------------------------------------------------------------------------------------------
 
     @property
     def by_input(self) -> bool:
@@ -191,7 +191,7 @@ class AggregateDefinition(Definition):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Its one input, which has its name unless another one was given."""
+        """Return its one input, which has the name of the aggregate unless another one was given."""
         return (
             Input(
                 self.input_name or self.name,
@@ -282,12 +282,12 @@ class AggregateDefinition(Definition):
 
     @property
     def takes_back_panes(self) -> bool:
-        """True if a pane that another one of its window stands in place of is taken back."""
+        """True if a pane is retracted when another one of its window replaces it."""
         return self.emit.mode == "retracting" or self.forwards_retractions
 
     @property
     def remembers(self) -> bool:
-        """True if what the last pane said has to be known when the next one is told."""
+        """True if the last emitted values have to be known when the next pane is emitted."""
         return self.emit.remembers or self.forwards_retractions or self.takes_back
 
     def check_begins(self) -> None:
@@ -304,8 +304,8 @@ class AggregateDefinition(Definition):
         chaining.check_followed(self, taker)
 
     def output_delay_us(self, event_time: str) -> int:
-        # A session that can never be corrected is told a moment after its end, not at it; one that is taken back may be taken
-        # back at the very moment at which its end is late.
+        # A session that can never be corrected is emitted a moment after its end, not at it. One that may be retracted may be
+        # retracted at the very moment at which its end is late.
         return 1 if self.session and (not self.emit.emits_late or self.emits_updates) else 0
 
     def of_forwarded_rows(self, input: Input) -> Self:
@@ -409,7 +409,7 @@ def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
 
 
 def default_lateness(retention: Retention, emit: Emit) -> int:
-    """The retention; nothing where late messages would be told to nobody: then they are dead letters."""
+    """Return the retention; 0 if late messages would never be emitted: then they are dead letters."""
     if emit.drop_late or not emit.emits_late:
         return 0
     return UNBOUNDED_US if retention.time_us is None else retention.time_us

@@ -1,4 +1,4 @@
-"""Logic that leaves its work to that of an aggregate, on the same store: what of it is the same."""
+"""Base class of operators that delegate to an aggregate on the same store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windrow.stores.kv import KV
 
 
 class Delegating(Logic):
-    """engine: the logic of the aggregate that does the work."""
+    """Logic that delegates to an aggregate. engine: the logic of the aggregate that does the work."""
 
     def __init__(self, definition: AggregateDefinition, engine: AggregateDefinition) -> None:
         self.definition = definition

@@ -1,9 +1,9 @@
-"""What the last pane of each (window, key) said, which a later one takes back or is compared with.
+"""Last emitted values per (window, key), needed to emit retractions and to suppress unchanged panes.
 
-Under an emission that remembers, it is noted in the emitted columns. Under others it is not, and need not be: as long as
-nothing came since, the accumulators say it. Where a told row is merged with what came later, and is not told again at once, it
-is noted then. So the emission may change between two runs, and what was said before is known. Only of a pane after which the
-window could not be computed (an overflow) it may not be, and such a pane is not taken back.
+Under an emission that remembers, rows store them in the emitted columns. Other emissions do not: as long as no message came
+since, they equal the accumulators. If an emitted row is merged with later messages, and is not emitted at once, the merge
+stores them. So the emission may change between two runs, and the last emitted values are known. The exception is a pane after
+which the window could not be computed (an overflow): it may be unknown, and is then not retracted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import EMITTED, PANES, PENDING, TOLD
 from windrow.operators.steps.groups import combine
 
-#: Values of state rows: (values by alias, what broke).
+#: Values of state rows: (values by alias, failures).
 Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
 
 
 class EmittedValues(NamedTuple):
-    """values: what last panes said, by alias, where `known`. open: there was one, and nobody noted what it said."""
+    """Last emitted values of rows, by alias, where `known`. open: a pane was emitted, but its values were not recorded."""
 
     values: dict[str, pa.Array]
     known: BoolArray
@@ -33,7 +33,7 @@ class EmittedValues(NamedTuple):
 
 
 def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
-    """What the rows themselves note."""
+    """Return the values that the rows themselves record."""
     size = len(rows)
     had = combine(rows.column(PANES)).to_numpy() > 0
     values = {
@@ -49,13 +49,13 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
 
 
 def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
-    """What last panes said of aggregations that the definition has no more: one may come again before another pane is told."""
+    """Return the last emitted values of removed aggregations: one may be added again before another pane is emitted."""
     said = {n.removeprefix(EMITTED): n for n in rows.column_names if n.startswith(EMITTED)}
     return {alias: combine(rows.column(n)) for alias, n in said.items() if alias not in aliases}
 
 
 def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.Table:
-    """The rows with what their last panes said, and whether that is known."""
+    """Return the rows with their last emitted values, and the mark that says if these are known."""
     names = [n for n in rows.column_names if not n.startswith(EMITTED) and n != TOLD]
     columns = [rows.column(n) for n in names]
     names += [*(EMITTED + a for a in values), TOLD]
@@ -65,9 +65,9 @@ def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.T
 def last_emitted(
     rows: pa.Table, now: Mapping[str, pa.Array], computed: BoolArray, read: Values | None
 ) -> tuple[dict[str, pa.Array], BoolArray]:
-    """(what last panes said, where that is known) of merged rows, whose present values are `now` where `computed`.
+    """Return (last emitted values, where they are known) of merged rows with present values `now` where `computed`.
 
-    `read` has it from kept messages, those up to the last pane.
+    `read` computes them from kept messages, those up to the last pane.
     """
     emitted = noted(rows, {a: column.type for a, column in now.items()})
     if not emitted.open.any():
@@ -84,7 +84,7 @@ def last_emitted(
 
 
 def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table) -> pa.Table:
-    """`merged` rows, of which `head` are what was stored: what was told is noted where the accumulators move away from it."""
+    """Record the last emitted values in `merged` rows where the accumulators move away from them; `head`: the stored rows."""
     unmoved = combine(head.column(PENDING)).to_numpy() == 0
     if not unmoved.any():
         return merged
@@ -109,7 +109,7 @@ def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table
 
 
 def marks(known: BoolArray, lost: BoolArray) -> pa.Array:
-    """The mark of each row."""
+    """Return the mark of each row."""
     return pa.array(known & ~lost, mask=~(known | lost))
 
 
@@ -120,7 +120,7 @@ def _lost(rows: pa.Table) -> BoolArray:
 
 
 def choose(mask: BoolArray, yes: pa.Array, no: pa.Array) -> pa.Array:
-    """Row by row `yes` or `no`, for any type."""
+    """Return row by row `yes` or `no`, for any type."""
     size = len(mask)
     if mask.all():
         return yes

@@ -1,4 +1,4 @@
-"""From state rows that fire to panes, and what the rows are afterwards. Semantics "Emission", "Retractions".
+"""Pane emitter: makes panes of state rows that fire, and updates the rows. Semantics "Emission", "Retractions".
 
 Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__index`, `__is_last`, `__kind`.
 """
@@ -46,7 +46,7 @@ from windrow.operators.steps.groups import combine
 
 @dataclass(frozen=True)
 class Fired:
-    """panes: what was emitted, or None. rows: the state rows after, in the order they came."""
+    """The result of firing. panes: the emitted ones, or None. rows: the state rows after, in the order they came."""
 
     panes: pa.Table | None
     rows: pa.Table
@@ -66,10 +66,10 @@ def fire(
     last_values: Values | None = None,
     always: bool = False,
 ) -> Fired:
-    """Fire every row of `rows`. `closing`: these are last panes; one that was asked for is sent though nothing changed.
+    """Fire every row of `rows`. `closing`: these are last panes; a requested one is sent even if nothing changed.
 
-    `always`: what is told is told again where nothing changed.
-    `last_values`: what the last panes said, from kept messages.
+    `always`: emitted panes are emitted again even if nothing changed.
+    `last_values`: the last emitted values, from kept messages.
     """
     size = len(rows)
     if size == 0:
@@ -107,7 +107,7 @@ def fire(
 
 
 class _Back(NamedTuple):
-    """What is taken back. told: what stood; retracts: of which rows; goes: those of which nothing comes in its place."""
+    """The retractions of a firing. told: the last emitted values; retracts: rows that retract; goes: those not replaced."""
 
     emitted: Mapping[str, pa.Array]
     retracts: BoolArray
@@ -115,7 +115,7 @@ class _Back(NamedTuple):
 
 
 def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
-    """True where all messages were taken back: such a window is as one that has had none."""
+    """True where all messages were retracted: such a window is like one that never had a message."""
     if not definition.takes_back:
         return np.zeros(len(rows), dtype=bool)
     return np.asarray(combine(rows.column(MESSAGES)).to_numpy() <= 0, dtype=bool)
@@ -124,7 +124,7 @@ def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
 def bury(
     definition: AggregateDefinition, rows: pa.Table, broken: Broken, dead: DeadLetters, arrived: int = 0
 ) -> None:
-    """The letter of a pane that cannot be. arrived: which message of a run would have told it."""
+    """Add the dead letter of a pane that cannot be computed. arrived: the message of a run that would have emitted it."""
     row = rows.slice(broken.group, 1)
     payload = {
         "window": [row.column(START)[0].as_py(), row.column(END)[0].as_py()],
@@ -167,14 +167,14 @@ def _panes(
         retractions = retractions.append_column(alias, taken_back.emitted[alias].take(pa.array(back)))
     kinds = back_kinds(definition, taken_back.removed[back])
     retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
-    # A retraction stands directly before the pane that replaces it.
+    # A retraction comes directly before the pane that replaces it.
     both = pa.concat_tables([inserts, retractions])
     positions = np.concatenate([2 * says + 1, 2 * removed])
     return both.take(pa.array(np.argsort(positions, kind="stable")))
 
 
 def back_kinds(definition: AggregateDefinition, alone: BoolArray) -> pa.Array:
-    """What retractions are. alone: those in whose place nothing comes, which everybody is told."""
+    """Return the kinds of retractions. alone: those that nothing replaces, which are emitted in every mode."""
     if definition.emit.mode == "retracting":
         alone = np.ones(len(alone), dtype=bool)
     return pc.if_else(pa.array(alone), RETRACT, REPLACED)
@@ -199,12 +199,12 @@ def _after(
     fires: BoolArray,
     step: int,
 ) -> pa.Table:
-    """The rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
+    """Return the rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
     emit, size = definition.emit, len(rows)
     before = combine(rows.column(PANES)).to_numpy()
     pending = pa.array(np.zeros(size, dtype=np.int64))
     now = pa.array(np.full(size, step, dtype=np.int64))
-    # What was discarded counts as told. Else the step is that of the last pane, whose messages are the ones up to it.
+    # A discarded pane counts as emitted. Else the step is that of the last pane, which holds the messages up to it.
     steps = now if emit.mode == "discarding" else choose(fires, now, combine(rows.column(EMIT_STEP)))
     replaced = {PENDING: pending, PANES: pa.array(before + fires), EMIT_STEP: steps}
     gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
@@ -215,5 +215,5 @@ def _after(
         silent = pa.array(np.arange(size), mask=fires)
         gone_said = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
         return note(table, {**emitted, **gone_said}, marks(fires | known, lost))
-    # Nothing pending, and yet the accumulators do not say what was told.
+    # Nothing is pending, and yet the accumulators differ from the emitted values.
     return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table

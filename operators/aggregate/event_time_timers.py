@@ -1,4 +1,4 @@
-"""The stored windows of an aggregator: read and merged, fired, written back, let go."""
+"""Event-time timers of stored windows: they are read, merged, fired, written back and purged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from windrow.stores.spill_partitions import Chunk, grouped, of_keys_apart
 
 
 class StoredWindows(Steps):
-    """Time windows of one definition, as blocks."""
+    """The stored time windows of one definition, as delta blocks."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
@@ -57,7 +57,7 @@ class StoredWindows(Steps):
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
 
     def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
-        """Starts of stored windows with `after < end <= up_to`."""
+        """Return the starts of stored windows with `after < end <= up_to`."""
         if up_to_us <= after_us:
             return []
         return self.store.starts(kv, self.assigner.first_open(after_us), self.assigner.first_open(up_to_us))
@@ -68,13 +68,13 @@ class StoredWindows(Steps):
         return merged
 
     def _append(self, kv: KV, rows: pa.Table) -> None:
-        """Add rows. What is due of windows that have gathered enough is folded, a left fold in commit order, as reading is."""
+        """Append rows. Windows with enough deltas are compacted: a left fold in commit order, as reading is."""
         for start in self.store.append(kv, rows, upsert=False):
             self.store.fold(kv, start, self._folded)
 
     def _folded(self, stored: pa.Table) -> pa.Table | None:
         merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
-        return None if broken else merged  # it has to be told when the window fires
+        return None if broken else merged  # the failure has to be reported when the window fires
 
     def _fire_whole(
         self,
@@ -85,12 +85,12 @@ class StoredWindows(Steps):
         watermark_us: int,
         fire_rows: Callable[[StepResult, pa.Table], pa.Table],
     ) -> None:
-        """Fire windows with all of their keys, in slices: what is in memory goes with their size, not with that of the windows.
+        """Fire windows with all of their keys, in slices, so that memory is bounded by the slice, not by the window.
 
-        fire_rows: fires merged rows, and gives them as they are afterwards
+        fire_rows: fires merged rows, and returns the rows after
         """
         emitted = Away(result.panes, external_sort.SLICE_BYTES)
-        # The messages of a window are read at once: where they are kept it is not taken apart.
+        # The messages of a window are read at once: where they are kept the window is not divided.
         most = external_sort.SLICE_BYTES if self.history is None else sys.maxsize
         for chunk in self.store.chunks(kv, starts, most):
             if chunk.shares is not None:
@@ -110,7 +110,7 @@ class StoredWindows(Steps):
         watermark_us: int,
         fire_rows: Callable[[StepResult, pa.Table], pa.Table],
     ) -> None:
-        """Fire one large window, some shares of its keys at a time."""
+        """Fire one large window, some partitions of its keys at a time."""
         by, most = self.definition.by, external_sort.SLICE_BYTES
         left = Spill() if start >= self._stored_from(watermark_us) else None
 
@@ -133,9 +133,7 @@ class StoredWindows(Steps):
             self.store.replace_by_shares(kv, start, left)
 
     def _stored_from(self, watermark_us: int) -> int:
-        """Windows that start before it are not stored again when they have fired: nothing can ask for them any more, not even
-        this step.
-        """
+        """Return the start below which fired windows are not stored again: nothing can query them, not even this step."""
         return START_OF_TIME_US if self._closes else self._in_retention_from(watermark_us)
 
     def _rewrite(self, kv: KV, starts: list[int], rows: pa.Table, watermark_us: int) -> None:
@@ -161,7 +159,7 @@ class StoredWindows(Steps):
         always: bool = False,
         not_emitted: Collection[str] = (),
     ) -> pa.Table:
-        """untold: aggregations that no pane has told yet."""
+        """Fire rows. not_emitted: aggregations that no pane has emitted yet."""
         emit, watermark_us = self.definition.emit, progress.watermark_us
         ends = combine(rows.column(END)).to_numpy()
         is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
@@ -203,13 +201,13 @@ class StoredWindows(Steps):
         return fired.rows
 
     def _values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Present values of merged rows."""
+        """Return the present values of merged rows."""
         if self.history is not None:
             return self.history.values(kv, state, self.calculation, self.assigner)
         return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
 
     def _judged(self, kv: KV, rows: pa.Table, moment: Moment) -> Judged:
-        """Merged rows, before a trigger."""
+        """Return merged rows, ready for a trigger."""
         by = self.definition.by
         return Judged(
             rows, moment, lambda: pa.table({**{b: rows.column(b) for b in by}, **self._values(kv, rows)[0]})
@@ -217,25 +215,25 @@ class StoredWindows(Steps):
 
     @property
     def _closes(self) -> bool:
-        """True if a window may have to speak when it closes, though it waits for no period."""
+        """True if a window may have to fire when it closes, though it waits for no period."""
         emit = self.definition.emit
         if isinstance(emit.late, EveryBatch):
             return emit.closing_pane or not emit.on_time
         return emit.closing_pane or not isinstance(emit.late, (Never, EveryPeriod))
 
     def _retention_floor(self, watermark_us: int) -> int:
-        """Windows that end at or before it are out of retention."""
+        """Return the end at or below which windows are out of retention."""
         time_us = self.definition.retention.time_us
         return START_OF_TIME_US if time_us is None else limit(watermark_us, time_us)
 
     def _kept_from(self, progress: Progress) -> int:
-        """Windows that start before it are out of retention."""
+        """Return the start below which windows are out of retention."""
         if self.definition.retention.time_us is None:
             return START_OF_TIME_US
         return max(progress.purged_us, self._in_retention_from(progress.watermark_us))
 
     def _in_retention_from(self, watermark_us: int) -> int:
-        """Where the windows begin that are in retention at a watermark."""
+        """Return the first start of windows that are in retention at a watermark."""
         return self.assigner.first_open(self._retention_floor(watermark_us))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
@@ -245,11 +243,11 @@ class StoredWindows(Steps):
         progress.purged_us = min(progress.purged_us, self._in_retention_from(progress.watermark_us))
 
     def kept_from(self, kv: KV) -> int:
-        """The event time below which no message is kept."""
+        """Return the event time below which no message is kept."""
         return END_OF_TIME_US if self.history is None else self.progress(kv).purged_us
 
     def _span_us(self) -> int | None:
-        """About how long a message can be in retention after its event time; None: for good."""
+        """Return about how long a message can be in retention after its event time; None: forever."""
         time_us = self.definition.retention.time_us
         if time_us is None:
             return None
@@ -273,8 +271,8 @@ class StoredWindows(Steps):
     def states(
         self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
     ) -> Iterator[pa.Table]:
-        """State rows of retained windows that start in `[low, high)`, merged, with their present values; some at a time, sorted
-        by start, end and key. key: those of others may be left out.
+        """Yield state rows of retained windows that start in `[low, high)`, merged, with their present values, in parts, sorted
+        by start, end and key. key: rows of other keys may be left out.
         """
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:
@@ -300,6 +298,6 @@ class StoredWindows(Steps):
                 yield found
 
     def _valued(self, kv: KV, stored: pa.Table) -> pa.Table:
-        """Stored rows, merged and sorted, with their values."""
+        """Return stored rows, merged and sorted, with their values."""
         rows = without(self._merge(stored, DeadLetters(0), notes=self._notes(False)), UPSERT)
         return sorted_states(self.definition, rows, self._values(kv, rows)[0])

@@ -1,4 +1,4 @@
-"""Aggregations that come to an aggregate with state, or go from it; a gap of sessions that becomes larger.
+"""Evolution of an aggregate's state: added and removed aggregations, and a larger gap of sessions.
 
 `docs/reference/semantics/aggregates.md`, `sessions.md`.
 """
@@ -24,7 +24,7 @@ _NONE_KEPT = "it needs every message of a window, and this state keeps none"
 
 
 def growth(definition: AggregateDefinition, before: Before) -> Growth | str:
-    """What has come and gone since the state was written; else what has changed, if more has than that."""
+    """Return the added and removed aggregations since the state was written; else a text that lists other changes."""
     own = json.loads(json.dumps(definition.describe()))
     described = before.described
     old, new = described.get("agg", {}), own["agg"]
@@ -66,12 +66,12 @@ def _kept(described: Mapping[str, Any], before: Before) -> bool:
 
 
 def _lacks(definition: AggregateDefinition, described: Mapping[str, Any], before: Before) -> bool:
-    """True if aggregations need messages that the state has not; what takes messages back has what it needs beside a window."""
+    """True if aggregations need messages that the state lacks; one that receives retractions has its own values."""
     return needs_messages(definition) and not (definition.takes_back or _kept(described, before))
 
 
 def kept_since_us(definition: AggregateDefinition, alias: str, since: Mapping[str, int]) -> int:
-    """The event time from which kept messages have all columns that an aggregation takes."""
+    """Return the event time from which kept messages have all columns that an aggregation takes."""
     aggregation = definition.agg[alias]
     stays = {a: since.get(a, START_OF_TIME_US) for a in definition.agg if a != alias}
     never_us = since[alias]
@@ -99,7 +99,7 @@ def _changes(
     *,
     lacks: bool,
 ) -> Iterator[str]:
-    """What has changed, and whether state could be opened with that change alone."""
+    """Yield each change, with a note that says if it alone could be opened."""
     changes = "not on such windows" if definition.inherited else ALONE
     old, new = described.get("agg", {}), own["agg"]
     for alias, text in new.items():
@@ -117,7 +117,7 @@ def _changes(
 
 
 def _smaller_gap(definition: AggregateDefinition, described: Mapping[str, Any]) -> int | None:
-    """The gap that sessions had, if that is all in which their windows differ, and was smaller."""
+    """Return the former gap of sessions, if only the gap differs, and it was smaller."""
     window, found = definition.window, _GAP.match(str(described.get("window")))
     whole = isinstance(window, Session) and definition.own_gap is None and window.max_length_us is None
     if not whole or found is None:
@@ -128,7 +128,7 @@ def _smaller_gap(definition: AggregateDefinition, described: Mapping[str, Any]) 
 
 
 def _others(own: Mapping[str, Any], described: Mapping[str, Any]) -> Iterator[str]:
-    """What differs beside the aggregations, and the design, which follows from them."""
+    """Yield the keys that differ, except the aggregations, and the design, which follows from them."""
     for key in sorted({*own, *described}):
         if key not in ("agg", "design") and own.get(key) != described.get(key):
             yield key

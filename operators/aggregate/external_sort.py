@@ -1,4 +1,4 @@
-"""Panes of many keys in their order, without having all of them in memory: sorted runs wait in a file, and are merged."""
+"""External merge sort of panes of many keys: sorted runs are kept in a file, and merged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.stores.spill import Spill
 
-#: A step works on about so many bytes of state rows at a time, and holds as much of what it tells.
+#: Size of state rows in memory at a time, in bytes, and of the emitted panes.
 SLICE_BYTES = 16 << 20
 
 
 def in_order(runs: Iterable[pa.Table], by: Sequence[str], most: int) -> pa.Table | None:
-    """One table, in a file, of the rows of runs that are sorted by (start, end, key), and have none of these in common. None
-    where there are no rows.
-    """
+    """Merge sorted runs into one table in a file. The runs are sorted by (start, end, key), and share none of these.
+
+    Return None if there are no rows."""
     waiting = Spill()
     for number, run in enumerate(runs):
         waiting.add(run, number)
@@ -33,10 +33,10 @@ def in_order(runs: Iterable[pa.Table], by: Sequence[str], most: int) -> pa.Table
 
 
 def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[pa.Table]:
-    """The rows in order, about so many bytes at a time.
+    """Yield the rows in order, about so many bytes at a time.
 
-    Of each run the next rows are sorted together; what comes after the last of those of some run that goes on is left for the
-    next time.
+    The next rows of each run are sorted together. Rows after the last one of any run that continues are left for the next
+    time.
     """
     each = max(1, most * sum(map(len, runs)) // max(1, sum(run.nbytes for run in runs)) // len(runs))
     at = np.zeros(len(runs), dtype=np.int64)

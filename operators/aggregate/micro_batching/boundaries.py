@@ -1,9 +1,9 @@
-"""Many steps of one message each, run as few: where a run ends. What it does: `micro_batching/ingest.py`.
+"""Boundaries of micro-batches: many steps of one message each are run as few. `micro_batching/ingest.py` runs them.
 
-`add_message` is `ingest` of one, then `advance`. Between two advances at which something can happen (a window ends, closes or
-expires; a period of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step.
-What they tell inside, by count or by batch, they tell in the order of the messages. Not of them: size limits of the whole job,
-code of the user's that may fail for one message, and early results of what is computed from kept messages.
+`add_message` is `ingest` of one, then `advance`. Between two advances that can act (a window ends, closes or expires; a period
+of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step. Panes that fire
+inside, by count or by batch, are emitted in the order of the messages. Not eligible are size limits of the whole job, user code
+that may fail for one message, and early results that are computed from kept messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ S = TypeVar("S", bound="Steps")
 
 
 class _Seen:
-    """Which messages of a run are duplicates: those of ids that were seen, and are not forgotten yet."""
+    """The duplicates of a run: messages whose ids were seen, and are not forgotten yet."""
 
     def __init__(self, seen: SeenIds, kv: KV, table: pa.Table, floor_us: int) -> None:
         self._names = seen.names(table)
@@ -49,7 +49,7 @@ class _Seen:
         self._newest_us = {name: max(times_us) for name, times_us in known.items()}
 
     def is_new(self, row: int, time_us: int, floor_us: int) -> bool:
-        """Judge a message that can be counted; it is remembered."""
+        """True for a message whose ids are new; they are remembered."""
         name = self._names[row]
         before_us = self._newest_us.get(name)
         if before_us is not None and before_us >= floor_us:
@@ -60,7 +60,7 @@ class _Seen:
 
 
 class AggregateRuns(Runs, Generic[S]):
-    """Of an aggregate. Over tuples only a period of `now` ends a run."""
+    """The runs of an aggregate. Over tuples only a period of `now` ends a run."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class AggregateRuns(Runs, Generic[S]):
         self.watermark_us = watermark
         self._now_us = now_us
         own = self.definition.watermark
-        #: The watermark stands while no partition has come further, once it was looked at.
+        #: The watermark is unchanged while no partition has advanced since it was computed.
         self._steady = own.idle_us is None and own.kind in ("bounded", "explicit")
         self._looked = False
         leaves = self.definition.emit.leaves
@@ -88,7 +88,7 @@ class AggregateRuns(Runs, Generic[S]):
         self._look_ahead()
 
     def _look_ahead(self) -> None:
-        """How far the watermark may go until something happens, and what is too old by then."""
+        """Compute the watermark at which something happens next, and the event times that are too old by then."""
         self._next_event_us, self._open_from_us, self._floor_us = (
             END_OF_TIME_US + 1,
             START_OF_TIME_US,
@@ -125,18 +125,18 @@ class AggregateRuns(Runs, Generic[S]):
             yield run
 
     def _begin_run(self) -> None:
-        """Before the first message of a run: all before it have been taken."""
+        """Prepare for the first message of a run: all before it have been processed."""
 
     def _is_own_run(self, time_us: int | None) -> bool:
         """True for a message that is a run of its own."""
         return False
 
     def _is_uncertain(self, time_us: int | None) -> bool:
-        """True for such a message of which it is not known whether it counts."""
+        """True for such a message if it is unknown whether it counts."""
         return False
 
     def _times(self, table: pa.Table, nows_us: Sequence[int]) -> list[int | None]:
-        """The event time of each row; None of what cannot be counted, and says nothing about time."""
+        """Return the event time of each row; None for rows that cannot be counted, and do not advance the watermark."""
         definition = self.definition
         times = combine(table.column(definition.event_time)).cast(pa.int64())
         counts = countable(times, np.array(nows_us, dtype=np.int64), definition.max_ahead_us)
@@ -150,7 +150,7 @@ class AggregateRuns(Runs, Generic[S]):
         return pc.if_else(counts, times, pa.scalar(None, pa.int64())).to_pylist()  # type: ignore[no-any-return]
 
     def _advance(self, time_us: int | None, position: Position, now_us: int) -> bool:
-        """Move the watermark past one message; True if the advance after it may tell, close or expire something."""
+        """Advance the watermark past one message; True if the advance after it may emit, close or expire something."""
         moved = not (self._steady and self._looked)
         if time_us is not None and (time_us >= self._open_from_us or self._in_gap(time_us)):
             partition = (position.source, position.partition)
@@ -169,7 +169,7 @@ class AggregateRuns(Runs, Generic[S]):
         return True
 
     def _in_gap(self, time_us: int) -> bool:
-        """True of a time that no window has: it is never too late."""
+        """True for a time that no window has: it is never too late."""
         window = self.definition.window
         if not isinstance(window, Hopping) or window.hop_us <= window.size_us:
             return False
@@ -178,7 +178,7 @@ class AggregateRuns(Runs, Generic[S]):
     def _watermark(self, now_us: int) -> int:
         if self._prefix:
             return watermark_of(self.definition, self.largest_us, self.seen_us, now_us, self.watermark_us)[0]
-        watermark = self.definition.watermark  # the same without a look at inputs, for each message
+        watermark = self.definition.watermark  # the same without the state of inputs, for each message
         idle = idle_partitions(watermark, self.seen_us, now_us)
         return watermark_us(watermark, self.largest_us, now_us, self.watermark_us, idle)
 
@@ -190,7 +190,7 @@ class AggregateRuns(Runs, Generic[S]):
 
 
 class WindowRuns(AggregateRuns["WindowAggregator"]):
-    """Of an aggregate over time windows."""
+    """The runs of an aggregate over time windows."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
         self._due_us = self._operator.due.first(self._kv)
 
     def _is_own_run(self, time_us: int | None) -> bool:
-        # Its advance looks for what waits under another emission, and some of it may be due.
+        # Its advance searches rows that are pending under another emission, and some may be due.
         return self._operator.due.active and not self._operator._emission_noted
 
     def _advance(self, time_us: int | None, position: Position, now_us: int) -> bool:
@@ -222,7 +222,7 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
         return acts or now_us >= due_us
 
     def _look_ahead(self) -> None:
-        """The first watermark at which a window ends, closes or expires; the starts of windows that are open, and kept."""
+        """Compute the first watermark at which a window ends, closes or expires, and the starts of open and kept windows."""
         definition, watermark = self.definition, self.watermark_us
         horizon = END_OF_TIME_US
         for reach_us in (0, definition.allowed_lateness_us, definition.retention.time_us):
@@ -242,7 +242,7 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
 
 
 class TupleRuns(AggregateRuns["TupleAggregator"]):
-    """Of an aggregate over tuples."""
+    """The runs of an aggregate over tuples."""
 
     _operator: TupleAggregator
 

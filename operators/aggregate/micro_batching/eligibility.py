@@ -1,5 +1,5 @@
-"""Which aggregates take messages that come one by one as few columnar steps: `micro_batching/boundaries.py`,
-`micro_batching/ingest.py`."""
+"""Eligibility for micro-batching: aggregates that run messages that come one by one as few columnar steps.
+See `micro_batching/boundaries.py`, `micro_batching/ingest.py`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def in_runs(definition: AggregateDefinition) -> bool:
-    """Not those that hold code that may fail for one message, that compute early results from kept messages, or that limit
-    windows of time by their number, which each message may change; nor windows of messages to which an aggregation has come;
-    nor those that begin again at nothing where a value says so, or have periods of event time, which each message may end.
+    """True if steps may be run as one. Not eligible: user code that may fail for one message, early results from kept messages,
+    limits on the number of time windows, which each message may change, and windows of messages with an added aggregation;
+    nor discarding triggers by value, nor periods of event time, which each message may end.
     """
     emit, retention = definition.emit, definition.retention
     limited = retention.windows is not None or retention.messages is not None
@@ -44,7 +44,7 @@ def in_runs(definition: AggregateDefinition) -> bool:
 
 
 def _sessions_in_runs(definition: AggregateDefinition) -> bool:
-    """Of sessions only those that tell nothing early, or by a period, and nothing when they close, without a longest length."""
+    """True for sessions that emit nothing early but by a period, and nothing when they close, without a maximum length."""
     emit, window = definition.emit, definition.window
     if definition.own_gap is not None or not isinstance(window, Session) or window.max_length_us is not None:
         return False

@@ -1,7 +1,7 @@
-"""What the messages of a run bring to their windows, laid out by (window, key), and their accumulators up to any of them.
+"""Entries of a run: the contributions of its messages, laid out by (window, key), and the accumulators up to any of them.
 
-Accumulators are folded from left to right, as single steps would have merged them, so that they have the same bits. Of a part
-of the entries at once: each place in it is given all that lies before it there, and what the part before came to.
+Accumulators are folded from left to right, as single steps would have merged them, so that they have the same bits. The fold
+works on parts of the entries: each place is given all entries before it in its part, and the result of the part before.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import ACCUMULATOR, END, START
 from windrow.operators.steps.groups import Groups, combine
 
-#: So many entries of a (window, key) are a part.
+#: Number of entries of a (window, key) in a part.
 AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What the messages of a run bring to their windows, in the order in which they came.
+    """The contributions of the messages of a run to their windows, in order of arrival.
 
-    rows: deltas. at: which message of the run each is of; steps: the number of its step
+    rows: deltas. at: the message of the run that each is of; steps: the number of its step
     """
 
     rows: pa.Table
@@ -54,17 +54,17 @@ class Laid:
         self.at, self.steps = entries.at[self.order], entries.steps[self.order]
 
     def before(self, name: str) -> IntArray:
-        """A number of each stored row; 0 of what is new."""
+        """Return a count of each stored row; 0 for new rows."""
         values = np.zeros(self.size, dtype=np.int64)
         values[: self.stored] = combine(self.table.column(name).slice(0, self.stored)).fill_null(0).to_numpy()
         return values
 
     def names(self, groups: IntArray) -> pa.Table:
-        """Window and key of groups."""
+        """Return window and key of groups."""
         return self.table.select([START, END, *self.by]).take(pa.array(self.first[groups]))
 
     def newest(self, chosen: BoolArray) -> IntArray:
-        """For each entry, in order, the chosen one of its group that is nearest before it; -1 where there is none."""
+        """Return for each entry, in order, the chosen one of its group that is nearest before it; -1 where there is none."""
         newest = np.maximum.accumulate(np.where(chosen, np.arange(len(chosen)), -1))
         before = np.r_[-1, newest[:-1]]
         return np.where(before >= self.bounds[self.group], before, -1)
@@ -73,12 +73,12 @@ class Laid:
 
     @cached_property
     def accumulators(self) -> pa.Table | None:
-        """Of the rows of `table`; None where there are none."""
+        """Return the accumulators of the rows of `table`; None where there are none."""
         names = [n for n in self.table.column_names if n.startswith(ACCUMULATOR)]
         return self.table.select(names) if names else None
 
     def folded(self, calculation: Calculation, places: BoolArray) -> pa.Table | None:
-        """The accumulators at places, which go on from one to the next."""
+        """Return the accumulators at places, each continued from the place before."""
         if self.accumulators is None:
             return None
         base, base_of = self.accumulators, np.full(self.size, -1, dtype=np.int64)
@@ -105,7 +105,7 @@ class Laid:
         return concat(found).take(pa.array(at[places]))
 
     def parted(self, calculation: Calculation, places: BoolArray) -> pa.Table | None:
-        """The accumulators at places, of what has come since the place before."""
+        """Return the accumulators at places, each of the entries since the place before."""
         if self.accumulators is None:
             return None
         of: IntArray = np.cumsum(places) - places
@@ -116,7 +116,7 @@ class Laid:
     def _fold(
         self, calculation: Calculation, base: pa.Table, base_of: IntArray, rows: IntArray, of: IntArray
     ) -> pa.Table:
-        """One row for each of `base_of`: that row of `base`, and the rows of the table that are `of` it, from left to right."""
+        """Fold a row for each of `base_of`: that row of `base`, then the rows of the table that are `of` it, in order."""
         assert self.accumulators is not None
         entries = self.accumulators.take(pa.array(rows))
         has = np.flatnonzero(base_of >= 0)
@@ -138,6 +138,6 @@ class Laid:
 
 
 def _ranges(first: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """(i, number) for the numbers from `first[i]` on, `counts[i]` of them."""
+    """Return (i, number) for the numbers from `first[i]` on, `counts[i]` of them."""
     of = np.repeat(np.arange(len(first)), counts)
     return of, np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)

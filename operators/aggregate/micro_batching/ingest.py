@@ -1,7 +1,7 @@
-"""The ingests of a run of single messages as one, over time windows and over tuples: what they file, tell and bury is what the
-steps would have, one after the other, but that the state is written once.
+"""Ingest of a run of single messages as one, over time windows and over tuples. It stores, emits and drops the same rows as the
+steps would one after the other, but writes the state once.
 
-Accumulators of a window are a left fold over its messages. Where neighbours may be merged first without a change of bits, a
+Accumulators of a window are a left fold over its messages. If neighbours may be merged first without a change of bits, a
 message does not cost a row.
 """
 
@@ -37,7 +37,7 @@ STEPS = 2
 
 
 class Taken:
-    """What a run has taken in: rows that count, in the order in which they came, and of each which message it is."""
+    """The rows of a run that count, in order of arrival, and the message that each of them is."""
 
     def __init__(self, operator: Steps, kv: KV, table: pa.Table, run: Run) -> None:
         self.operator, self.kv, self.run = operator, kv, run
@@ -50,7 +50,7 @@ class Taken:
         self.rows = rows if operator.seen is None else self._new(rows)
 
     def _new(self, rows: Slice) -> Slice:
-        """Without duplicates; what is none is remembered."""
+        """Return rows without duplicates; the ids of the others are remembered."""
         seen, fresh = self.operator.seen, np.array(self.run.fresh, dtype=bool)[self.arrived(rows)]
         assert seen is not None
         if not fresh.all():
@@ -62,19 +62,19 @@ class Taken:
         return rows
 
     def arrived(self, rows: Slice) -> IntArray:
-        """Which message of the run each of the rows is."""
+        """Return the index in the run of the message of each row."""
         return np.asarray(combine(rows.table.column(ARRIVED)).to_numpy(), dtype=np.int64)
 
     def step_of(self, at: IntArray) -> IntArray:
-        """The number of the step that took each of these messages."""
+        """Return the number of the step that processed each of these messages."""
         return self.progress.step + STEPS * at
 
     def nows_of(self, at: IntArray) -> IntArray:
-        """`now` of the step that took each of these messages."""
+        """Return `now` of the step that processed each of these messages."""
         return np.array(self.run.nows_us, dtype=np.int64)[at]
 
     def end(self) -> StepResult:
-        """The advance of the last message is still to come."""
+        """End the ingest. The advance of the last message is still to come."""
         self.progress.step += STEPS * (len(self.run) - 1)
         self.progress.begin(self.run.nows_us[0])
         return self.operator._end(self.kv, self.progress, self.result, self.dead)
@@ -84,7 +84,7 @@ class Taken:
 
 
 def ingest_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
-    """Over time windows."""
+    """Ingest a run over time windows."""
     taken = Taken(operator, kv, table, run)
     rows = taken.rows
     if len(rows):
@@ -117,7 +117,7 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
         )
         assert not broken, "code of the user's does not run in runs"
         if operator.due.active:
-            # Of several messages the first is the one that waits longest.
+            # Of several messages the first is the one that is pending longest.
             nows_us = taken.nows_of(at[row_of[groups.first_rows]])
             deltas = operator.due.waiting_since(kv, deltas, nows_us)
         if singly:
@@ -133,7 +133,7 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
 def _judge(
     operator: WindowAggregator, taken: Taken, entries: Entries, trigger: Trigger, timing: str
 ) -> Judged:
-    """As `_judge` of each message, with one look at the store."""
+    """Judge each message as `_judge` would, with one read of the store."""
     kv, calculation, dead, deltas = taken.kv, operator.calculation, taken.dead, entries.rows
     by = operator.definition.by
     keys = _distinct(deltas, by)
@@ -166,7 +166,7 @@ def _finished(operator: WindowAggregator, rows: pa.Table) -> tuple[dict[str, pa.
 
 
 def _distinct(deltas: pa.Table, by: tuple[str, ...]) -> pa.Table:
-    """Each (window, key) once."""
+    """Return each (window, key) once."""
     keys = deltas.select([START, *by])
     first = Groups(keys.columns, len(keys)).first_rows
     return keys.take(pa.array(first))
@@ -176,7 +176,7 @@ def _distinct(deltas: pa.Table, by: tuple[str, ...]) -> pa.Table:
 
 
 def ingest_tuples(operator: TupleAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
-    """Over tuples, which are numbered in the order in which they came."""
+    """Ingest a run over tuples, which are numbered in order of arrival."""
     taken = Taken(operator, kv, table, run)
     taken.result.marks = dict(event_time_marks(taken.rows))
     if len(taken.rows):
