@@ -34,7 +34,7 @@ ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Backup:
-    """What was copied."""
+    """Result of a backup: the job, its last commit, and the files and bytes copied."""
 
     job: str
     commit: int
@@ -66,7 +66,7 @@ def backup(source: str, target: str) -> Backup:
 
 
 def _signature(seen: job_admin.Look) -> tuple[int, int, list[str]]:
-    """What changes where files go that were needed: the log, or the snapshots."""
+    """Return what changes when a needed file is removed: the bounds of the log, and the snapshots."""
     return seen.state.first_seq, seen.state.next_seq, _manifests(seen.folders)
 
 
@@ -135,7 +135,7 @@ def _copy_snapshots(seen: job_admin.Look, staging: JobFolders) -> None:
 
 
 def _manifests(folders: JobFolders) -> list[str]:
-    """Of all snapshots. Looking must not make the folders."""
+    """List the manifests of all snapshots. Does not create the folders."""
     path = os.path.join(folders.snapshots, "manifests")
     return sorted(os.listdir(path)) if os.path.isdir(path) else []
 

@@ -14,7 +14,7 @@ from windrow.core.errors import Fenced, OffsetGap, PositionsMissing, SourceBehin
 
 
 class BatchAction(Enum):
-    """What to do with a batch that Spark hands in."""
+    """Action to take on a batch that Spark delivers."""
 
     SKIP_AND_PUBLISH = "skip and publish"
     REDO_INTENT = "redo intent"
@@ -30,7 +30,7 @@ class BatchAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFacts:
-    """What is known when a batch comes in.
+    """Facts that are known when a batch arrives.
 
     own_epoch, log_epoch: this driver's claim, and the last one in the log
     commit, query_id, batch_id: of the last commit; commit 0 where there is none. Those of the embedded runner
@@ -67,7 +67,7 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDecision:
-    """What to do, and how.
+    """Decision about a batch: the action, and its reason.
 
     publish: commits whose panes go to the sink before anything else
     drop_old_rows: rows below our offsets are left out
@@ -98,7 +98,7 @@ _OLD_ROWS_POSSIBLE = (SliceRelation.UNKNOWN, SliceRelation.OVERLAPS, SliceRelati
 
 
 def on_batch(facts: BatchFacts) -> BatchDecision:
-    """What this batch is, next to what the log has."""
+    """Decide how to treat this batch, from what the log has."""
     if facts.log_epoch != facts.own_epoch:
         return BatchDecision(
             action=BatchAction.STOP_FENCED,
@@ -205,7 +205,7 @@ def _refuse_without_positions(facts: BatchFacts) -> BatchDecision | None:
 
 
 def _refuse_gap_of_numbers(facts: BatchFacts) -> BatchDecision | None:
-    """Where no offsets tell what is missing, the batches of a query follow each other, but for those that brought nothing."""
+    """Return a refusal if batch numbers leave a gap and no offsets show what is missing; batches without rows may be absent."""
     follows = facts.batch_id is None or facts.new_batch_id <= facts.batch_id + 1
     if follows or facts.nothing_between or not _same_query(facts):
         return None

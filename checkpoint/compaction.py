@@ -1,4 +1,4 @@
-"""What leads back to a shard's state: its snapshots, its compact changelog, and what there is to sweep beside its store."""
+"""Snapshots and compact changelogs of a shard, from which its state is rebuilt, and the cleanup of its local folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which definitions open the state of a job: the one that wrote it, or one that has grown from it."""
+"""Check of definitions against a job's state: the one that wrote it opens it, and one that has grown from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIME_ZONES = "time_zones"
 def noted(
     definitions: Mapping[str, Definition], growth: Mapping[str, Growth], sharding: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What an opening notes of its operators."""
+    """Return the metadata that an opening records of its operators."""
     return {
         "definitions": {n: repr(d) for n, d in definitions.items()},
         DESCRIBED: {n: json.dumps(d.describe()) for n, d in definitions.items()},
@@ -35,12 +35,12 @@ def name_a_zone(definitions: Iterable[Definition]) -> bool:
 
 
 def grown_until(epoch: Epoch, name: str) -> Growth:
-    """How an operator had grown by that opening of the job."""
+    """Return the growth of an operator up to that opening of the job."""
     return Growth.load(epoch.meta.get(GROWN, {}).get(name))
 
 
 def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: str) -> Growth:
-    """How an operator has grown by this opening. Raises `DefinitionChanged` where its state would be misread.
+    """Return the growth of an operator up to this opening. Raises `DefinitionChanged` where its state would be misread.
 
     epoch: the opening before. reached_us: how far event time had come.
     """

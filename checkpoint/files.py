@@ -57,7 +57,7 @@ class ShardFiles:
     # -- what commits changed ---------------------------------------------------------------------------------------
 
     def named(self, record: Commit) -> Iterator[Named]:
-        """What a commit changed: window metadata, then messages, each where there is any."""
+        """Yield the files of a commit's changes: window metadata, then messages, each where there is any."""
         for result in record.shards:
             if result.shard != self.shard or result.segment is None:
                 continue
@@ -83,7 +83,7 @@ class ShardFiles:
         return all(self.has(known.get(n), metadata_only=metadata_only) for n in numbers)
 
     def read(self, record: Commit, *, metadata_only: bool = False) -> Iterator[Batch]:
-        """What a commit changed, in parts."""
+        """Yield the changes of a commit, in parts."""
         for named in self.named(record):
             if named.kind == CHANGELOG or not metadata_only:
                 if named.at is not None and not os.path.exists(named.path):

@@ -37,7 +37,7 @@ SLICE_FILES, SLICE_COMMITS = 16, 16
 
 @dataclass
 class Seen:
-    """What tidying knows of the commits below `next_commit`, so that it reads each once. times: (commit, the largest event
+    """Facts about the commits below `next_commit`, kept so that each is read once. times: (commit, the largest event
     time until then).
     """
 

@@ -1,4 +1,4 @@
-"""How a job is, from its last commit, what its driver last said, and the time it is: nothing else is read."""
+"""Health of a job, from its last commit, its driver's last sign of life, and the current time; nothing else is read."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ RECENT = TAKES_IN_EVERY + 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What the next commit is computed from (step 2): recorded as an intent, and the same after a crash."""
+    """Input of the next commit (step 2): recorded as an intent, and the same after a crash."""
 
     commit: int
     now_us: int
@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass
 class Reached:
-    """What the last commit left."""
+    """Progress of a job as of its last commit."""
 
     commit: int = 0
     now_us: int | None = None
@@ -135,7 +135,7 @@ class Job:
 
     @staticmethod
     def shards_at(location: str, transport: Transport = FILES) -> int | None:
-        """How many shards the job at `location` was begun with; None where nothing was committed."""
+        """Return the number of shards that the job at `location` was begun with; None where nothing was committed."""
         state = transport.log(JobFolders(location)).tail()
         return None if state.epoch is None or state.last_commit is None else state.epoch.shards
 

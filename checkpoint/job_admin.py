@@ -42,7 +42,7 @@ NOWHERE = "/nonexistent"
 
 @dataclass(frozen=True)
 class Look:
-    """What the log of a location says. `epoch` is the last claim; `log` has been read to its end, as a reader. `where` is the
+    """Contents of the log of a location. `epoch` is the last claim; `log` has been read to its end, as a reader. `where` is the
     location, or the log where that is elsewhere.
     """
 
@@ -255,7 +255,7 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
 
 
 def _steps_so_far(known: list[Commit]) -> Step:
-    """What stands in the copy's log for all steps of the original: how far each source was read, whole files included."""
+    """Return one step for the copy's log that covers all steps of the original: offsets read per source, or whole files."""
     last = known[-1]
     taken: dict[Partition, int] = {}
     for commit in known:

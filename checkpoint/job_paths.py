@@ -1,4 +1,4 @@
-"""Where a job keeps what. One place for every name below a job's location.
+"""Paths of a job's files. This is the one place for every name below a job's location.
 
 log/         records: epochs, intents, commits            (the truth)
 changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg,

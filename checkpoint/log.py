@@ -41,7 +41,7 @@ class LostRace(Fenced):
 
 
 class Log(Protocol):
-    """What drivers, tools and readers use of a log, whatever carries it."""
+    """Interface of a log, on any transport, for drivers, tools and readers."""
 
     def tail(self) -> LogState:
         """Read on to the newest record and return what all of them add up to. Readers poll it."""

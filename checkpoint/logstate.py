@@ -1,4 +1,4 @@
-"""What the records of a log add up to: a pure fold, and the rules of order that every log obeys.
+"""State of a log: a pure fold of its records, and the rules of order that every log obeys.
 
     state, record  ->  state        or ValueError naming the rule that the record breaks
 

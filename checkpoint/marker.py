@@ -1,4 +1,4 @@
-"""What a shard's store says of itself: whose it is, and the commit that it holds."""
+"""Marker of a shard's store: the job and shard that own it, and the commit that it holds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, Commit]) -> 
 
 
 def marker_of(kv: KV, job: str, shard: int) -> Marker | None:
-    """What a store of this shard holds; None where it is another's, or holds no whole commit."""
+    """Return the marker of a store of this shard; None where it is another's, or holds no whole commit."""
     value = kv.get(MARKER_CF, MARKER)
     marker = None if value is None else Marker.unpack(value)
     return marker if marker is not None and (marker.job, marker.shard) == (job, shard) else None

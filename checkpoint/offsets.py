@@ -1,4 +1,4 @@
-"""How far a job has read, per partition, and how a new slice of input stands to that.
+"""Offsets that a job has read, per partition, and the relation of a new slice of input to them.
 
 Offsets are `next_offset`: exclusive, the first one that was not read. Ordinals (rows made from one
 record) are kept out: a record is read whole or not at all, so that every commit ends between two records.
@@ -15,7 +15,7 @@ Offsets = Mapping[Partition, int]
 
 
 class SliceRelation(Enum):
-    """How the rows of one slice stand to the offsets that the job has already read."""
+    """Relation of the rows of one slice to the offsets that the job has already read."""
 
     UNKNOWN = "unknown"  # not evaluated yet: a Spark frame tells its offsets only by being run
     EMPTY = "empty"  # no row

@@ -58,7 +58,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What commit `commit` is about to be computed from. Nothing of it is visible before its `Commit`."""
+    """Record of what commit `commit` will be computed from. Nothing of it is visible before its `Commit`."""
 
     epoch: int
     commit: int
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What is known of a partition. max_time_us: highest event time; seen_us: `now` of its newest message."""
+    """State of a partition's input. max_time_us: highest event time; seen_us: `now` of its newest message."""
 
     max_time_us: int | None
     seen_us: int | None
@@ -96,7 +96,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """What one shard answered in one commit. Names of files; None where it wrote none.
+    """Answer of one shard in one commit. Names of files; None where it wrote none.
 
     kept: kind of file -> [first, last] offset of it in the topic of segments, where the log is in Kafka
     digests: kind of file -> hex, of panes and dead letters

@@ -20,7 +20,7 @@ NO_COMMITS = range(0)
 
 
 class StoreFound(Enum):
-    """What a shard finds where its local store belongs."""
+    """Condition of a shard's local store, as it is found."""
 
     ABSENT = "absent"
     OK = "ok"  # of this job and shard, checksums right; `applied` tells how far it is
@@ -32,7 +32,7 @@ class StoreFound(Enum):
 
 
 class ShardAction(Enum):
-    """How a shard gets to the state after commit `committed`."""
+    """Way in which a shard reaches the state after commit `committed`."""
 
     USE_AS_IS = "use as is"
     APPLY_SEGMENTS = "apply segments"
@@ -46,7 +46,7 @@ class ShardAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """What a shard can see.
+    """Facts that a shard can see.
 
     committed: the commit that it has to reach, the newest in the log as the driver knows it; 0: none
     store, applied: the local store, and the commit that it holds if `store` is OK
@@ -71,7 +71,7 @@ class ShardFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDecision:
-    """What to do, and how.
+    """Decision about a shard: the action, and its reason.
 
     base: the commit that the store holds before segments are applied, from wherever `action` says
     apply: the commits whose segments are then applied, in this order
@@ -102,7 +102,7 @@ _SHARD_ERRORS: dict[ShardAction, type[WindrowError]] = {
 
 
 def on_shard_open(facts: ShardFacts) -> ShardDecision:
-    """How this shard comes back, by the cheapest way that is complete."""
+    """Decide how this shard is recovered, by the cheapest way that is complete."""
     c, applied = facts.committed, facts.applied if facts.store is StoreFound.OK else None
     if facts.store is StoreFound.NEWER_FORMAT:
         return ShardDecision(
@@ -195,7 +195,7 @@ def _found(facts: ShardFacts) -> str:
 
 
 class PublishAction(Enum):
-    """Which panes go out before anything else."""
+    """Action on panes that must be published before anything else."""
 
     NOTHING = "nothing"
     PUBLISH = "publish"
@@ -205,7 +205,7 @@ class PublishAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishFacts:
-    """What is known of publishing when a driver starts.
+    """Facts about publishing that are known when a driver starts.
 
     commit: the newest commit
     recorded: highest commit that it records as published
@@ -240,10 +240,10 @@ _PUBLISH_ERRORS: dict[PublishAction, type[WindrowError]] = {
 
 
 def on_startup(facts: PublishFacts) -> PublishDecision:
-    """Which commits were made and perhaps not published.
+    """Decide which commits to publish: those that the log has and the sink perhaps has not.
 
-    What the log records as published stays so even if the sink says less: then the user has replaced or
-    emptied it, and history is not sent again.
+    A commit that the log records as published stays so, even if the sink reports fewer. In that case the user has replaced or
+    emptied the sink, and history is not sent again.
     """
     if facts.sink is not None and facts.sink > facts.commit:
         return PublishDecision(

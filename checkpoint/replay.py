@@ -162,8 +162,8 @@ def _steps_of(
 
 
 def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition) -> Ranges:
-    """What a step took, of the inputs of a definition: rows that were read before are in the extent of a batch of Spark's, and
-    were left out.
+    """Return the ranges that a step read, of the inputs of a definition. A batch's extent may include rows that were read
+    before and left out.
     """
     if step.kind == "advance":
         return {}
@@ -177,7 +177,7 @@ def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition
 
 
 def extent(redo: Iterable[Redo]) -> Ranges:
-    """What has to be read again, of each partition."""
+    """Return the range of each partition that must be read again."""
     found: Ranges = {}
     for step in redo:
         for partition, (first, following) in step.ranges.items():
@@ -220,7 +220,7 @@ def owners(redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> dict[
 def _bounds(
     redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]
 ) -> dict[tuple[int, Partition], tuple[int, int]]:
-    """Where in a partition's messages each step's range begins and ends."""
+    """Return, per step and partition, the bounds of the step's range among the partition's messages."""
     of: dict[Partition, list[int]] = {}
     for k, step in enumerate(redo):
         for partition in step.ranges:

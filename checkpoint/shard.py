@@ -63,7 +63,7 @@ def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard needs to know to find its state. Picklable: it travels to executors.
+    """Specification from which a shard finds its state. Picklable: it travels to executors.
 
     metadata_cfs hold window metadata, message_cfs messages; local is the folder of local stores, None for the job's own;
     replayable is False where lost messages cannot be read from the source again; open_store opens local stores, read_store
@@ -95,7 +95,7 @@ class ShardSpec:
 
 
 class MessagesLost(StateLost):
-    """Of a shard only the messages are lost: a replay can bring them back from the source."""
+    """Error for a shard that has lost only its messages: a replay can read them from the source again."""
 
 
 class StoreDamaged(CorruptState):
@@ -346,7 +346,7 @@ class Shard:
         return batch
 
     def marker(self, commit: int, record: Commit | None = None) -> bytes:
-        """What a store says of the commit that it holds."""
+        """Return the marker that a store has when it holds this commit."""
         return Marker.of(self.spec.job, self.spec.shard, commit, record).pack()
 
     def _mark(self, commit: int, record: Commit | None = None) -> None:
@@ -385,7 +385,7 @@ class Shard:
     # -- 3.2: run and write -----------------------------------------------------------------------------------------
 
     def overlay(self) -> Overlay:
-        """What the operator runs on: reads go to the store, changes stay beside it."""
+        """Return the overlay that the operator runs on: it reads from the store and buffers changes."""
         return Overlay(self.kv)
 
     def write(

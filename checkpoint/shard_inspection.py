@@ -1,4 +1,4 @@
-"""What there is of a shard before it is opened: in its local folder, and in what leads to the last commit."""
+"""Inspection of a shard before it is opened: its local folder, and the files that lead to the last commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def applied_in(kv: LocalStore) -> int | None:
 def look(
     spec: ShardSpec, path: str, lock_wait_s: float
 ) -> tuple[LocalStore | None, StoreFound, Marker | None]:
-    """What is in the local folder: (the open store, its condition, the commit it holds)."""
+    """Inspect the local folder. Returns (the open store, its condition, the commit it holds)."""
     if not os.path.isdir(path) or not os.listdir(path):
         return None, StoreFound.ABSENT, None
     kv = None

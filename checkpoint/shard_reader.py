@@ -75,7 +75,7 @@ def open_view(
 
 
 def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int]) -> set[int]:
-    """Those of `commits` that snapshots, segments and changelog lead to; the live store is not looked at."""
+    """Return the `commits` that snapshots, segments and changelog lead to; the live store is not inspected."""
     found = set()
     starts = [base for base, _ in _starts(spec, max(commits, default=0))]
     bases = [] if spec.message_cfs else spec.files.bases()
@@ -184,7 +184,7 @@ def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mappi
 
 
 def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
-    """What a commit changed in a shard's window metadata; None where its file was swept."""
+    """Return a commit's changes to a shard's window metadata; None where its file was swept."""
     if not spec.files.has(record, metadata_only=True):
         return None
     whole = Batch()

@@ -1,9 +1,9 @@
-"""Where the records of a log lie: numbered byte strings that are created once, whole or not at all.
+"""Storage of a log's records: numbered byte strings that are created once, whole or not at all.
 
-The rules of the log (order, epochs, torn records, truncation) are `RecordLog`'s, over the Protocol
-`RecordFiles`; here is only what a medium must be able to do. Exclusive creation is the one thing that fencing
-rests on, and why a log lies on a POSIX file system (or behind a broker that fences producers), never on an
-object store behind `pyarrow.fs`.
+`RecordLog` has the rules of the log (order, epochs, torn records, truncation), over the Protocol `RecordFiles`.
+This module has only what a medium must be able to do. Fencing rests on exclusive creation alone. A log therefore
+lies on a POSIX file system, or on a broker that fences producers, and never on an
+object store that `pyarrow.fs` reaches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What carries a job's log, and the files that its commits name: the job's own folder, or a broker.
+"""Transport of a job's log, and of the files that its commits name: the job's own folder, or a broker.
 
-With files there is nothing to carry: what a task writes below the job's location is where everybody looks. A broker carries
-copies: a task keeps there what it wrote, and its answer says at which offsets; whoever needs a committed file and has it
-not, fetches it. The location is then a cache of that machine. Window metadata that is committed is copied once more, key by
-key, to a compacted changelog. docs/explanation/adr/0009 says why it is so.
+With files nothing is transported: every process reads what a task writes below the job's location. A broker carries
+copies. A task stores its files there and returns their offsets; a process that lacks a committed file fetches it. The
+location is then a cache of that machine. Committed window metadata is copied once more, key by key, to a compacted
+changelog. docs/explanation/adr/0009 gives the reasons.
 """
 
 from __future__ import annotations

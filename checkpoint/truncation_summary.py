@@ -1,7 +1,7 @@
-"""What is still asked of commits that a log has let go: a pure fold of their records.
+"""Summary of commits that a log has dropped: a pure fold of their records.
 
-Offsets, marks, watermarks, counters and what is published stand in every commit: the first one that is kept says them for all
-before it. Two things do not, and are kept here: what the commits of each query have read, and which dead letters there are.
+Every commit has offsets, marks, watermarks, counters and the published commit, so the first kept one covers all before it.
+Two facts are only here: what the commits of each query have read, and which dead letters exist.
 A driver that truncates the log puts the summary into its claim (`meta["summary"]`, T1 of docs/explanation/commit-protocol.md).
 """
 
@@ -42,7 +42,7 @@ class DeadLetterFile:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of commits `1..commit`. taken: by query, the partitions or whole files that its steps have read."""
+    """Summary of commits `1..commit`. taken: by query, the partitions or whole files that its steps have read."""
 
     commit: int = 0
     taken: Mapping[str | None, frozenset[Partition]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ ATTEMPTS = 3
 
 @dataclass
 class Report:
-    """What was looked at, by kind, and what is wrong with it: (what, why)."""
+    """Report of a verification: what was checked, by kind, and the faults as (what, why)."""
 
     location: str
     job: str = ""
@@ -210,7 +210,7 @@ def _bases_of(report: Report, spec: ShardSpec, families: set[str]) -> None:
 
 
 def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> None:
-    """What the store, snapshot and segments, and the changelog say of the last commit: the same?"""
+    """Check that the store, the snapshot with segments, and the changelog agree on the last commit."""
     with scratch("verify") as folder:
         views: list[ShardView] = []
         try:

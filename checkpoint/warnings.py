@@ -1,4 +1,4 @@
-"""What a driver warns of after a commit: it stands, and must not look like success where it is none."""
+"""Warnings after a commit: the commit is valid, but must not look like success where it is none."""
 
 from __future__ import annotations
 
