@@ -115,7 +115,7 @@ class AvroDecoder:
 
 
 def _url(registry: tuple[tuple[str, Any], ...]) -> str:
-    """Where a registry is, without the name and password that a URL may hold; all else of it is nobody's business."""
+    """Return the registry's URL without the name and password that it may hold."""
     return re.sub(r"//[^/]*@", "//", str(dict(registry).get("url", "")))
 
 

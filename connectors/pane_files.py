@@ -1,4 +1,4 @@
-"""What a sink is given, and what it has to be."""
+"""Panes as a sink receives them, and the interface of a sink."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def mapped_rows(path: str) -> pa.Table:
 
 
 class Sink(Protocol):
-    """What takes panes. A sink of your own has these two methods, and must do nothing where it has a token already."""
+    """Interface of a sink of panes. A custom sink has these two methods, and must ignore a token that it already has."""
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         """Make the panes of one operator in one commit visible, once, however often it is called with this token.

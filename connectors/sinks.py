@@ -1,4 +1,4 @@
-"""Where panes go. A sink is idempotent on the token (job, commit): it may be given the same one again after a crash.
+"""Sinks of panes. A sink is idempotent on the token (job, commit): after a crash it may receive the same one again.
 
 Publishing is step 5 of docs/explanation/commit-protocol.md: commit c+1 waits until the panes of c are out.
 """

@@ -1,4 +1,4 @@
-"""Where messages come from, where windrow reads them itself, or makes them."""
+"""Sources that windrow reads itself, or generates."""
 
 from __future__ import annotations
 

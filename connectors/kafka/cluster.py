@@ -58,14 +58,14 @@ class Kafka:
         return f"wr.Kafka({self.servers!r}{more})"
 
     def redacted(self, text: Any) -> str:
-        """What librdkafka or a broker says, without values of ours that are nobody's business.
+        """Return a message of librdkafka or a broker without the values of hidden settings.
 
-        text: what was said
+        text: the message
         """
         return redacted(str(text), dict(self.config))
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """What a client of confluent_kafka takes; `more` in Python's spelling (`group_id`) goes before the user's."""
+        """Return settings for a confluent_kafka client; the user's override `more`, in Python's spelling (`group_id`)."""
         ours = {n if n.endswith("_cb") else n.replace("_", "."): value for n, value in more.items()}
         ours["logger"] = Discreet(ours.get("logger", logger), dict(self.config))
         return {"bootstrap.servers": self.servers, **ours, **dict(self.config)}

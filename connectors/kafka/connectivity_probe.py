@@ -1,4 +1,4 @@
-"""Whether a cluster answers at all."""
+"""Probe of a cluster: the brokers that answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a reader of Kafka has come, and what it does next: pure arithmetic, no client.
+"""Offsets of a Kafka reader, and the ranges that it reads next: pure arithmetic, no client.
 
 An offset is exclusive: the first one that was not read. In Spark's checkpoint, and in its progress, `Offsets` are JSON:
 
@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Topic:
-    """How far one topic was read, by partition."""
+    """Offsets up to which one topic was read, by partition."""
 
     id: str
     next: Mapping[int, int]
@@ -35,7 +35,7 @@ Offsets = Mapping[str, Topic]
 
 @dataclass(frozen=True)
 class Extent:
-    """What a cluster holds of one topic, by partition: from `low`, below `high`; readers of committed records get what is
+    """Bounds of one topic in the cluster, by partition: from `low`, below `high`. Readers of committed records get those
     below `stable`."""
 
     id: str
@@ -79,7 +79,7 @@ def dump(offsets: Offsets) -> dict[str, Any]:
 
 
 def load(value: Any) -> dict[str, Topic]:
-    """What `dump` gave."""
+    """Return the offsets that `dump` serialized."""
     try:
         check_version("offsets", value["version"], VERSION)
         return {
@@ -94,7 +94,7 @@ def load(value: Any) -> dict[str, Topic]:
 
 
 def losses(start: Offsets, extents: Extents) -> list[Loss]:
-    """What lies between where a reader stands and what the cluster still holds."""
+    """Return what was lost between a reader's offsets and what the cluster still holds."""
     found: list[Loss] = []
     for name, topic in sorted(start.items()):
         extent = extents.get(name)
@@ -165,8 +165,8 @@ def refuse(found: list[Loss], fail: bool) -> None:
 
 
 def beyond_losses(start: Offsets, extents: Extents) -> dict[str, Topic]:
-    """Where a reader goes on that may lose data: expired records are counted, a topic made anew is read from its beginning,
-    one that is deleted waits."""
+    """Return the offsets of a reader that may lose data. Expired records are counted, and a recreated topic is read from its
+    beginning. A deleted topic keeps its offsets."""
     after: dict[str, Topic] = {}
     for name, topic in start.items():
         extent = extents.get(name)
@@ -197,7 +197,7 @@ def newest(extents: Extents, *, committed: bool) -> dict[str, Topic]:
 
 
 def advanced(start: Offsets, target: Offsets, extents: Extents, most: int | None = None) -> dict[str, Topic]:
-    """Where the next batch ends: at most `most` offsets from `start`, shared among partitions by how much they have.
+    """Return the end of the next batch: at most `most` offsets from `start`, shared among partitions by how much they have.
 
     A partition that is new begins here, at its first offset, and is read from the next batch on: so that every batch is
     described whole by its two ends. Nothing goes back.
@@ -251,12 +251,12 @@ def shared(ahead: Mapping[tuple[str, int], int], most: int | None) -> dict[tuple
 
 
 def distance(start: Offsets, end: Offsets) -> int:
-    """How many offsets lie between the two, in partitions that both have."""
+    """Return the number of offsets between the two, in partitions that both have."""
     return sum(r.end - r.start for r in ranges(start, end))
 
 
 def ranges(start: Offsets, end: Offsets, least: int | None = None) -> list[Range]:
-    """What is to be read between two ends; with `least`, in that many parts or more where there are offsets enough."""
+    """Return the ranges to read between two ends; with `least`, at least that many where there are offsets enough."""
     found = [
         Range(name, topic.id, p, start[name].next[p], o)
         for name, topic in sorted(end.items())

@@ -65,7 +65,7 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading begins or ends, as it was asked for. `value`: topic -> partition -> offset or milliseconds, or one
+    """Requested start or end of reading. `value`: topic -> partition -> offset or milliseconds, or one
     number of milliseconds for all."""
 
     kind: Literal["earliest", "latest", "offsets", "timestamps", "timestamp"]
@@ -74,7 +74,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, and how. Picklable: it travels to the tasks."""
+    """Options of a Kafka source. Picklable: it travels to the tasks."""
 
     kafka: Kafka
     topics: tuple[str, ...] = ()
@@ -219,7 +219,7 @@ def _subscription(
 
 
 def _bound(options: Mapping[str, str], side: str, words: tuple[str, ...]) -> Bound | None:
-    """Where one side is, by the most specific option, as in Spark: a timestamp, timestamps, offsets."""
+    """Parse one bound from its most specific option, as in Spark: a timestamp, timestamps, offsets."""
     stamp, stamps, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if stamp.lower() in options:
         return Bound("timestamp", _number(options, stamp, least=0))

@@ -167,7 +167,7 @@ def _fetch(
 
 
 def _after_expiry(options: SourceOptions, wanted: Range, position: int) -> int:
-    """Where reading goes on after the broker refused an offset, if it may."""
+    """Return the offset to continue at after the broker refused one. Raises `SourceLost` where reading must not continue."""
     name, partition = wanted.topic, wanted.partition
     extent = cluster_of(options.kafka).extents([name]).get(name)
     if extent is None or extent.id != wanted.id or partition not in extent.high:

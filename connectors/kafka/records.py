@@ -159,7 +159,7 @@ class KafkaRecords:
             return low > 0 and 0 not in self._offsets
 
     def sweep(self, next_seq: int) -> None:
-        """What was aborted is invisible."""
+        """Do nothing: aborted records are invisible."""
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What may be told of settings: the values of the keys that are listed here, and of no others."""
+"""Redaction of settings: only the values of the keys listed here are shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shown(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def redacted(text: str, settings: Mapping[str, Any]) -> str:
-    """What somebody else says of settings, without the values that are not shown, and without their words."""
+    """Hide in `text` the values of settings that are not shown, and the words of these values."""
     values = {str(v) for k, v in settings.items() if k not in SHOWN}
     words = {word for value in values for word in re.split(r"[\s=;,:@/\"']+", value) if len(word) >= _LONG}
     for hidden in sorted((values | words) - {""}, key=len, reverse=True):

@@ -192,7 +192,7 @@ class KafkaSink:
         return newest
 
     def records(self, panes: PaneFiles) -> Iterator[list[Record]]:
-        """What goes to the topic, in order, in portions."""
+        """Yield the records for the topic, in order, in portions."""
         if panes.letters_of is not None:
             made = [_letter(row) for row in panes.table().to_pylist()]
             yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
@@ -231,7 +231,7 @@ class KafkaSink:
 
 
 def newest_of(table: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Of each (window, key) the last row of a commit; of a pane that another replaces only the other."""
+    """Return the last row of a commit per (window, key); a pane that another replaces is left out."""
     if len(table) == 0 or "pane" not in table.column_names:
         return table
     window = table.column("window").combine_chunks()

@@ -28,7 +28,7 @@ MARKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What of a backlog is skipped in any case.
+    """Part of a backlog that every operator skips.
 
     newest: all but so many records at the end of each partition; within_us: what is so much older than `now`, by the timestamps
     of records. One of them is given.
@@ -44,7 +44,7 @@ class Unread:
         cluster: Cluster,
         offsets: Callable[[At, int, int], list[int]],
     ) -> dict[At, tuple[int, int]]:
-        """What of a backlog, `[from, to)` by partition, lies before the first record that has to be read, if anything does.
+        """Return, by partition, the span of a backlog `[from, to)` before the first record that must be read; no empty spans.
 
         offsets: those of the records of a partition in `[from, to)` that are counted.
         """
@@ -73,10 +73,10 @@ class Unread:
 
 
 def unread_of(definition: Definition, input: Input, stream: KafkaStream) -> Unread | None:
-    """What of an input nobody has to read; None where each record has to be looked at.
+    """Return the part of an input that no operator has to read; None where each record must be inspected.
 
-    Every operator that takes the input must skip by where records stand, or by their timestamps: not by their keys, nor by what
-    is in them, as guarantees and filters do, and none may keep what it skips.
+    Every operator that takes the input must skip by records' positions, or by their timestamps. None may skip by key, or by
+    content as guarantees and filters do, and none may keep what it skips.
     """
     found = [_of(part, one, stream) for part, one in _takers(definition, input)]
     places = [one.newest for one in found if one is not None and one.newest is not None]
@@ -89,7 +89,7 @@ def unread_of(definition: Definition, input: Input, stream: KafkaStream) -> Unre
 
 
 def counted_offsets(definition: Definition, input: Input, rows: pa.Table, now_us: int) -> list[int]:
-    """Of rows of one partition those that every operator counts that takes the input; none where one cannot be asked."""
+    """Return the offsets of one partition's rows that every operator of the input counts; none where an operator fails."""
     found: set[int] | None = None
     for part, one in _takers(definition, input):
         try:

@@ -1,4 +1,4 @@
-"""What a job asks of the topics it reads: how far they reach, and whether offsets that it never saw hold anything."""
+"""Kafka queries of a job about its topics: their newest offsets, and whether unread offsets hold any record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster is asked about topics: which there are, under which ids, and what they hold."""
+"""Metadata of topics, read from a cluster: their names, ids and bounds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Cluster:
     def extents(
         self, topics: Collection[str], partitions: Mapping[str, Collection[int]] | None = None
     ) -> dict[str, Extent]:
-        """What the cluster holds of topics, or of some partitions of them; without topics that do not exist."""
+        """Return the bounds of topics, or of some of their partitions; topics that do not exist are left out."""
         ids = self.ids(topics)
         wanted = {
             name: [p for p in there if partitions is None or p in partitions[name]]

@@ -1,4 +1,4 @@
-"""Where a reader begins: at what was asked for, or where a windrow job stopped, by the job's own log."""
+"""Start offsets of a reader: those that were requested, or those where a windrow job stopped, by its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = get_logger()
 
 
 def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[str]) -> str:
-    """Where a job stopped, as JSON for `startingOffsets` of either Kafka source of Spark.
+    """Return where a job stopped, as JSON for `startingOffsets` of either Kafka source of Spark.
 
     location: the job's. kafka: `wr.Kafka(...)`, or its servers. topics: a name or several
 
@@ -70,10 +70,10 @@ def job_offsets(location: str) -> dict[Partition, int]:
 
 
 def resumed(next_offsets: Mapping[Partition, int], extents: Extents) -> dict[str, Topic]:
-    """What a job has read of topics, by their names.
+    """Return the offsets that a job has read of topics, by their names.
 
-    Under the present id, or without one where the frame told none; where it read a topic under other ids only, under the
-    last of these: that topic was made anew.
+    A topic is read under its present id, or without one where the frame had none. If only other ids were read, the last of them
+    is returned: the topic was recreated.
     """
     found: dict[str, dict[str | None, dict[int, int]]] = {}
     for (source, partition), offset in sorted(next_offsets.items()):

@@ -96,7 +96,7 @@ class KafkaStream:
     # -- where it begins ------------------------------------------------------------------------------------------------
 
     def extents(self, cluster: Cluster, known: Mapping[Partition, int]) -> dict[str, Extent]:
-        """What the topics hold now. Raises `SourceLost` where one that was read is gone, `KafkaFailed` where one never was."""
+        """Return the topics' bounds. Raises `SourceLost` where one that was read is gone, `KafkaFailed` where one never was."""
         found = cluster.extents(self.topics)
         missing = [t for t in self.topics if t not in found]
         if missing:
@@ -112,7 +112,7 @@ class KafkaStream:
         return found
 
     def begin(self, next_offsets: Mapping[Partition, int], cluster: Cluster) -> dict[str, Topic]:
-        """Where a job that stands at `next_offsets` goes on. Raises `SourceLost` where that is no longer there."""
+        """Return where a job at `next_offsets` continues. Raises `SourceLost` where those offsets are no longer there."""
         extents = self.extents(cluster, next_offsets)
         start = begun(Bound(self.starting), extents, cluster, "starting")  # type: ignore[arg-type]
         known = resumed(next_offsets, extents)
@@ -126,7 +126,7 @@ class KafkaStream:
 
     @property
     def attributes(self) -> frozenset[str]:
-        """What of a record becomes part of a row."""
+        """Return the attributes of a record that become part of a row."""
         return frozenset({"value"} | {what for _, what in self.columns})
 
     def rows(self, fetched: Fetched, topic: str, topic_id: str, partition: int) -> pa.Table:
@@ -172,7 +172,7 @@ class KafkaStream:
         return found
 
     def again(self, ranges: Mapping[Partition, tuple[int, int]]) -> pa.Table:
-        """What was counted of some ranges, as it came then: `replay=` of a job that reads this. Raises `StateLost`."""
+        """Read the counted rows of some ranges again: `replay=` of a job that reads this stream. Raises `StateLost`."""
         whole = replace(self, fail_on_data_loss=True)
         tables = list(whole.read(self.ranges_again(ranges)))
         return pa.concat_tables(tables or [_POSITIONS.empty_table()], promote_options="permissive")
@@ -204,7 +204,7 @@ _POSITIONS = pa.schema(
 def _holds(
     extent: Extent | None, topic_id: str | None, partition: int, first: int, following: int
 ) -> str | None:
-    """What the cluster has instead of `[first, following)` of a partition; None if it has that."""
+    """Return what the cluster has instead of `[first, following)` of a partition; None if it has that range."""
     if topic_id is None:
         return "and without the topic's id nobody knows whether it is still that one: open the job with replay= once"
     if extent is None:

@@ -1,4 +1,4 @@
-"""What the log's three topics share: reading one partition to its end, and producers of which one at a time may write."""
+"""Access to the log's three topics: reading one partition to its end, and producers of which one at a time may write."""
 
 from __future__ import annotations
 
