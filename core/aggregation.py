@@ -1,4 +1,4 @@
-"""What an aggregation is: a value that names its kind, its columns, its parameters and its filter."""
+"""Aggregation: a value with its kind, its columns, its parameters and its filter."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Aggregation:
         return replace(self, input=check.name(input, "of"))
 
     def part(self, input: str) -> Aggregation | None:
-        """What it is to the messages of an input; None where it takes none of them."""
+        """Return its part that applies to the messages of an input; None where it takes none of them."""
         if self.shares:
             args = dict(self.shares).get(input)
             return None if args is None else replace(self, args=args, shares=(), input=input)
@@ -164,7 +164,7 @@ class Aggregation:
         return uses if self.condition is None else (*uses, self.condition)
 
     def describe(self) -> str:
-        """What goes into the fingerprint."""
+        """Return its part of the fingerprint."""
         text = repr(self)
         return (
             text if self.function is None else f"{text} v{self.function.version} -> {self.function.returns}"

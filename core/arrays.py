@@ -124,7 +124,7 @@ def _taken(column: pa.ChunkedArray, places: IntArray, index: pa.Array) -> pa.Arr
 
 
 def _item(kind: pa.DataType) -> str | None:
-    """What numpy calls values of a type that lie side by side; None of others."""
+    """Return numpy's name for a type whose values are contiguous in memory; None for others."""
     return _ITEMS.get(kind.bit_width) if pa.types.is_primitive(kind) else None
 
 

@@ -22,7 +22,7 @@ Moment: TypeAlias = str | Expr | None
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Where the window of each anchor begins and ends: columns of it, expressions over them, or a function of whole tables."""
+    """Window of each anchor, by its start and end: columns of it, expressions over them, or a function of whole tables."""
 
     start: Moment = None
     end: Moment = None

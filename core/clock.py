@@ -1,4 +1,4 @@
-"""Where `now` comes from. Only runners read a clock; operators are given `now_us`."""
+"""Clocks: the source of `now`. Only runners read a clock; operators receive `now_us`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _steady_ns() -> int:
 
 
 def clock_of(clock: Clock | None) -> Clock:
-    """What `clock=` says: by default the machine's."""
+    """Return the clock for `clock=`: by default the machine's."""
     if clock is not None and (isinstance(clock, type) or not hasattr(clock, "now_us")):
         raise ConfigurationError(
             f"clock={clock!r}: use a windrow.testing.ManualClock, or an object with now_us(), microseconds since the epoch"

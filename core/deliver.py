@@ -1,4 +1,4 @@
-"""Which messages of a step are taken where there are more than are wanted: delivery policies, as \\psi has them."""
+"""Delivery policies, as \\psi has them: they select the messages of a step where there are more than are wanted."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MARK = "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which messages of a step are taken. Build it with `wr.deliver`.
+    """Delivery policy: selects the messages of a step that are processed. Build it with `wr.deliver`.
 
     newest: so many of a step; within_us: how old; interval_us: one in so long of `now`; per: of what; record: where the others
-    go; guaranteed: what is always taken; mark: the column that is true for the others, where these are not left out; sync: True
-    if `add_message` waits for its commit
+    go; guaranteed: the condition of messages that are never skipped; mark: the column that is true for the others, where these
+    are not left out; sync: True if `add_message` waits for its commit
     """
 
     newest: int | None = None
@@ -184,7 +184,7 @@ def all() -> Policy:
 
 
 def policy_of(deliver: Any, ids: Ids | None = None, *, marks: bool = False) -> Policy | None:
-    """What the user wrote as the policy of an input. ids: by which its messages are known; marks: if it may have a mark."""
+    """Return an input's policy from the user's value. ids: by which its messages are known; marks: if it may have a mark."""
     if deliver is None:
         return None
     if any(deliver is plain for plain in (all, latest, synchronous)):

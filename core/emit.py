@@ -133,7 +133,7 @@ past_end = PastEnd()
 
 
 def leaves(trigger: Trigger) -> Iterator[Trigger]:
-    """What a trigger is made of: itself, where it is not made of others."""
+    """Yield the parts of a compound trigger, or the trigger itself."""
     if isinstance(trigger, (AnyOf, AllOf)):
         for part in trigger.triggers:
             yield from leaves(part)
@@ -161,7 +161,7 @@ def by_value(trigger: Trigger) -> bool:
 
 
 def when_messages_come(trigger: Trigger) -> Trigger:
-    """What is left of it where no time passes, by as few counts as can be.
+    """Return the equivalent trigger where no time passes, with as few counts as possible.
 
     >>> when_messages_come(any_of(every(100), all_of(every(2), every(3)), every("10 seconds")))
     wr.every(3)
@@ -374,7 +374,7 @@ class Emit:
 
     @property
     def leaves(self) -> tuple[Trigger, ...]:
-        """What its triggers are made of."""
+        """The parts of its triggers."""
         return (*leaves(self.early), *leaves(self.late))
 
     @property

@@ -24,7 +24,7 @@ MAX_PAYLOAD: Final = 0xFFFF_FFFF
 
 
 class Kind(enum.IntEnum):
-    """What a payload is. Numbers are persisted: never reuse one."""
+    """Kind of a payload. Numbers are persisted: never reuse one."""
 
     SEGMENT = 1
     LOG_RECORD = 3
@@ -45,7 +45,7 @@ def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
 
 
 def header_of(kind: Kind, payload: Sequence[bytes | memoryview], version: int = 1) -> bytes:
-    """What stands before a payload, which is given in pieces."""
+    """Return the header of a payload, whose pieces are passed."""
     size = sum(map(len, payload))
     if size > MAX_PAYLOAD:
         raise ValueError(f"a {kind.name} of {size} bytes is above {MAX_PAYLOAD}: split it")

@@ -56,7 +56,7 @@ def expression_of(text: str) -> pc.Expression | None:
 
 
 def _read(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
-    """What stands at a token, and the number of the one behind it."""
+    """Parse the expression at a token; returns it and the index of the next token."""
     if depth > _DEEPEST:
         raise ValueError("too deep")
     token = tokens[at]

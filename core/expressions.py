@@ -21,7 +21,7 @@ FEW = 1 << 14
 
 
 class Expression(Protocol):
-    """What type checkers know of an expression of `pyarrow.compute`, which has no types."""
+    """Interface of a `pyarrow.compute` expression for type checkers, as pyarrow has no types."""
 
     def is_valid(self) -> Any: ...
 

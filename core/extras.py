@@ -1,4 +1,4 @@
-"""What is installed only on request."""
+"""Optional dependencies, which are installed only on request."""
 
 from __future__ import annotations
 

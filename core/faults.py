@@ -132,7 +132,7 @@ def _range(kind: pa.DataType) -> tuple[int, int]:
 
 
 def _shown(value: pa.Array) -> str:
-    """What is wrong with the one value of a column."""
+    """Return text that says why the one value of a column is invalid."""
     kind = value.type
     if isinstance(value, pa.ExtensionArray):
         return _shown(value.storage)

@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """How long the messages of an input are kept for rules; `us` None: `wr.forever`.
+    """Time for which the messages of an input are kept for rules; `us` None: `wr.forever`.
 
     kind: "exactly"; "at_least": the greater of this and the inferred one; "otherwise": where nothing is inferred
     """
@@ -163,7 +163,7 @@ class Input:
 
     @property
     def stream(self) -> Input:
-        """What of it is of the stream itself, whichever operator takes it."""
+        """The input without the settings of the operator that takes it."""
         plain = replace(self, window=None, by=None, where=None, deliver=None)
         return replace(plain, interval=None, expires=None)
 

@@ -242,7 +242,7 @@ def _encode_equal(column: pa.Array | pa.ChunkedArray) -> list[bytes]:
 
 
 def _encode_texts(values: pa.Array) -> list[bytes] | None:
-    """Those of a column of text without zeros, which is nearly any, at once; None of another."""
+    """Encode a text column without zero bytes, the usual case, at once; returns None for any other column."""
     if values.type != pa.string() or values.null_count:
         return None
     raw = values.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""Where a job, a sink or a checkpoint may lie: a folder of a POSIX file system."""
+"""Locations of jobs, sinks and checkpoints: folders of a POSIX file system."""
 
 from __future__ import annotations
 

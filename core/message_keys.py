@@ -1,9 +1,9 @@
-"""Where a message stands, as bytes: positions, and the keys that message stores keep messages by.
+"""Message keys as bytes: positions, and the keys by which message stores keep messages.
 
     position  = escaped source, u32 partition, i64 offset, u32 ordinal
 
-The order of bytes is that of (source, partition, offset, ordinal), and where a time stands before it, of that first
-(`core/byte_order.py`).
+The order of bytes is that of (source, partition, offset, ordinal). Where a time precedes the position, it is the first
+criterion (`core/byte_order.py`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _encode_source(source: str) -> bytes:
 
 
 def position_prefix(parts: Sequence[Any]) -> bytes:
-    """What every position that begins with these one to four parts begins with, all four its bytes, which sort as (source,
-    partition, offset, ordinal) do; b"" for none."""
+    """Return the common prefix of all positions that begin with these one to four parts; b"" for none. Four parts give the
+    whole position, and sort as (source, partition, offset, ordinal) do."""
     encoders: tuple[Callable[[Any], bytes], ...] = (_encode_source, encode_u32, encode_i64, encode_u32)
     return b"".join([encode(part) for encode, part in zip(encoders, parts, strict=False)])
 

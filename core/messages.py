@@ -12,7 +12,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, show_instant, to
 
 
 class Position(NamedTuple):
-    """Where a message stands in its source: a total order inside one partition.
+    """Position of a message in its source: a total order inside one partition.
 
     source: e.g. a topic or a file
     partition, offset: ints; offsets must not go back
@@ -52,7 +52,7 @@ class Timing(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a pane does to the ledger: adds a row, or takes back one that was added before."""
+    """Effect of a pane on the ledger: adds a row, or retracts one that was added before."""
 
     INSERT = "INSERT"
     RETRACT = "RETRACT"
@@ -110,7 +110,7 @@ class TupleWindow:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a sink is idempotent on: `job`, an identity that survives restarts, and `commit`, a number.
+    """Idempotence key of a sink: `job`, an identity that survives restarts, and `commit`, a number.
 
     >>> str(Token("job-1", 7))
     'job-1/7'

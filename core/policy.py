@@ -1,4 +1,4 @@
-"""How long state is kept, and up to which event time input is believed complete."""
+"""Policies of retention and watermark: how long state is kept, and up to which event time input is complete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ forever = Forever()
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long and how much is kept. `time_us` counts from the end of a window; None is no limit by time.
+    """Limits on kept state, by time and by number. `time_us` counts from the end of a window; None is no limit by time.
 
     `windows` and `messages` limit the number kept, per "key" or per "job".
     """
@@ -74,7 +74,7 @@ def Retain(
     messages: int | None = None,
     per: str = "key",
 ) -> Retention:
-    """How long, and how much, is kept. A plain duration for `retention=` is the time alone.
+    """Limit kept state by time, by number, or by both. A plain duration for `retention=` is the time alone.
 
     time: a duration past the end of a window; `wr.forever`, or None beside a number, is no limit by time
     windows, messages: at most so many; the oldest windows, by end, go first
@@ -219,8 +219,8 @@ def check_unit(unit: str | None) -> None:
 
 
 def max_ahead_us(duration: Duration | Forever | None, watermark: Watermark) -> int | None:
-    """How far ahead of `now` a time may lie, None for any. Unless it is said, a day where what comes moves the watermark: one
-    message with a wrong date would make all others late, for good.
+    """Return the limit by which an event time may exceed `now`, None for any. The default is a day where messages move the
+    watermark: otherwise one message with a wrong date would make all others late, permanently.
     """
     if isinstance(duration, Forever):
         return None
@@ -235,14 +235,14 @@ def max_ahead_us(duration: Duration | Forever | None, watermark: Watermark) -> i
 
 
 def show_max_ahead(ahead_us: int | None, watermark: Watermark) -> Any:
-    """What `max_ahead_us` reads back to the same; None where nothing has to be said."""
+    """Return the value that `max_ahead_us` parses to `ahead_us`; None for the default."""
     if ahead_us == max_ahead_us(None, watermark):
         return None
     return forever if ahead_us is None else show_duration(ahead_us)
 
 
 def letters_us(duration: Duration | Forever | None) -> int | None:
-    """How long dead letters are kept; None where it was not said."""
+    """Parse the retention of dead letters; None where none was declared."""
     if duration is None or isinstance(duration, Forever):
         return None if duration is None else UNBOUNDED_US
     kept_us = duration_us(duration, "dead_letter_retention")
@@ -254,7 +254,7 @@ def letters_us(duration: Duration | Forever | None) -> int | None:
 
 
 def show_letters(kept_us: int | None) -> Any:
-    """What `letters_us` reads back to the same."""
+    """Return the value that `letters_us` parses to `kept_us`."""
     if kept_us is None:
         return None
     return forever if kept_us == UNBOUNDED_US else show_duration(kept_us)

@@ -1,4 +1,4 @@
-"""How messages are told apart: by the columns that say where they stand, or by those that are their ids."""
+"""Identity of messages: by the columns of their positions, or by columns of ids."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ids(*columns: str) -> Ids:
 
 
 def ids_of(value: Any) -> Ids | None:
-    """What `ids=` says: `wr.ids(...)`, a column, several in a sequence, or None."""
+    """Parse the value of `ids=`: `wr.ids(...)`, a column, several in a sequence, or None."""
     if value is None or isinstance(value, Ids):
         return value
     return ids(*check.names(value, "ids", "use 'order_id', several as ['day', 'number'], or wr.ids(...)"))

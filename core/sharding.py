@@ -1,4 +1,4 @@
-"""Which shard a key is on: one hash, as SQL for Spark, and as a function for whoever has the keys.
+"""Sharding of keys: one hash, as SQL for Spark, and as a function for code that has the keys.
 
 It is Spark's `xxhash64` over the key fields: the XXH64 of each that is not null, seeded with that of the fields before it. Keys
 go to shards through key groups, so that a state can be resharded without a replay.
@@ -26,7 +26,7 @@ SEED = 42
 
 @dataclass(frozen=True)
 class Sharding:
-    """How many shards there are. Equal keys go to one, whatever their type: a column may widen from int to bigint or double."""
+    """Assignment of keys to shards. Equal keys share one, of any type: a column may widen from int to bigint or double."""
 
     shards: int
 

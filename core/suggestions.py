@@ -1,4 +1,4 @@
-"""Which name was probably to be written."""
+"""Suggestions of the name that a user probably meant."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ class Timing:
         return next((c for m in (self.bound, *self.matrices.values()) if (c := m.contradiction)), None)
 
     def kept_us(self, binding: str) -> int:
-        """How long after its end a message is needed as that pattern; below 0: not once it has come alone."""
+        """Return how long after its end a message is needed as that pattern; below 0: it is not needed after it came alone."""
         for span in self.events:
             if span.binding == binding:
                 others = [self.bound.most(span.end, q.progress) for q in self.events if q is not span]

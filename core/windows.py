@@ -89,12 +89,12 @@ class Session:
 
     @property
     def own_gap(self) -> Expr | None:
-        """What gives each message its own gap, where they have such."""
+        """The expression of each message's own gap; None where all messages have one gap."""
         return self.gap if isinstance(self.gap, Expr) else None
 
     @property
     def sure_us(self) -> int:
-        """How much longer than its time any message makes its session last: nothing is sure of a gap of its own."""
+        """The time by which any message at least extends its session: 0 where messages have their own gaps."""
         return 0 if isinstance(self.gap, Expr) else self.gap
 
     @property
@@ -120,7 +120,7 @@ class TupleSession:
 
     @property
     def gap_us(self) -> int:
-        """How far apart, by their numbers, two messages of a session are at most."""
+        """The maximum distance, by number, between two consecutive messages of a session."""
         return self.messages + 1
 
     def __repr__(self) -> str:
