@@ -1,4 +1,4 @@
-"""Dead letters of a job, stored in separate files."""
+"""Dead letters of a job, kept in separate files."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
 @dataclass(frozen=True)
 class BatchAttempt:
-    """What an attempt at a batch is given.
+    """The input of one attempt at a batch.
 
-    positioned: its rows say where they stand. rows: what `df` was made of, where that is done alike with all such rows.
-    letters: rows that are too late are to come as dead letters
+    positioned: its rows have positions. rows: the frame that `df` was derived from, where all such rows are derived alike.
+    dead_letters: rows that are too late are to come as dead letters
     """
 
     spark: SparkSession
@@ -82,16 +82,16 @@ class Action:
         replays: bool,
         bring_back: BringBack,
     ) -> None:
-        """tell: operators whose panes somebody takes. replays: messages that are lost can be read again."""
+        """outputs: operators whose panes have a sink. replays: messages that are lost can be read again."""
         self._job, self._definitions, self._inputs, self._nonce = job, definitions, inputs, nonce
         self._reads, self._local_dir, self._outputs = reads, local_dir, tuple(outputs)
         self._replays, self._bring_back = replays, bring_back
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
-        #: How rows cross that came alike.
+        #: Plans for rows that come alike.
         self._planned: dict[Alike, Planned | None] = {}
-        #: Bytes a row, where rows that came last were the widest; None: nobody knows.
+        #: Bytes a row, where rows that came last were the widest; None: unknown.
         self._width: int | None = None
         #: Batches up to this commit are planned so that late rows come as dead letters.
         self._letters_until = 0
@@ -225,11 +225,11 @@ class Action:
     def _collected(
         self, attempt: BatchAttempt, emitted: Callable[[], list[bytes]], *, is_planned: bool
     ) -> list[Answer]:
-        """What the shards answer."""
+        """Run the plan and return the results of the shards."""
         df, commit = attempt.df, attempt.plan.commit
         width = None if self._few else self._width
         if width is not None and self._reads is None and jvm_calls.has_python(df):
-            width = None  # nobody knows how wide rows are that go to the user's own functions
+            width = None  # unknown: the width of rows that enter the user's own functions
         for _ in range(REDO_ATTEMPTS):
             with (
                 Tagged(attempt.spark, f"windrow-{self._job.job}-{commit}") as tagged,
@@ -247,14 +247,14 @@ class Action:
 
     @property
     def _few(self) -> bool:
-        """The last commit took few rows.
+        """True if the last commit took few rows.
 
-        It is state: a batch that is run again after a crash goes the way that it went.
+        It is state: a batch that is run again after a crash takes the same route.
         """
         return any(_rows_of(commit) <= FEW_ROWS for commit in self._job.recent[-1:])
 
     def _rows_cross(self) -> bool:
-        """The last commit took few rows, or few for each group that there was, or would have been."""
+        """True if the last commit took few rows, or few for each group that there was, or would have been."""
         for commit in self._job.recent[-1:]:
             counts = (item for shard in commit.shards for item in shard.counters.items())
             groups = sum(n for name, n in counts if name.startswith(GROUPS_OF))
@@ -262,7 +262,7 @@ class Action:
         return False
 
     def _groups(self, attempt: BatchAttempt, streams: bool) -> Pushdown | None:
-        """How groups are made of the rows before they cross; None where rows do."""
+        """Return how rows are grouped before they cross to the tasks; None where the rows themselves cross."""
         what = None if streams and self._rows_cross() else self._pushdown(attempt.df)
         return what if what is not None and (what.late_rows or not attempt.dead_letters) else None
 
@@ -283,24 +283,24 @@ class Action:
         )
 
     def _alike(self, attempt: BatchAttempt, what: Pushdown | None) -> Alike | None:
-        """What makes a batch cross as others did; None where its plan has something of its own."""
+        """Return the cache key of batches that cross with one plan; None where the batch's plan is its own."""
         if attempt.rows is None:
             return None
         if what is not None and attempt.dead_letters:
-            return None  # the numbers that say which rows are late
+            return None  # the numbers that decide which rows are late
         most = None if what is None or attempt.positioned else routes.FEW_TIMES * self._job.shards
         if not are_there(attempt.rows, most):
             return None
         return attempt.rows.schema, self._job.progress.commit > 0, what is not None
 
     def _pushdown(self, df: DataFrame) -> Pushdown | None:
-        """What Spark may do of a batch before rows cross: of frames of one schema the same."""
+        """Return the pushdown into Spark before rows cross; frames of one schema share it."""
         if self._pushed is None or self._pushed[0] != df.schema:
             self._pushed = df.schema, routes.pushdown(self._definitions, self._inputs.schemas(df))
         return self._pushed[1]
 
     def _local(self, spark: SparkSession) -> str | None:
-        """Where executors keep their stores: beside the job where all is one machine, else in their own temporary folder."""
+        """Return the folder of executors' stores: None in local mode (next to the job), else in their own temporary folder."""
         if self._local_dir is not None:
             return os.path.join(self._local_dir, self._job.job)
         if (spark.sparkContext.master or "").startswith("local["):

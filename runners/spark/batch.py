@@ -1,4 +1,4 @@
-"""One batch of a streaming query as one commit: the function that goes to `DataStreamWriter.foreachBatch`.
+"""The `foreachBatch` function: it makes one batch of a streaming query one commit.
 
 The numbers are those of docs/explanation/commit-protocol.md.
 """
@@ -279,7 +279,7 @@ class BatchFunction:
         return self._job
 
     def _check_reads(self, shards: int) -> None:
-        """Where partitions are shards, keys have to be in them, and their number is fixed."""
+        """Check a keyed source: partitions are shards, so keys have to be in them, and their number is fixed."""
         if self.reads is None or not self.reads.keyed:
             return
         unkeyed = [p.name for d in self.definitions for p in d.parts if not p.by]
@@ -298,7 +298,7 @@ class BatchFunction:
         return self._job
 
     def health(self) -> Health:
-        """How the job is now."""
+        """Return the job's health."""
         job = self.job
         alive_us = alive_at(job.folders.alive)
         last, published = job.log.last_commit, job.progress.published
@@ -306,7 +306,7 @@ class BatchFunction:
         return health_of(last, self.definitions, published, self.clock.now_us(), alive_us, snapshot)
 
     def _protocol(self, spark: SparkSession) -> BatchProtocol:
-        """What makes commits of batches, for this session."""
+        """Return the commit protocol for this session."""
         return BatchProtocol(
             self.job,
             self.definitions,

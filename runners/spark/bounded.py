@@ -24,7 +24,7 @@ def apply(
     frames: Mapping[str, DataFrame] | None = None,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """What an operator tells of bounded frames: one commit of all rows, then the end of time. Lives as long as this process.
+    """Return an operator's rows for bounded frames: one commit of all rows, then the end of time. Lives as long as the process.
 
     df: the one input; frames: inputs by name.
     """
@@ -46,7 +46,7 @@ def scratch_location() -> str:
 
 
 def rows_of(batch: BatchFunction, df: DataFrame, operator: str) -> DataFrame:
-    """What an operator tells of all rows of `df` in one commit and of the end of time."""
+    """Return an operator's rows for all rows of `df` in one commit and for the end of time."""
     batch(df, 0)
     batch.input_schema = df.schema
     batch.drain(df.sparkSession)

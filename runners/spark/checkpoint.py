@@ -1,4 +1,4 @@
-"""What Spark's own checkpoint says of a query whose checkpoint is ours to read: the plans of its batches.
+"""Reader of Spark's own checkpoint of a query, where it can be read: the plans of its batches.
 
 Spark writes the plan of batch n to `offsets/n` before it calls us: a line "v1", one of metadata, then one for each source, how
 far the batch reads it ("-": not at all yet). The heartbeat is the last source.
@@ -63,9 +63,9 @@ class SparkCheckpoint:
         )
 
     def nothing_came(self, after: int, until: int) -> bool:
-        """True if no batch from `after + 1` to `until` reads anything but heartbeats. False where that cannot be told."""
+        """True if no batch from `after + 1` to `until` reads anything but heartbeats. False where that is unknown."""
         if os.path.isdir(os.path.join(self.folder, "state")):
-            return False  # Spark's own operators keep state: they may tell rows though nothing has come
+            return False  # Spark's own operators keep state: they may emit rows though nothing has come
         before = self._without_beats(after)
         return before is not None and all(
             self._without_beats(batch) == before for batch in range(after + 1, until + 1)
@@ -76,7 +76,7 @@ class SparkCheckpoint:
         return None if plan is None else plan[: len(plan) - self.beats]
 
     def _plan(self, batch: int) -> list[str] | None:
-        """How far a batch reads each source; None where its plan is gone, or of a version that we do not know."""
+        """Return how far a batch reads each source; None where its plan is gone, or of an unknown version."""
         try:
             with open(os.path.join(self.folder, "offsets", str(batch)), encoding="utf-8") as file:
                 version, _, *offsets = file.read().split("\n")

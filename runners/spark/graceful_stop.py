@@ -1,4 +1,4 @@
-"""A query ends between two batches, and tells Spark so in the one way that it understands."""
+"""Graceful stop: a query ends between two batches, by the one signal that Spark understands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Interrupted(Exception):
 
 
 class Gate:
-    """Where batches begin. Once closed, the next one waits here for the query's end, and is given back undone."""
+    """The gate of batches. Once closed, the next batch blocks in it until the query ends, and is returned undone."""
 
     def __init__(self) -> None:
         self._over: Callable[[], bool] | None = None
@@ -38,7 +38,7 @@ class Gate:
         return self._inside == threading.get_ident()
 
     def close(self, over: Callable[[], bool], idle: Callable[[], bool]) -> None:
-        """Return when no batch is in work. `over`: True once the query has been told to stop; `idle`: between two batches."""
+        """Block until no batch is in work. `over`: True once the query has a stop request; `idle`: between two batches."""
         self._waits.clear()
         self._over = over
         while not (self._waits.wait(LOOK_S) or over() or idle()):
@@ -83,8 +83,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def read_to_the_end(progress: Any, first_batch: int | None) -> bool:
     """True if this trigger found nothing in the sources: what was there when it began is committed.
 
-    Offsets say so, and not rows: a batch that was committed before is skipped, and has none. Nor does the first batch of a run
-    say it: it may be one that was planned before. A source that waits for more (`minOffsetsPerTrigger`) tells what it has.
+    Offsets decide, not rows: a batch that was committed before is skipped, and has none. The first batch of a run does not
+    count: it may have been planned before. A source that waits for more (`minOffsetsPerTrigger`) reports what it has.
     """
     for source in progress["sources"]:
         start, end, newest = (source.get(f"{which}Offset") for which in ("start", "end", "latest"))

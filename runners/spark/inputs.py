@@ -1,6 +1,6 @@
-"""How the inputs of a job travel through one `foreachBatch`.
+"""Inputs of a job in one `foreachBatch`.
 
-One input without a name is the frame itself. Inputs with names are one frame together: `__input` says whose row it is, a struct
+One input without a name is the frame itself. Inputs with names are one frame together: `__input` names a row's input, a struct
 of the input's name holds its columns, and the position columns are shared, sources beginning with the input's name.
 """
 
@@ -36,7 +36,7 @@ _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 
 class Inputs(Protocol):
-    """What a batch of a job is made of."""
+    """The inputs of a job's batch."""
 
     def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
         """The definitions under the watermarks that `withWatermark` gave; refuses a frame that they cannot read."""
@@ -63,12 +63,12 @@ class Inputs(Protocol):
         ...
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
-        """What `replay=` gave, as a batch of the stream with positions; refuses what is none."""
+        """Return the frame of `replay=` as a batch of the stream with positions; raise if it is no frame."""
         ...
 
 
 def inputs_of(definitions: Sequence[Definition], static: Mapping[str, DataFrame] | None = None) -> Inputs:
-    """How the inputs of these definitions travel. static: bounded frames of inputs that are static, by name."""
+    """Return the inputs of these definitions. static: bounded frames of inputs that are static, by name."""
     if not any(d.by_input for d in definitions):
         return OneFrame(definitions)
     return NamedFrames(definitions, static or {})
@@ -265,7 +265,7 @@ def check_one(definitions: Sequence[Definition]) -> None:
 
 
 def frame_of(value: Any, what: str) -> DataFrame:
-    """What is given as a frame."""
+    """Return the value as a DataFrame; raise if it is none."""
     remedy = "give a DataFrame of Spark, such as spark.read... or spark.createDataFrame(...)"
     if not isinstance(value, DataFrame):
         raise ConfigurationError(f"{what} is a {type(value).__name__}: {remedy}")
@@ -352,7 +352,7 @@ def _carried(input: Input, frame: DataFrame, *, positions: bool = True) -> DataF
 
 
 def _again(df: DataFrame, input: Input, *, of_files: bool) -> DataFrame:
-    """What `replay=` gave of an input, with positions."""
+    """Return an input's frame of `replay=`, with positions."""
     if df.isStreaming:
         raise SparkUnsupported(
             "replay= gave a streaming DataFrame: give a bounded one (spark.read, not spark.readStream)"

@@ -1,8 +1,8 @@
-"""What every batch asks of Spark, in few calls into the JVM.
+"""Spark calls of every batch, in few calls into the JVM.
 
-A call takes a part of a millisecond, and an object that it gives as long again when it goes. Spark's own wrappers make dozens
-of them for a frame. What is the same in every batch is made once for a context: columns, which are text until a frame reads
-them, and what goes with each Python function.
+A call takes a part of a millisecond, and an object that it returns as long again when it is released. Spark's own wrappers
+make dozens of them for a frame. Objects that every batch shares are made once for a context: columns, which are text until a
+frame reads them, and the arguments of each Python function.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ class _Known:
         return node.withNewChildren(self._to_seq([child]))
 
     def scan(self, leaf: tuple[Any, Any, Any, Any], rdd: Any, stream: Any) -> Any:
-        """How rows that are there are read. leaf: output, name, partitioning, ordering."""
+        """Return the plan node that scans existing rows. leaf: output, name, partitioning, ordering."""
         output, name, partitioning, ordering = leaf
         return self._scan(output, rdd, name, partitioning, ordering, stream)
 
     def map_in_arrow(self, function: Any, output: Any, child: Any) -> Any:
-        """How a function of Python is run over rows."""
+        """Return the plan node that runs a Python function over rows."""
         return self._map_in_arrow(function, output, child, False, self._none)
 
 
@@ -145,7 +145,7 @@ _of_contexts: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
 
 
 def known(of: DataFrame | SparkSession) -> _Known:
-    """Those of the context of a frame or session."""
+    """Return the JVM objects of the context of a frame or session."""
     sc = (of if isinstance(of, SparkSession) else of.sparkSession).sparkContext
     if sc not in _of_contexts:
         _of_contexts[sc] = _Known(sc)
@@ -167,18 +167,18 @@ def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> Data
 
 
 def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
-    """The same rows, of which Spark takes those of each partition for all there are: `grouped` then gives the groups of each.
+    """Return the same rows, declared to Spark as one partition each: `grouped` then makes the groups of each partition.
 
-    To Spark they are in one place, so that groups need no shuffle; those of one key come once for each partition that has some.
-    None where they are not what a streaming query hands in, with columns that were chosen, rows that were left out, and what
-    `mapInArrow` made of them; where some of that is cached; or where there are more than `partitions`, if that is given.
+    Groups then need no shuffle; a key's group comes once for each partition that has its rows.
+    None where the frame is not a streaming query's input with chosen columns, filtered rows and results of `mapInArrow`. None
+    also where some of that is cached, or where there are more than `partitions`, if that is given.
     """
     whole = known(df).each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)
 
 
 def has_python(df: DataFrame) -> bool:
-    """True if rows go through Python before they are those of the frame; what a streaming query hands in has been there."""
+    """True if rows pass through Python inside the frame's plan; the input of a streaming query has done so already."""
     return known(df).has_python(df._jdf)
 
 

@@ -109,9 +109,9 @@ class KafkaRanges(KafkaDataSource):
 
 
 def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str | None) -> DataFrame:
-    """A stream of ranges. It begins where the job at `resume_from` stopped, and stands nowhere else later.
+    """Return a stream of ranges. It begins where the job at `resume_from` stopped; later that option has no effect.
 
-    None: the log of the job is no folder, and cannot be asked.
+    resume_from: None if the log of the job is no folder, and cannot be read.
     """
     spark.dataSource.register(KafkaRanges)
     reader = (
@@ -132,7 +132,7 @@ def ranges_of(stream: KafkaStream, spark: SparkSession, resume_from: str | None)
 
 
 def rows_of(frame: DataFrame, stream: KafkaStream) -> DataFrame:
-    """The rows of a frame of ranges, decoded where they are read, with their positions."""
+    """Decode the rows of a frame of ranges where they are read, with their positions."""
     schema = from_arrow_schema(ranges.row_schema(stream))
     return frame.mapInArrow(partial(_read_rows, stream), schema)
 
@@ -160,7 +160,7 @@ class Piece(InputPartition):
 
 
 def _there(options: SourceOptions, cluster: Cluster, also: Sequence[str] = ()) -> dict[str, Extent]:
-    """What the cluster holds of the topics that were asked for, and of some more."""
+    """Return the cluster's extents of the topics that were asked for, and of some more."""
     if options.assigned is not None:
         found = cluster.extents(sorted(options.assigned), options.assigned)
         for topic, wanted in options.assigned.items():
@@ -284,7 +284,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._taken_at < options.max_delay_s
 
     def _resume_offsets(self, start: Mapping[str, Topic]) -> tuple[Mapping[str, Topic], dict[str, Extent]]:
-        """Where the query goes on, and what the cluster holds now. Raises `SourceLost` where that is less."""
+        """Return the offsets to resume from, and the cluster's extents. Raises `SourceLost` where records are missing."""
         extents = _there(self.options, self._cluster, also=sorted(start))
         start = self._counted(start, extents)
         self._refuse(kafka_offsets.losses(start, extents), extents)
@@ -356,7 +356,7 @@ class RangesReader(KafkaStreamReader):
             for partition, offset in sorted(topic.next.items()):
                 low = extents[name].low.get(partition, offset)
                 if partition not in counted and self.options.starting != Bound("earliest"):
-                    continue  # where it began is nowhere told
+                    continue  # its first offset is recorded nowhere
                 begin = max(low, counted.get(partition, low))
                 at = (topic_source(name, topic.id), partition)
                 if begin < offset and not source.is_empty(at, begin, offset):

@@ -1,4 +1,4 @@
-"""What limits a batch: without a limit it is all that a source has, however much has come while nobody read."""
+"""Batch limits: without one a batch holds all that a source has, however much has come while nobody read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How Spark runs a function over the rows of each shard, planned once for all batches that come alike.
+"""Cache of Spark plans that run a function over the rows of each shard, for all batches that come alike.
 
-What Spark hands in is each time other rows under the same columns, and what is made of them before they cross is the same. To
-analyze, optimize and plan it again takes a twentieth of a batch of half a million rows, in which every core waits. So the plan
-is kept without rows, and given those of each batch.
+Each batch of a query has other rows under the same columns, and the same transformations before rows cross. To analyze,
+optimize and plan them again takes a twentieth of a batch of half a million rows, in which every core waits. So the cache
+keeps the plan without rows, and inserts those of each batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Planned:
         return bool(self._session.equals(rows._jdf.sparkSession()))
 
     def answers(self, rows: DataFrame, function: Any) -> list[bytes]:
-        """What the function answers of the rows of another batch, which came under the same columns."""
+        """Run the function over another batch's rows, which have the same columns, and return its results."""
         given = _there(rows)
         [first, *_] = self._over(self._between, self._calls.scan(self._leaf, given.rdd(), given.stream()))
         top = self._calls.map_in_arrow(function.builder(self._arguments), self._output, first)
@@ -73,7 +73,7 @@ def planned(rows: DataFrame, mapped: DataFrame, *, grouped: bool) -> Planned | N
 
 
 def are_there(rows: DataFrame, most: int | None) -> bool:
-    """True if the frame is nothing but rows that are there, as a streaming query hands them in, in `most` partitions."""
+    """True if the frame is nothing but existing rows, as the input of a streaming query is, in `most` partitions."""
     plan = _there(rows)
     if plan.nodeName() != "LogicalRDD":
         return False

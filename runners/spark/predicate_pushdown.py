@@ -1,4 +1,4 @@
-"""Filters that Spark hands over, as Arrow conditions and as bounds of what is read."""
+"""Pushdown of Spark's filters, as Arrow conditions and as bounds of the reads."""
 
 from __future__ import annotations
 

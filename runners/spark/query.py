@@ -1,4 +1,4 @@
-"""What `writeStream(...).start()` gives: Spark's `StreamingQuery`, and `drain`."""
+"""The query of `writeStream(...).start()`: Spark's `StreamingQuery`, and `drain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that have lost their messages get them back: one bounded Spark job over the source, before the batch goes on."""
+"""Replay of lost messages of shards: one bounded Spark job over the source, before the batch continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from windrow.stores.kv import LocalStore
 
 @dataclass(frozen=True)
 class Source:
-    """What messages are read from again. read: `replay=` of the user. schema, of_files: of the stream's frames."""
+    """The source of a replay. read: `replay=` of the user. schema, of_files: of the stream's frames."""
 
     inputs: Inputs
     reads: KafkaStream | None
@@ -93,7 +93,7 @@ def _nothing(spark: SparkSession, shards: int) -> DataFrame:
 
 
 def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:
-    """Where the messages begin that a shard kept after the last commit. None: all are needed."""
+    """Return the time from which a shard kept messages after the last commit. None: all are needed."""
     again = definition.logic().refiling()
     if again is None or again.every_step:
         return None
@@ -178,6 +178,6 @@ def _source_rows(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput
 def _partitions(
     definition: Definition, stream: KafkaStream, shard: int, shards: int, ranges: Ranges
 ) -> GivenByInput:
-    """What lies in the partitions of one shard, read by its task."""
+    """Read the records of one shard's partitions, in its task."""
     mine = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
     return _source_rows({definition.inputs[0].name: stream.again(mine)}, mine)

@@ -55,7 +55,7 @@ from windrow.runners.spark import jvm_calls
 from windrow.runners.spark.derived_keys import made_name, with_made_keys
 from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 
-#: Marks a row that stands for the passing of time and is no message.
+#: Marks a row that only advances time and is no message.
 HEARTBEAT = "__heartbeat"
 #: Rows without positions are grouped in each partition where there are no more than so many partitions a shard.
 FEW_TIMES = 2
@@ -116,7 +116,7 @@ def event_micros(df: DataFrame, input: Input) -> str:
 
 
 def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]) -> Pushdown | None:
-    """What Spark SQL may do of a job before rows cross, with the same meaning. schemas: of the inputs, by name"""
+    """Return the work that Spark SQL may do before rows cross, with the same meaning. schemas: of the inputs, by name"""
     grouping = definitions[0].logic().grouping() if len(definitions) == 1 else None
     if grouping is None:
         return None
@@ -213,9 +213,9 @@ def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
 
 
 def positioned(df: DataFrame, named: Positions | None) -> tuple[DataFrame, bool]:
-    """The frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions.
+    """Return the frame with the position columns `__source`, `__partition`, `__offset`, `__ordinal`, where it has positions.
 
-    Rows made from one record of Kafka get their ordinals in the tasks: a null stands for them.
+    Rows made from one record of Kafka have a null ordinal here; the tasks number them.
     """
     if OFFSET in df.columns:
         return df, True
@@ -329,12 +329,12 @@ def prepare_partials(
     now_us: int,
     watermark_us: int | None,
 ) -> DataFrame:
-    """The partials route: groups of (shard, slice, key), and what cannot be counted as one group a row.
+    """Prepare the partials route: groups of (shard, slice, key), and one group for each row that cannot be counted.
 
     streams: of a streaming query each partition is grouped by itself, and groups of one key meet in the tasks: with positions,
     rows of one group come from one partition anyway.
 
-    Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups tell that there are
+    Without `watermark_us` rows that are late, or too far ahead of now, are not set apart: their groups report that there are
     some. That plan has no number that changes from batch to batch, so Spark compiles it once.
     """
     t = event_micros(df, what.input)
@@ -343,11 +343,11 @@ def prepare_partials(
     payload = f"to_json(struct({', '.join(quoted(c) for c in df.columns if not c.startswith('__'))}))"
     emitted = ""
     if MALFORMED_ROW in df.columns:
-        # A record that could not be read tells why, and comes as it is.
+        # A malformed record carries the reason, and its raw value.
         reason = f"case when {MALFORMED_ROW} is not null then '{MALFORMED}' else ({reason}) end"
         payload, emitted = f"coalesce({RAW}, {payload})", f"'detail', {MALFORMED_ROW}, "
     identity = [f"{c} as {c.strip('_')}" for c in extra] or ["monotonically_increasing_id() as id"]
-    # A row that cannot be counted carries what its dead letter tells, which makes it a group of its own.
+    # A row that cannot be counted carries the content of its dead letter, which makes it a group of its own.
     lost = f"({reason}) is not null"
     letter = (
         f"case when {lost} then to_json(named_struct('reason', ({reason}), 'payload', "
@@ -420,7 +420,7 @@ def to_shards(frame: DataFrame, shards: int, control: DataFrame | None) -> DataF
 def on_shards(
     frame: DataFrame, shards: int, control: DataFrame | None, function: jvm_calls.Mapped
 ) -> DataFrame:
-    """What a function of each shard's rows answers."""
+    """Run a function over the rows of each shard and return its results."""
     columns = [quoted(plain(c)) for c in frame.columns]
     if control is not None:
         columns.append(CONTROL)

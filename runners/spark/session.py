@@ -1,4 +1,4 @@
-"""What windrow asks of a Spark session, and what it changes in it while a query begins, and while a commit runs."""
+"""Spark session settings: those windrow requires, and those it changes while a query begins and while a commit runs."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ class FixedStages:
     def __init__(
         self, df: DataFrame, shards: int, width: int | None = None, *, is_planned: bool = False
     ) -> None:
-        """width: bytes a row, as rows came before; None where nobody knows, or it does not matter. is_planned: Spark plans
-        nothing more, and hands its settings on to tasks no more; they see what the thread's jobs have.
+        """width: bytes a row, as rows came before; None where it is unknown or does not matter. is_planned: Spark plans nothing
+        more and passes its settings to tasks no more; they see those of the thread's jobs.
         """
         self._conf, self._sc, self._is_planned = (
             df.sparkSession.conf,

@@ -59,12 +59,12 @@ def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> Non
 
 
 def as_spark_sink(sink: Any) -> Sink:
-    """On Spark a plain function gets a DataFrame."""
+    """Return a sink; on Spark a plain function gets a DataFrame."""
     one = as_sink(sink)
     return DataFrameSink(one.function) if isinstance(one, CallbackSink) else one
 
 
 def as_letters_sink(sink: Any) -> Sink:
-    """Of dead letters a plain function gets the files."""
+    """Return a sink of dead letters; a plain function gets their files."""
     one = as_sink(sink)
     return LettersFunction(sink) if isinstance(one, CallbackSink) and one is not sink else one

@@ -2,8 +2,8 @@
 
     spark.read.format("windrow").option("table", "windows").load(location)
 
-The state is fixed when the query is planned: all partitions, one for each shard, read one commit of it. PySpark 4.2 tells a
-Python source which filters there are, where `spark.sql.python.filterPushdown.enabled` is true, and nothing of the columns.
+The state is fixed when the query is planned: all partitions, one for each shard, read one commit of it. PySpark 4.2 passes
+filters to a Python source, where `spark.sql.python.filterPushdown.enabled` is true, and no selection of columns.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StateReader(DataSourceReader):
 
 
 class PushingReader(StateReader):
-    """As a reader where Spark hands filters over. Elsewhere Spark refuses a reader that would take them."""
+    """A state reader that accepts pushed filters. Without that setting Spark rejects a reader with `pushFilters`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         types = {f.name: f.type for f in to_arrow_schema(self.schema, timezone="UTC")}

@@ -1,4 +1,4 @@
-"""What a source says of its partitions when it is asked: where nobody has read, and where no record lies."""
+"""Metadata of a source's partitions: offsets that nobody has read, and offsets without a record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windrow.core.positions import Partition
 
 
 class Asked:
-    """A source, and what it said last; None where nobody can be asked."""
+    """A source, and its last answer; None where no source can be asked."""
 
     def __init__(self, source: KafkaSource | None) -> None:
         self.source = source

@@ -105,13 +105,13 @@ class WindowStreamWriter:
         self._static = {name: frame for name, frame in frames.items() if not frame.isStreaming}
 
     def sink(self, sink: Any) -> WindowStreamWriter:
-        """Where panes go: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
+        """Set the sink of panes: `wr.sinks.*`, a function of (DataFrame, token), or a dict of these by operator."""
         sinks_of(self._definitions, sink, None, as_spark_sink)
         self._sink = sink
         return self
 
     def deadLetters(self, sink: Any) -> WindowStreamWriter:
-        """Where dead letters go: `wr.sinks.parquet(dir)`, or a function of (token, Parquet files), idempotent on the token."""
+        """Set the dead-letter sink: `wr.sinks.parquet(dir)`, or an idempotent function of (token, Parquet files)."""
         as_letters_sink(sink)
         self._dead_letters = sink
         return self
@@ -161,7 +161,7 @@ class WindowStreamWriter:
         return self
 
     def clock(self, clock: Clock) -> WindowStreamWriter:
-        """Where `now` comes from, for tests."""
+        """Set the source of `now`, for tests."""
         self._clock = clock
         return self
 
@@ -177,14 +177,14 @@ class WindowStreamWriter:
         return self
 
     def source(self, source: KafkaSource) -> WindowStreamWriter:
-        """Whom to ask about the stream's partitions, `wr.KafkaSource(...)`: a partition that has more than was read is not
-        idle, and progress tells the lag.
+        """Set the source to ask about the stream's partitions, `wr.KafkaSource(...)`: a partition with unread records is not
+        idle, and progress reports the lag.
         """
         self._source = source
         return self
 
     def log(self, log: Transport) -> WindowStreamWriter:
-        """Where log, segments and changelog are kept: `wr.kafka_log(cluster, name)`; the location is then a cache."""
+        """Set the place of log, segments and changelog: `wr.kafka_log(cluster, name)`; the location is then a cache."""
         self._log = log
         return self
 
@@ -289,7 +289,7 @@ def _shards(text: str) -> int:
 
 
 def with_heartbeat(stream: DataFrame, period: Duration) -> DataFrame:
-    """The stream, and a row every period that stands for the passing of time and is no message."""
+    """Add a row every period that only advances time and is no message."""
     seconds = max(1, round(duration_us(period, "heartbeat") / 1_000_000))
     spark = stream.sparkSession
     beats = (

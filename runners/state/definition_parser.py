@@ -173,7 +173,7 @@ VALUES: dict[str, Any] = {
 
 
 def _expression_end(text: str, begin: int) -> int | None:
-    """Where an expression ends that begins there: at the first comma, or closing bracket, outside of its own."""
+    """Return the end of an expression: its first comma, or closing bracket, outside of its own brackets."""
     depth, quoted, at = 0, False, begin
     while at < len(text):
         character = text[at]
@@ -334,7 +334,7 @@ class _Reading:
         return key, self.value(depth + 1)
 
     def _items(self, close: str, read: Callable[[], Any]) -> list[Any]:
-        """What stands between here and `close`, with commas between, and maybe one at the end."""
+        """Parse comma-separated items up to `close`; a trailing comma is allowed."""
         found = []
         while not self._skip(close):
             found.append(read())

@@ -47,7 +47,7 @@ class Definitions:
         return tuple(sorted({*self.found, *self.missing}))
 
     def of(self, name: str | None, input: str | None = None, table: str = "windows") -> Definition:
-        """The definition of an operator. It may be left unnamed where one was opened: of a chain then the operator that has
+        """Return the definition of an operator. `name` may be None where one was opened: of a chain then the operator that has
         that `input`, or else the last with that `table`.
         """
         names = self.names
@@ -71,7 +71,7 @@ class Definitions:
         return self.found[name]
 
     def whole(self, name: str) -> Definition:
-        """What was opened of which that operator is a part: itself, or a chain."""
+        """Return the definition that was opened with that operator: the operator itself, or its chain."""
         return self.chains.get(name, self.found[name])
 
     def _find(self, definition: Definition) -> None:
@@ -116,7 +116,7 @@ class Definitions:
 
 
 def _listed(value: Any) -> tuple[Definition, ...]:
-    """What is given as definition=: one, or several."""
+    """Return the user's definition= as a tuple: one, or several."""
     if value is None or isinstance(value, Definition):
         return () if value is None else (value,)
     found = tuple(value) if isinstance(value, Iterable) else (None,)

@@ -20,8 +20,8 @@ Range = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """What one commit brought. messages: how many; None where earlier commits are no longer kept, so that it cannot be told
-    from what was there. ranges: what the commit took of each partition, (source, partition, first, next offset).
+    """The input of one commit. messages: their number; None where earlier commits are no longer kept, so that it is unknown.
+    ranges: the offsets it took of each partition, (source, partition, first, next offset).
     """
 
     commit: int
@@ -200,7 +200,7 @@ def _that_took(
 
 
 def _ranges(record: Commit) -> tuple[Range, ...]:
-    """What a commit took, by partition."""
+    """Return the offsets that a commit took, by partition."""
     first: dict[tuple[str, int], int] = {}
     following: dict[tuple[str, int], int] = {}
     for step in record.steps:
@@ -211,7 +211,7 @@ def _ranges(record: Commit) -> tuple[Range, ...]:
 
 
 class _OfCommit:
-    """What one commit wrote in some families, over the rest of a store (schemas)."""
+    """A view of one commit's writes in some families, over the rest of a store (schemas)."""
 
     def __init__(self, own: MemoryKV, rest: KV) -> None:
         self._own, self._rest = own, rest

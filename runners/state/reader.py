@@ -102,7 +102,7 @@ class State:
 
     @property
     def location(self) -> str:
-        """Where the job is: its location, or its log."""
+        """Return the job's location, or its log."""
         return self._path or repr(self._transport)
 
     # -- opening ----------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class State:
         return self._ask(table, operator, input, lambda view: view.timed(table))
 
     def tables(self, operator: str | None = None) -> tuple[str, ...]:
-        """What an operator can be asked for: "windows", "messages"."""
+        """Return the tables of an operator: "windows", "messages"."""
         return self._definitions.of(operator).tables
 
     def explain(self, what: Any, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
@@ -349,12 +349,12 @@ class State:
         return [row for row in found if all(row[k] == v for k, v in wanted.items())]
 
     def why_not(self, offsets: Mapping[str, int], *, operator: str | None = None) -> list[str]:
-        """Which condition of a rule keeps these messages from a row, as lines of text.
+        """Return the conditions of a rule that keep these messages from a row, as lines of text.
 
         offsets: the offset of a message by the name of its pattern, {"order": 17}
 
         Counts, of every rule that has these patterns, the kept messages that are left after each condition. Raises
-        `ConfigurationError` (WR100) where no rule has them, or the operator is none of rules.
+        `ConfigurationError` (WR100) where no rule has them, or the operator is not `wr.Rules`.
         """
         name = self._definitions.of(operator).name
         return self._read(lambda: self._view(name).why_not(offsets))
@@ -374,7 +374,7 @@ class State:
         return concat([schema.empty_table(), *tables])
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
-        """What could not be counted, with the reason; of one commit, or of all that are kept up to this one."""
+        """Return the dead letters with their reasons; of one commit, or of all that are kept up to this one."""
         letters = []
         for kept in self._dead_letters:
             if kept.commit <= self.commit and commit in (None, kept.commit):
@@ -411,7 +411,7 @@ class State:
         return self._read(lambda: ask(self._view(definition.name)))
 
     def _view(self, name: str) -> View:
-        """What may be asked of an operator, over all shards that are open."""
+        """Return the view of an operator, over all shards that are open."""
         logic, whole = self._definitions.of(name).logic(), self._definitions.whole(name)
         return logic.view([v.kv for v in self._views], self.watermarks[name], whole.part_prefix(name))
 

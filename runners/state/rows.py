@@ -1,4 +1,4 @@
-"""What a log says, as rows: commits and dead letters."""
+"""Rows of a job's log: commits and dead letters."""
 
 from __future__ import annotations
 
