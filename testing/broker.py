@@ -106,11 +106,11 @@ class KafkaBroker:
         return found[1] if found else "unknown"
 
     def logs(self, lines: int | None = None) -> str:
-        """What the broker has logged since its first start; the last `lines` of it."""
+        """Return the broker's log since its first start; the last `lines` of it."""
         return str(self._container.logs(tail=lines or "all").decode(errors="replace"))
 
     def stop(self) -> None:
-        """End the broker as an operator does: it closes its log and hands over what it has."""
+        """Stop the broker by a controlled shutdown: it closes its log and gives up its partitions."""
         self._container.stop(timeout=60)
 
     def kill(self) -> None:
@@ -229,7 +229,7 @@ def _listeners(advertised: str, outside: int, control: int, inside: int) -> dict
 
 
 def _variable(name: str) -> str:
-    """How apache/kafka spells a property: `log.dirs` is KAFKA_LOG_DIRS."""
+    """Return the spelling of a property in apache/kafka: `log.dirs` is KAFKA_LOG_DIRS."""
     return "KAFKA_" + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 

@@ -1,4 +1,4 @@
-"""What a job has written to a topic against all that its source holds: nothing lost, nothing twice, every result right."""
+"""Checker of a job's topic against all that its source holds: nothing lost, nothing twice, every result right."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Record = dict[str, Any]
 
 @dataclass
 class Report:
-    """What a check found; `str` of it is for people.
+    """The findings of a check; `str` of it is for people.
 
-    records_in: what the source holds. set_aside: those among them that cannot be decoded, or are dead letters. panes_out: rows
+    records_in: records of the source. set_aside: those among them that cannot be decoded, or are dead letters. panes_out: rows
     on the topic, retractions too. commits: those that panes or tokens name. windows: how many (key, window) there must be.
     lost, twice, wrong, unknown, broken: findings, each a line; see `check_topics`.
     """
@@ -85,15 +85,15 @@ def check_topics(
 
     definition: the job's
     source, sink: as the job has them; the topic is this operator's alone
-    dead_letters: where its dead letters go; without it every record that can be decoded has to be counted
+    dead_letters: the sink of its dead letters; without it every record that can be decoded has to be counted
 
-    Gives a report; `report.ok` is True where nothing was found, else these list what was:
+    Returns a report; `report.ok` is True if nothing was found. Its lists of findings:
 
     lost: a (key, window) without a result, a pane whose successor is there, panes that a commit's token counts
     twice: a pane that is there more than once, in one commit or two; a token, likewise
     wrong: a result that is not the oracle's
     unknown: a result of a (key, window) that the source has no record of
-    broken: a retraction without its pane, a second result beside the first, a pane after the last, commits out of order or
+    broken: a retraction without its pane, a second result for one window, a pane after the last, commits out of order or
         without a token
 
     Raises `ConfigurationError` (WR100) where topics do not say what a window came to in the end.
@@ -234,7 +234,7 @@ def _cell(definition: Definition, row: Record) -> Cell:
 
 
 def _place(row: Record) -> tuple[int, int, bool]:
-    """Where a row stands among those of its (key, window): pane 0, its retraction, pane 1."""
+    """Return a row's place among those of its (key, window): pane 0, its retraction, pane 1."""
     return row["commit"], row["pane"]["index"], row["pane"]["kind"] == "RETRACT"
 
 

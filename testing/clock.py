@@ -1,4 +1,4 @@
-"""A clock that moves only when told."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_START = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Processing time under the test's control: it starts at a moment, moves forward by hand, and never goes back.
+    """Processing time under the test's control: it starts at a moment, moves forward by hand, and never decreases.
 
     start: a moment, by default the beginning of 2100: event times of today are not ahead of it
 

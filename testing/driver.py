@@ -1,4 +1,4 @@
-"""An operator, or a graph of them, under the test's control: a clock and an event time moved by hand, crashes at named points.
+"""Test driver of an operator or a graph: it controls the clock and event time, and crashes the job at named points.
 
     driver = TestDriver(definition)
     driver.feed([{"t": 0, "k": "a"}, {"t": 12_000_000, "k": "a"}])
@@ -10,8 +10,8 @@
     driver.restart()
     driver.check()                       # everything so far is what the oracle says
 
-`check` plays the job's own log of steps through the definition's oracle and compares what was told, dead letters, watermarks
-and what is kept. It holds for any input, any batching and any crash.
+`check` replays the job's own log of steps through the definition's oracle and compares emitted rows, dead letters,
+watermarks and kept messages. It holds for any input, any batching and any crash.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ Fed: TypeAlias = Iterable[MessageLike] | Mapping[str, Iterable[MessageLike]]
 
 
 class TestDriver:
-    """Drives one definition through the embedded runner, and holds it against the oracle.
+    """A test driver: it runs one definition through the embedded runner, and compares it with the oracle.
 
     definition: an operator, or a chain of them
     location: the job's directory; a temporary one by default, removed by `close`
     clock: default a `ManualClock`, which begins in 2100: dates of today are not ahead of it, and no message moves it
-    sink: takes panes or rows, as in `open`; without one `panes()` hands them out
+    sink: receives panes or rows, as in `open`; without one `panes()` returns them
     schema: of the messages, as in `open`
     store: as in `open`
 
@@ -144,7 +144,7 @@ class TestDriver:
         self.op.add_message(one, input)
 
     def know(self, message: Message, input: str | None = None) -> None:
-        """Tell what another process has fed to this job, so that `check` can replay it."""
+        """Record a message that another process has fed to this job, so that `check` can replay it."""
         if message.position is None:
             raise ValueError(
                 "a message that was fed elsewhere is known by its position, and this one has none"
@@ -155,7 +155,7 @@ class TestDriver:
         return self.op._intake.input(name)
 
     def _place(self, input: Input, position: Position) -> Position:
-        """Where the log has a message: its source begins with the name of the input, where messages name theirs."""
+        """Return a message's position in the log: its source begins with the name of the input, where messages name theirs."""
         placed = Position(*position)
         return placed._replace(source=self.definition.prefix(input) + placed.source)
 
@@ -194,11 +194,11 @@ class TestDriver:
         self.clock.advance(timedelta(microseconds=by) if isinstance(by, int) else by)
 
     def timeout(self) -> None:
-        """Let time pass: what `now` and the watermark make due is told."""
+        """Let time pass: rows that `now` and the watermark make due are emitted."""
         self.op.timeout()
 
     def drain(self) -> None:
-        """Event time goes to its end: everything fires."""
+        """Advance event time to its end: every window fires."""
         self.op.drain()
 
     # -- crashing ---------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class TestDriver:
         self._lives.append((len(self.steps()), op.definition))
 
     def next_offsets(self) -> Any:
-        """Where to go on feeding, by (source, partition), or that by input; commits what is staged."""
+        """Return the next offsets to feed, by (source, partition), or that by input; commits what is staged."""
         return self.op.next_offsets()
 
     # -- results ----------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class TestDriver:
         return panes
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Dead letters since the last call."""
+        """Return the dead letters since the last call."""
         letters = self.op.dead_letters()
         fresh, self._dead_seen = letters[self._dead_seen :], len(letters)
         return fresh

@@ -47,12 +47,12 @@ def disk_broken() -> BaseException:
 
 
 class Hit:
-    """Use it as a context manager around what is to be hit. `at` is where it struck, None where it had no time to.
+    """An injected error: a context manager around the code to hit. `at` is the place of the hit, None if nothing was hit.
 
-    error: makes what is raised. nth: from 1. calls: count calls into the operating system and the store instead of lines.
-    answered: with calls, raise after the call. strikes: False to only find the place. What debuggers and coverage
-    have set is put aside meanwhile, and no garbage is collected: a store that nobody has closed flushes itself then, and what
-    strikes it there is told to nobody.
+    error: makes the exception to raise. nth: from 1. calls: count calls into the operating system and the store instead of
+    lines. answered: with calls, raise after the call. strikes: False to only find the place. Settings of debuggers and coverage
+    are put aside meanwhile. Garbage collection is off: it flushes a store that was never closed, and an error in that flush
+    reaches no caller.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Hit:
 
     @property
     def passed(self) -> int:
-        """How many lines or calls were run, up to `nth`."""
+        """Return the number of lines or calls that ran, up to `nth`."""
         return self.nth - self._left
 
     def __enter__(self) -> Hit:

@@ -1,4 +1,4 @@
-"""What a job must tell: the oracles of its operators, over the steps of its log."""
+"""Expected output of a job: the oracles of its operators, over the steps of its log."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ Letter = tuple[str, Position | None]
 
 
 class Broken(AssertionError):
-    """What is promised was not kept: something is lost, doubled or wrong."""
+    """A broken guarantee: something is lost, doubled or wrong."""
 
 
 @dataclass
 class ExpectedOutput:
-    """What steps tell. rows: by operator; letters: (reason, position) of what was buried."""
+    """The expected output of steps. rows: by operator; dead_letters: their (reason, position)."""
 
     rows: dict[str, list[Any]] = field(default_factory=dict)
     dead_letters: list[Letter] = field(default_factory=list)
 
     def add(self, oracle: Oracle, done: Outcome) -> None:
-        """What a step of an oracle gave."""
+        """Add the output of an oracle's step."""
         for name, one in (oracle.gave or {oracle.definition.name: done}).items():
             self.rows.setdefault(name, []).extend(one.rows)
         self.dead_letters += [(letter.reason, letter.position) for letter in done.dead]
 
     def join(self, more: ExpectedOutput) -> None:
-        """And what a later step told."""
+        """Append the output of a later step."""
         for name, rows in more.rows.items():
             self.rows.setdefault(name, []).extend(rows)
         self.dead_letters += more.dead_letters
 
 
 class Judge:
-    """Steps are given to it as the log has them, and it says what each had to tell.
+    """An oracle of a whole job: it takes the steps in the order of the log and returns the expected output of each.
 
-    definitions: of one job, on the same inputs. schemas: the columns of each input; None where nobody told them beforehand.
-    Watermarks are by definition.
+    definitions: of one job, on the same inputs. schemas: the columns of each input; None if they were not declared
+    beforehand. Watermarks are by definition.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Judge:
     def advance(
         self, watermarks_us: Mapping[str, int], now_us: int, pushed: Collection[int] = (END_OF_TIME_US,)
     ) -> ExpectedOutput:
-        """Raises `Broken` where a watermark is not what is due. pushed: where somebody has asked it to go."""
+        """Advance; raise `Broken` where a watermark is not what is due. pushed: watermarks that were set explicitly."""
         emitted = ExpectedOutput()
         for definition, oracle, marks in self._each:
             watermark_us = watermarks_us[definition.name]
@@ -96,7 +96,7 @@ class Judge:
         return emitted
 
     def overdue(self, now_us: int) -> ExpectedOutput:
-        """What an advance at this moment would tell. Nothing moves by it."""
+        """Return the output of an advance at this moment, without a change of state."""
         after, emitted = copy.deepcopy(self), ExpectedOutput()
         for _, oracle, marks in after._each:
             emitted.add(oracle, oracle.advance(marks.advance(now_us), now_us))
@@ -115,7 +115,7 @@ class Judge:
 
 
 def difference(found: Sequence[Any], wanted: Sequence[Any]) -> str | None:
-    """How rows of one operator in one commit differ; None where they do not. Shards tell theirs in any order."""
+    """Describe how rows of one operator in one commit differ; None if they do not. The order among shards does not matter."""
     found, wanted = sorted(found, key=_place), sorted(wanted, key=_place)
     if len(found) == len(wanted) and all(map(same, found, wanted)):
         return None
@@ -141,7 +141,7 @@ def same(a: Any, b: Any) -> bool:
 def letters_differ(
     found: Sequence[Letter], wanted: Sequence[Letter], *, at_least: int = 1 << 60
 ) -> str | None:
-    """How dead letters differ; None where they do not. at_least: so many of a step are kept whole."""
+    """Describe how dead letters differ; None if they do not. at_least: so many of a step are kept whole."""
     more, less = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
     if more or (less and len(found) < at_least):
         return f"dead letters: too many are {dict(more)}, missing are {dict(less)}"
@@ -149,7 +149,7 @@ def letters_differ(
 
 
 def _left(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """What of some is not among others, each of which is like one of them."""
+    """Return the items of `some` without a match in `others`; each item matches one."""
     left, found = list(others), []
     for one in some:
         at = next((i for i, other in enumerate(left) if same(one, other)), None)

@@ -24,10 +24,10 @@ class SimulatedCrash(BaseException):
 
 
 class CrashPoint(enum.Enum):
-    """Where in the write the process dies."""
+    """The point in a write at which the process dies."""
 
     BEFORE_WRITE = "before_write"  # the batch never reached the store
-    AFTER_WRITE = "after_write"  # the batch is in, the caller never heard
+    AFTER_WRITE = "after_write"  # the batch is in, the caller got no answer
 
 
 class FaultyKV:
@@ -54,7 +54,7 @@ class FaultyKV:
 
     @property
     def unflushed(self) -> int:
-        """How many of the last batches a crash may lose."""
+        """Return the number of last batches that a crash may lose."""
         return len(self._unflushed)
 
     def get(self, cf: str, key: bytes) -> bytes | None:
@@ -142,7 +142,7 @@ def damage_file(path: str | os.PathLike[str], at: int) -> None:
 
 
 class CommitPoint(enum.StrEnum):
-    """Where in a commit of the embedded runner the process dies: `driver.crash(at=CommitPoint.BEFORE_APPLY)`.
+    """The point in a commit of the embedded runner at which the process dies: `driver.crash(at=CommitPoint.BEFORE_APPLY)`.
 
     BEFORE_SEGMENT: nothing of the commit is on disk
     BEFORE_RECORD: its segment is, and no record names it

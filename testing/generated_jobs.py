@@ -52,7 +52,7 @@ def one_of_rows(draw: Draw) -> list[Definition]:
 
 
 def one_of_inputs(draw: Draw) -> list[Definition]:
-    """Of several inputs, which are not joined."""
+    """Draw an operator of several inputs that is no join."""
     kind = draw.pick("cogroup", "rules", "anchors")
     if kind == "cogroup":
         return [draw.cogroup("both", "orders", "parcels")]
@@ -117,7 +117,7 @@ def _rows_first(draw: Draw) -> First:
 
 
 def a_graph(draw: Draw) -> list[Definition]:
-    """A join of what two operators tell, on inputs of their own or on one; then perhaps an aggregate."""
+    """Draw a join of the rows of two operators, on inputs of their own or on one; then perhaps an aggregate."""
     return [draw.valid(lambda: wr.chain(*_diamond(draw)))]
 
 
@@ -184,7 +184,7 @@ def several(draw: Draw) -> list[Definition]:
 
 
 def _before(draw: Draw) -> dict[str, Any]:
-    """What an aggregate has to be before another operator."""
+    """Draw the options that an aggregate needs before another operator."""
     append = wr.Emit.append()
     parts = wr.Emit(early=draw.pick(wr.never, wr.every(2)), late=wr.every_batch, mode="discarding")
     emit = draw.variation.triggers(draw.pick(append, parts))
@@ -192,7 +192,7 @@ def _before(draw: Draw) -> dict[str, Any]:
 
 
 def _after(draw: Draw, event_time: str, column: str) -> dict[str, Any]:
-    """What an aggregate is that takes the rows of another operator."""
+    """Draw the options of an aggregate that takes the rows of another operator."""
     return {
         "window": "in time",
         "event_time": event_time,
@@ -204,7 +204,7 @@ def _after(draw: Draw, event_time: str, column: str) -> dict[str, Any]:
 
 
 Kind = Callable[[Draw], list[Definition]]
-#: Jobs of one definition; what stands here twice comes twice as often.
+#: Jobs of one definition; an entry that is listed twice is drawn twice as often.
 ONE: tuple[Kind, ...] = (
     *(one_aggregate, one_aggregate, one_aggregate),
     *(one_join, one_join, one_join, one_of_rows, one_of_rows, one_of_inputs, one_of_inputs, a_chain, a_graph),

@@ -54,7 +54,7 @@ class Draw:
         return timedelta(microseconds=n * self.unit_us)
 
     def valid(self, make: Callable[[], T]) -> T:
-        """What is made, drawn again where options do not fit each other."""
+        """Draw until the options fit each other."""
         for _ in range(MOST_TRIES):
             with contextlib.suppress(ConfigurationError):
                 return make()
@@ -275,7 +275,7 @@ class Draw:
         )
 
     def policy(self, *, surely: bool = True) -> Any:
-        """What an input has for `deliver=`, mostly nothing. surely: some messages may be guaranteed."""
+        """Draw the policy of an input's `deliver=`, mostly none. surely: some messages may be guaranteed."""
         if self.chance.random() < 0.8:
             return None
         return self.any_policy(surely=surely)
@@ -452,7 +452,7 @@ class Draw:
         return self.variation.of(partial(wr.Over, name=name), options, fixed)
 
     def _again(self) -> dict[str, Any]:
-        """What rows are told again of windows around messages, half of the time none."""
+        """Draw the update options of windows around messages, half of the time none."""
         triggers: list[Any] = [wr.never, wr.every_batch]
         emit = wr.Emit(
             early=self.pick(*triggers),
@@ -488,7 +488,7 @@ class Draw:
         return wr.Over(name=name, input=messages, **options)
 
     def _span(self, fixed: bool) -> tuple[Any, bool, bool]:
-        """(where windows lie of anchors, True if the same way of each, True if rows may be told again)."""
+        """Draw (the window around an anchor, True if all anchors have the same, True if rows may be updated)."""
         low, high = sorted((self.chance.randint(-6, 2), self.chance.randint(-2, 4)))
         closed = "both" if low == high else self.pick("both", "both", "left", "right")
         if fixed or self.pick(True, False):

@@ -1,4 +1,4 @@
-"""What a consumer of panes holds in the end, and when two panes, or rows, say the same."""
+"""Ledger of panes: the final state of a consumer, and the equality of panes or rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def panes_equal(a: Pane, b: Pane) -> bool:
 
 
 def same_output(a: Any, b: Any) -> bool:
-    """True if two panes, or two rows of one kind, say the same; in which commit they were told does not count.
+    """True if two panes, or two rows of one kind, have equal values; the commit that emitted them does not count.
 
     Rows of one commit share their columns: a column that one of two rows does not have is null.
     """
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 def all_panes_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """True if two runs told the same panes, or rows, in the same order.
+    """True if two runs emitted the same panes, or rows, in the same order.
 
     a, b: lists of panes, or of rows
     """

@@ -16,7 +16,7 @@ from windrow.core.inputs import Input
 from windrow.operators.operator import Definition
 from windrow.operators.oracle.times import event_time_us
 
-#: What stands for the name of an input that has none.
+#: Placeholder for the name of an input that has none.
 ONLY = "input"
 #: A seed plays at most so many messages: a stretch of what there is.
 MOST_MESSAGES = 64
@@ -56,7 +56,7 @@ class Scenario:
         return given
 
     def feed(self, random: Random) -> Feed:
-        """What comes to the job in the schedule of one seed."""
+        """Return the messages of one seed's schedule."""
         definitions = self.definitions
         given = self.messages(random) if callable(self.messages) else self.messages
         inputs = inputs_of(definitions)
@@ -83,9 +83,9 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Feed:
-    """What one seed plays. schemas: the columns of each input; arrivals: (input, row), in the order in which they come.
+    """The input of one seed. schemas: the columns of each input; arrivals: (input, row), in the order in which they come.
 
-    start_us: what time it is at first; unit_us: about how much passes from one message to the next. wrong: what makes a message
+    start_us: the initial time; unit_us: about how much passes from one message to the next. wrong: values that make a message
     one that cannot be counted.
     """
 
@@ -106,7 +106,7 @@ class Feed:
         return list(self.inputs) != [ONLY]
 
     def source(self, name: str) -> str:
-        """What positions of an input call its topic."""
+        """Return the topic in positions of an input."""
         return self.inputs[name].source_prefix + name if self.by_input else name
 
     @property
@@ -132,13 +132,13 @@ def inputs_of(definitions: Sequence[Definition]) -> dict[str, Input]:
 
 
 def feed_of(played: Played, random: Random) -> Feed:
-    """What a seed plays of it."""
+    """Return the input of one seed."""
     found: Any = played if isinstance(played, Scenario) else played(random)
     return found if isinstance(found, Feed) else check_scenario(found).feed(random)
 
 
 def check_scenario(value: Any) -> Scenario:
-    """What has to be a scenario, and is."""
+    """Return the value if it is a scenario; raise if not."""
     scenario: Scenario = check.of_type(
         value,
         Scenario,
@@ -149,7 +149,7 @@ def check_scenario(value: Any) -> Scenario:
 
 
 def scenario_of(operators: Any, messages: Any = None) -> Played:
-    """What a user gives to be played: a scenario or a function, or operators and messages."""
+    """Return the user's job to play: a scenario or a function, or operators and messages."""
     if messages is None:
         return operators if callable(operators) else check_scenario(operators)
     return Scenario(operators, messages)
@@ -161,7 +161,7 @@ def load(name: str) -> Played:
 
 
 def load_name(name: str) -> Any:
-    """What `module:name` means."""
+    """Import the object that `module:name` names."""
     module, _, attribute = name.partition(":")
     if not attribute:
         raise ConfigurationError(f"{name!r} names nothing: use module:name")

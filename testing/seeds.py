@@ -18,10 +18,10 @@ from tqdm import tqdm
 
 @dataclass
 class Report:
-    """What one seed was.
+    """The report of one seed.
 
-    faults: the numbers of what went wrong, of all that the seed had in store. story: what happened. counts: how often.
-    failure: what is not as promised; None if all is.
+    faults: the numbers of the faults that happened, of all that the seed had in store. story: the log of events.
+    counts: of events. failure: the broken guarantee; None if there is none.
     """
 
     seed: int
@@ -33,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Summary:
-    """What seeds were together. failed: how many; counts: how often what happened. `print` it."""
+    """The summary of many seeds. failed: how many; counts: how often each event happened. `print` it."""
 
     seeds: int
     failed: int
@@ -87,12 +87,12 @@ def shrunk(play: Play, report: Report) -> Report:
 
 
 def how(failure: BaseException | None) -> str:
-    """What failed, in a line."""
+    """Return the failure in a line."""
     return str(failure) if isinstance(failure, Failure) else f"{type(failure).__name__}: {failure}"
 
 
 def failure_text(report: Report, again: str) -> str:
-    """How a seed failed. again: the command that plays seeds of this kind."""
+    """Describe the failure of a seed. again: the command that plays seeds of this kind."""
     n = len(report.faults)
     what = f"seed {report.seed}, {n} fault{'' if n == 1 else 's'}: {how(report.failure)}"
     return f"{what}\n  {again} --seed {report.seed} --shrink"
@@ -110,7 +110,7 @@ def all_of(play: Play, seeds: Sequence[int], processes: int = 1) -> Iterator[Rep
 
 
 def _plain(play: Play, seed: int) -> Report:
-    """A report that another process can take: whatever was raised, its text goes with it."""
+    """Return a report that can be pickled: any exception is replaced by its text."""
     report = play(seed)
     if report.failure is not None:
         report.failure = Failure(how(report.failure))
@@ -118,7 +118,7 @@ def _plain(play: Play, seed: int) -> Report:
 
 
 class Failure(AssertionError):
-    """What another process has raised, in words."""
+    """The text of an exception that another process raised."""
 
 
 def check(play: Play, seeds: Sequence[int], processes: int, again: str) -> Summary:

@@ -310,7 +310,7 @@ class _Steps:
         return dict(zip(columns, fields, strict=True))
 
     def _values(self, value: Any) -> dict[str, Any]:
-        """All columns that are told beside the keys."""
+        """Return all emitted columns except the keys."""
         emitted = self._definition.output_columns
         if emitted is None:
             raise TranscriptError(
@@ -345,7 +345,7 @@ def _definition(text: Any, names: Mapping[str, Any]) -> Definition:
 
 
 def _namespace() -> Any:
-    """What `wr` is: the package itself, which an import here would point up to."""
+    """Return the package `wr`, which an import here would point up to."""
     return sys.modules[__name__.partition(".")[0]]
 
 
@@ -398,7 +398,7 @@ def _instant(value: Any) -> int:
 
 
 def _event_time(value: Any) -> Any:
-    """What a message carries: a datetime, microseconds where that is too far for one, else as written."""
+    """Parse an event time: a datetime, microseconds where that is too far for one, else as written."""
     if isinstance(value, str):
         return _text_instant(value) or value
     if not _is_number(value):

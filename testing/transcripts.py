@@ -1,4 +1,4 @@
-"""Behaviour as data: scenarios in YAML, run against anything that can be driven.
+"""Transcripts: scenarios of behaviour in YAML, run against anything that can be driven.
 
 A file holds many documents, each one scenario; a key that is not listed here is an error, so that a misspelt
 expectation cannot pass. Modelled on Beam's trigger transcripts.
@@ -6,7 +6,7 @@ expectation cannot pass. Modelled on Beam's trigger transcripts.
     name                 unique in the file
     source               where the behaviour comes from (optional)
     operator             the expression that builds the definition, with `wr`
-    columns              where rows are told, and no panes: those that `expect` lists, in its order
+    columns              where rows are emitted, and no panes: those that `expect` lists, in its order
     starts               `now` at the beginning (optional, default 0)
     depends_on_batching  why other cuts of the same input may end differently (optional)
     must_fail            true, or a part of the error: the runner has to reject the scenario (optional)
@@ -210,9 +210,9 @@ def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
 
 @dataclass(frozen=True)
 class _End:
-    """What does not depend on how the input was cut: what windows hold, what a consumer has in the end, what was buried.
+    """The outcome that does not depend on how the input was cut: windows, the consumer's final state, dead letters.
 
-    told: panes by key and window as the ledger has them; rows without their timing, less those that were taken back
+    emitted: panes by key and window as the ledger has them; rows without their timing, less those that were retracted
     """
 
     windows: dict[Any, WindowInfo]
@@ -239,7 +239,7 @@ class _Run:
                 self._claim(action, panes, dead)
 
     def end(self) -> _End:
-        """Settle: a tick of every period and the end of time. Then check all that was told."""
+        """Settle: a tick of every period and the end of time. Then check all that was emitted."""
         windows = {}
         for info in self._windows():
             key = ledger_key(info.key, info.window)
@@ -262,7 +262,7 @@ class _Run:
         return self._driver.windows() if asked else []
 
     def _held(self) -> Any:
-        """What a consumer has of all that was told."""
+        """Return the final state of a consumer of all emitted rows."""
         columns = self._scenario.columns
         if self._mode == "once" or columns is not None:
             stand: Counter[str] = Counter()

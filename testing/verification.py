@@ -1,4 +1,4 @@
-"""What an oracle makes of a job's log of steps, and whether the job has done that."""
+"""Verification of a job against the oracle, over the job's log of steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Lives = Sequence[tuple[int, Definition]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the oracle makes of a job's log. told: by operator; panes: those of the results, or rows."""
+    """The oracle's output for a job's log. emitted: by operator; panes: those of the results, or rows."""
 
     oracle: Oracle
     emitted: Mapping[str, list[Any]]
@@ -132,7 +132,7 @@ def compare(
 
 
 def as_given(definition: Definition, position: Position) -> Position:
-    """Where a message stands for whoever fed it: without the name of its input."""
+    """Return a message's position as its user gave it: without the name of its input."""
     for prefix in map(definition.prefix, definition.inputs):
         if position.source.startswith(prefix):
             return position._replace(source=position.source.removeprefix(prefix))
@@ -140,7 +140,7 @@ def as_given(definition: Definition, position: Position) -> Position:
 
 
 def letters_as_given(definition: Definition, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Dead letters of an oracle as users see them: their input is named, where messages name theirs."""
+    """Return dead letters of an oracle as users see them: their input is named, where messages name theirs."""
     shown = []
     for letter in dead_letters:
         name = None

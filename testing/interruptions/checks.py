@@ -1,4 +1,4 @@
-"""What must hold when everything has come to rest: no message, pane or dead letter is lost, doubled or wrong."""
+"""Checks at the end of a run: no message, pane or dead letter is lost, doubled or wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Checks:
         return payload
 
     def _commit(self, commit: Commit) -> ExpectedOutput:
-        """What a commit had to tell."""
+        """Return the expected output of a commit."""
         emitted, name = ExpectedOutput(), self.definition.name
         pushed = {*self.reader.pushed, END_OF_TIME_US}
         for step in commit.steps:
@@ -93,7 +93,7 @@ class Checks:
             raise Broken(f"of the dead letters that are kept: {how}")
 
     def _emitting(self) -> Iterator[tuple[str, Definition]]:
-        """The operators of which it is known what they told: without sinks, the last."""
+        """Yield the operators whose output is known: without sinks, the last."""
         for part in self.definition.parts:
             if self.reader.with_sink or part.name == self.definition.name:
                 yield part.name, part
@@ -113,7 +113,7 @@ class Checks:
         return list(self.reader.received)
 
     def _found(self, name: str, part: Definition, commit: int) -> list[Any]:
-        """What came out of a commit."""
+        """Return the output of a commit."""
         if not self.reader.with_sink:
             return self.reader.received.get(commit, [])
         table = self.reader.outlet.tables.get((name, commit))
@@ -149,7 +149,7 @@ class Checks:
         return reason, Position(*position) if known and position is not None else None
 
     def kept(self) -> None:
-        """What the open operator answers of its windows and messages is what the oracle keeps."""
+        """Check that the open operator returns the windows and messages that the oracle keeps."""
         check_kept(self.definition, self.reader.op, self.judge.oracle(self.definition.name))
 
 

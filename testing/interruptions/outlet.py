@@ -1,4 +1,4 @@
-"""A sink that keeps what it is given, and refuses when it is told to."""
+"""A sink that keeps its input, and refuses on request."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Reader:
         self.definition.logic().view([], 0)  # modules that come late would be lines to hit, the first time
         self.clock = ManualClock(feed.start_us)
         self.with_sink = self.random.random() < 0.6
-        #: True if the operator is told beforehand what columns there are.
+        #: True if the operator has its columns declared beforehand.
         self.declares = len(self.definition.parts) > 1 or self.random.random() < 0.3
         self.outlet, self.dead_letters = Outlet(self._refuses), Outlet(self._refuses)
         #: What `get_result` gave, by commit, and up to which commit it was acknowledged.
@@ -81,7 +81,7 @@ class Reader:
         self.at = dict.fromkeys(self.topics, 0)
 
     def _topics(self) -> dict[Source, list[Message]]:
-        """What there is to read, some of it not to be counted."""
+        """Return the messages to read, some of which cannot be counted."""
         chance = self.random
         topics: dict[Source, list[Message]] = {
             (name, n): [] for name in self.feed.inputs for n in range(PARTITIONS)
@@ -116,7 +116,7 @@ class Reader:
                 self._note_commits()
 
     def come_to_rest(self) -> None:
-        """Nothing goes wrong any more, and the rest is read."""
+        """Stop all faults, and read the rest."""
         self.calm = True
         self.say("from here on nothing goes wrong")
         if self.op is None or not self._still_good():
@@ -132,7 +132,7 @@ class Reader:
         self._note_commits()
 
     def end(self) -> None:
-        """Everything is told."""
+        """Drain and close the job."""
         self.op.drain()
         self._collect_results()
         self._note_commits()
@@ -141,7 +141,7 @@ class Reader:
         self.op = None
 
     def _note_commits(self) -> None:
-        """Read the log on, before what is settled goes from it."""
+        """Read the log on, before settled records are removed."""
         folder = JobFolders(self.location).log
         if os.path.isdir(folder):
             log = FileLog(folder)
@@ -237,7 +237,7 @@ class Reader:
         return True
 
     def _go_on(self) -> None:
-        """What people do when a call has raised."""
+        """React as people do after a call has raised."""
         chosen = self.random.choice(["call again", "offsets", "close", "fall"])
         self.say(f"    and then: {chosen}")
         if self.op is None or chosen == "call again":
@@ -380,7 +380,7 @@ class Reader:
             self.op.health()
 
     def _collect_results(self) -> None:
-        """What `get_result` gives is kept, and acknowledged by `flush`."""
+        """Keep the rows of `get_result`, and acknowledge them with `flush`."""
         try:
             results = list(self.op.get_result())
             commits = {r.commit: [one for one in results if one.commit == r.commit] for r in results}

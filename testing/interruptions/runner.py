@@ -37,12 +37,12 @@ def play(seed: int, *, job: Played = one_definition, faults: Collection[int] | N
             prefix="windrow-", dir=shared if os.path.isdir(shared) else None, ignore_cleanup_errors=True
         ) as folder,
         patch.object(engine, "SNAPSHOT_EVERY", 4),
-        patch.object(engine, "TIDY_SHARE", 0.0),  # a seed tells the same story everywhere
+        patch.object(engine, "TIDY_SHARE", 0.0),  # a seed runs alike on every machine
         patch.object(jobs, "KEEP_COMMITS", 6),
         quiet(),
         warnings.catch_warnings(),
     ):
-        # Who is interrupted right after it has opened a file leaves that to the garbage collector, which tells.
+        # An interrupt right after a file is opened leaves it to the garbage collector, which warns.
         warnings.simplefilter("ignore", ResourceWarning)
         reader = Reader(seed, folder, feed, faults)
         failure: BaseException | None = None
@@ -93,8 +93,8 @@ def interrupt(
     processes: in so many processes; what is played has to be picklable
 
     After a hit the reader calls again, reads on from `next_offsets()`, or closes and opens again; sinks refuse, and messages
-    that are kept are lost and read again. In the end what came out is compared with the oracle. Raises `SeedFailed` with the
-    fewest hits that show what is wrong. The same seeds tell the same stories everywhere.
+    that are kept are lost and read again. In the end the output is compared with the oracle. Raises `SeedFailed` with the
+    fewest hits that show the error. The same seeds run alike on every machine.
 
     >>> import windrow as wr
     >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 class Outcome(enum.Enum):
-    """What becomes of a request whose sender hears nothing."""
+    """The outcome of a request whose sender gets no answer."""
 
     LOST = "the request is lost"
     UNHEARD = "the answer is lost"
@@ -32,7 +32,7 @@ def no_faults(what: str) -> Outcome | None:
 
 @dataclass
 class Record:
-    """What lies at an offset of a partition."""
+    """The record at an offset of a partition."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass
 class _Transactional:
-    """What the coordinator knows of a transactional.id."""
+    """The coordinator's state of a transactional.id."""
 
     epoch: int = -1
     written: dict[Place, int] = field(
@@ -64,7 +64,7 @@ class WrongState(Exception):
 
 
 class Broker:
-    """What a cluster knows, and does when it is asked. step: see `SimulatedKafka`."""
+    """A simulated cluster: its state, and its answers to requests. step: see `SimulatedKafka`."""
 
     servers = "simulated:9092"
 
@@ -114,7 +114,7 @@ class Broker:
 
     @property
     def late(self) -> int:
-        """How many requests are still on their way."""
+        """Return the number of requests that are still on their way."""
         return len(self._late)
 
     @property
@@ -122,7 +122,7 @@ class Broker:
         return sum(known.open for known in self._coordinator.values())
 
     def deliver_late(self) -> None:
-        """Requests that are on their way arrive; nobody hears the answers."""
+        """Deliver the requests that are on their way; their answers are lost."""
         late, self._late = self._late, []
         for request in late:
             try:
@@ -131,7 +131,7 @@ class Broker:
                 continue
 
     def expire_transactions(self) -> int:
-        """What `transaction.timeout.ms` does: open transactions are aborted, their producers fenced. Returns how many."""
+        """Abort open transactions and fence their producers, as `transaction.timeout.ms` does. Returns how many."""
         expired = [known for known in self._coordinator.values() if known.open]
         for known in expired:
             self._finish(known, commit=False)

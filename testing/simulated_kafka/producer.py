@@ -94,7 +94,7 @@ class SimulatedProducer:
     def produce_batch(
         self, topic: str, messages: Sequence[dict[str, Any]], partition: int = -1, on_delivery: Any = None
     ) -> int:
-        """How many were taken; the others have got an `_error`."""
+        """Produce messages and return how many were accepted; the others get an `_error`."""
         taken = 0
         for message in messages:
             given = {"partition": partition, "callback": on_delivery, **message}
@@ -107,7 +107,7 @@ class SimulatedProducer:
         return taken
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """What waits is not sent any more."""
+        """Drop the queued messages."""
         for place, record, report in self._queue:
             purged = kafka_error("_PURGE_QUEUE", "dropped before it was sent")
             self._reports.append((report, purged, SimulatedMessage(place, -1, record, purged)))

@@ -1,4 +1,4 @@
-"""What must hold at the end of every schedule."""
+"""Checks at the end of every schedule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 
 
 class Checks:
-    """What holds at the end of every schedule."""
+    """The checks at the end of every schedule."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.world = stage, stage.world
@@ -47,7 +47,7 @@ class Checks:
         self.world.counts["commits"] += len(self.commits)
 
     def one_history(self) -> None:
-        """Whoever was told that it made a commit made it, and nobody else made it too."""
+        """Check that each commit was made by the driver that got its confirmation, and by no other."""
         by_number = {c.commit: c for c in self.commits}
         if sorted(by_number) != list(range(1, len(self.commits) + 1)):
             raise Broken(f"the log has the commits {sorted(by_number)}")
@@ -76,7 +76,7 @@ class Checks:
                     raise Broken(f"commit {record} was not computed from its intent {last}")
 
     def oracles(self) -> dict[int, ExpectedOutput]:
-        """What each commit had to tell, as the oracles say of the recorded steps; every row is counted once."""
+        """Return the expected output of each commit, by the oracles over the recorded steps; every row is counted once."""
         judge = Judge(self.stage.definitions, self.stage.feed.schemas)
         reached: dict[Partition, int] = {}
         emitted: dict[int, ExpectedOutput] = {}
@@ -132,7 +132,7 @@ class Checks:
         return rows
 
     def published(self, emitted: Mapping[int, ExpectedOutput]) -> None:
-        """A reader of each operator's sink sees what the oracle tells of every commit, once."""
+        """Check that a reader of each operator's sink sees the oracle's rows of every commit, once."""
         for name, outlet in self.stage.outlets.items():
             seen: dict[int, list[Any]] = defaultdict(list)
             for row in outlet.read():

@@ -1,4 +1,4 @@
-"""What there is around a simulated job: its input, a disk, a log, a cluster, executors, and what drivers were told."""
+"""Environment of a simulated job: its input, a disk, a log, a cluster, executors, and the commits that drivers believe in."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXECUTORS = 2
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the input, and where it stands."""
+    """A row of the input, and its position."""
 
     input: str
     position: Position
@@ -82,7 +82,7 @@ class Stage:
         made = outlet or OUTLETS[chance.choice(sorted(OUTLETS))]
         self.outlets: dict[str, Outlet] = {name: made(self, part) for name, part in feed.parts.items()}
         self.dead_letters = LettersOutlet()
-        #: The commits that drivers were told that they made, with their names.
+        #: The commits that drivers got confirmed, with their names.
         self.believed: list[tuple[str, Commit]] = []
         #: (last commit, now) of every batch that left no record.
         self.rests: list[tuple[int, int]] = []
@@ -103,7 +103,7 @@ class Stage:
         producer.flush()
 
     def ends(self) -> dict[Partition, int]:
-        """Where each partition ends."""
+        """Return the end of each partition."""
         return {partition: len(rows) for partition, rows in self.rows.items()}
 
     def reached(self) -> dict[Partition, int]:

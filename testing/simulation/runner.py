@@ -39,7 +39,7 @@ def play(
         _one_core(),
         quiet(),
     ):
-        inner = os.path.join(folder, "world")  # the disk has a folder beside it
+        inner = os.path.join(folder, "world")  # the disk has a folder next to it
         os.mkdir(inner)
         simulation = Simulation(seed, inner, job, outlet=outlet, faults=faults)
         failure: BaseException | None = None
@@ -74,12 +74,12 @@ def simulate(
         of a `random.Random` that gives them
     seeds, first: how many, from which on
     processes: in so many processes; what is played has to be picklable
-    sink: where rows go: "kafka", "memory" or "parquet"; by default any
+    sink: the kind of sink: "kafka", "memory" or "parquet"; by default any
 
-    Real are checkpoint, shards, recovery and what the driver decides; Spark, Kafka, disk and clocks are simulated. What every
-    commit told and buried is compared with the oracle, and the state with that of an undisturbed run. Raises `SeedFailed`
-    with the smallest schedule that shows what is wrong. The same seeds play the same schedules everywhere. Needs the extra
-    `testing`.
+    Real are checkpoint, shards, recovery and the driver's decisions; Spark, Kafka, disk and clocks are simulated. The rows and
+    dead letters of every commit are compared with the oracle, and the state with that of an undisturbed run. Raises
+    `SeedFailed` with the smallest schedule that shows the error. The same seeds play the same schedules everywhere. Needs the
+    extra `testing`.
 
     >>> import windrow as wr
     >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

@@ -127,7 +127,7 @@ class Simulation:
                 file.write(b"damaged!")
 
     def _lose_snapshots(self) -> None:
-        """Where no messages are kept, window metadata comes back from its changelog: snapshots may go, and stores with them."""
+        """Lose snapshots, and stores with them; without kept messages, window metadata comes back from its changelog."""
         stage, world = self.stage, self.world
         if any(d.logic().message_cfs for d in stage.definitions) or not os.path.isdir(stage.snapshots):
             return
@@ -209,7 +209,7 @@ class Simulation:
         return driver
 
     def _look(self, actor: Any) -> None:
-        """What a process ended with has to be something that may happen."""
+        """Check that a process ended with an error that may happen."""
         error = actor.error
         if error is None:
             return

@@ -1,4 +1,4 @@
-"""Where the rows of a simulated job go: the sinks as drivers have them, and what a reader sees."""
+"""Sinks of a simulated job: as drivers have them, and as a reader sees them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PARTITIONS = 2
 
 
 class Around(Protocol):
-    """What there is around a job."""
+    """The environment of a simulated job."""
 
     world: World
     kafka: SimulatedKafka
 
 
 class Outlet(Protocol):
-    """Where the rows of one operator go. `check_epoch` raises `Fenced` in a driver that has lost its job."""
+    """The sink of one operator. `check_epoch` raises `Fenced` in a driver that has lost its job."""
 
     def open(self, check_epoch: Callable[[], None]) -> Sink:
-        """The sink as one driver has it."""
+        """Open the sink for one driver."""
 
     def read(self) -> list[Any]:
-        """All rows as a reader sees them, of committed transactions only; of one (key, window) in the order they were sent."""
+        """Return all rows of committed transactions, as a reader sees them; of one (key, window) in the order of sending."""
 
 
 class MemoryOutlet:
@@ -109,7 +109,7 @@ def _encoded(rows: pa.Table) -> list[bytes]:
 
 
 class _Watched:
-    """The cluster as one driver's sink has it. Who finds, when it has fenced the others, that it was overtaken, has to stop."""
+    """The cluster as one driver's sink sees it. A driver that fences others and finds a newer one has to stop."""
 
     def __init__(self, around: Around, check_epoch: Callable[[], None], overtaken: list[str]) -> None:
         self._around, self._check_epoch, self._overtaken = around, check_epoch, overtaken

@@ -28,13 +28,13 @@ TASK_ATTEMPTS = 4
 
 
 def short(offsets: Mapping[Partition, Any]) -> str:
-    """Offsets as a story tells them."""
+    """Format offsets for the story."""
     return ", ".join(f"{source} {n}: {at}" for (source, n), at in sorted(offsets.items()))
 
 
 @dataclass
 class Checkpoint:
-    """What Spark remembers of a query: the slices that it planned, and the last batch that it noted as done."""
+    """Spark's checkpoint of a query: the slices that it planned, and the last batch that it noted as done."""
 
     query_id: str
     start: dict[Partition, int]
@@ -42,7 +42,7 @@ class Checkpoint:
     done: int = -1
 
     def offsets(self, batch_id: int) -> dict[Partition, int]:
-        """Where a batch begins."""
+        """Return the offsets at which a batch begins."""
         before = self.planned.get(batch_id - 1)
         return dict(self.start) if before is None else {p: end for p, (_, end) in before.items()}
 
@@ -259,7 +259,7 @@ class Driver:
 
 
 class SimulatedLog(RecordLog):
-    """The log as one driver has it; what it was told that it made is kept for the checks."""
+    """The log as one driver sees it; its confirmed commits are kept for the checks."""
 
     def __init__(self, stage: Stage, driver: str) -> None:
         super().__init__(stage.records)

@@ -29,7 +29,7 @@ class RestingStore(MemoryKV):
 
 
 def _flushed(path: str) -> Batch | None:
-    """What is in the file of a store; None where there is none."""
+    """Return the content of a store's file; None where there is none."""
     file = os.path.join(path, "000001.sst")
     if not os.path.exists(file):
         return None
@@ -41,7 +41,7 @@ def _flushed(path: str) -> Batch | None:
 
 
 class SimulatedStore(FaultyKV):
-    """A shard's store: in memory, and in one file of its folder as of its last flush. Who has it open has it alone."""
+    """A shard's store: in memory, and in one file of its folder as of its last flush. One process at a time opens it."""
 
     def __init__(self, world: World, disk: Disk, path: str, cfs: Sequence[str]) -> None:
         super().__init__(cfs)

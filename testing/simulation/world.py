@@ -28,7 +28,7 @@ SWEEPS, TRUNCATES = "6 sweep", "6 truncation"
 
 
 class ProcessDied(SimulatedCrash):
-    """This process is dead. Nobody but who started it may catch it."""
+    """The end of a process. Only the code that started the process may catch it."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(f"{process.name} is dead")
@@ -44,17 +44,17 @@ class Open(Protocol):
 
     @property
     def unflushed(self) -> int:
-        """How many of its last batches may be lost with the process."""
+        """Return the number of last batches that may be lost with the process."""
 
     def die(self, survivors: int) -> None:
         """Its process died: of these batches the first so many are there as well."""
 
 
 class Medium(Protocol):
-    """What keeps something when the power is cut."""
+    """A medium that survives a power cut."""
 
     def lose(self) -> None:
-        """The power is cut: what was not synced may be gone."""
+        """Cut the power: data that was not synced may be gone."""
 
 
 class Process:
@@ -110,10 +110,10 @@ class Actor:
 
 
 class World:
-    """One seed's processes, and what goes wrong.
+    """The processes of one seed, and its faults.
 
-    faults: the numbers of those that happen, of all that the seed would have; None: all. unit_us: how fast its clock goes.
-    calm: nothing goes wrong.
+    faults: the numbers of those that happen, of all that the seed would have; None: all. unit_us: the unit of its clock.
+    calm: no fault happens.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class World:
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Nothing goes wrong inside, and nobody else gets the turn."""
+        """Run the body without faults, and without a turn of another process."""
         before, self.calm = self.calm, True
         try:
             yield
@@ -178,7 +178,7 @@ class World:
             self.calm = before
 
     def monotonic(self) -> float:
-        """Who waits asks for the time, and each time he does, some has passed."""
+        """Return the time; a waiting process asks for it, and each call lets some time pass."""
         self._waited_s += PATIENCE_S
         return self._waited_s
 
@@ -186,7 +186,7 @@ class World:
 
     @property
     def process(self) -> Process | None:
-        """Who runs; None while the schedule itself does."""
+        """Return the running process; None while the schedule itself runs."""
         return None if self.actor is None else self.actor.running
 
     def start(self, process: Process, main: Callable[[], object]) -> Actor:
@@ -218,7 +218,7 @@ class World:
             self.park()
 
     def unanswered(self, step: str, what: str, times: int = 1) -> Outcome | None:
-        """What becomes of a request whose sender hears nothing, so many times as often as usual; None for all others."""
+        """Draw the outcome of a request without an answer, so many times as often as usual; None for all others."""
         self.point(step, what)
         if self.actor is None or self.calm or not self.chance(times * UNANSWERED):
             return None
@@ -252,7 +252,7 @@ class World:
 
     @contextlib.contextmanager
     def inside(self, process: Process) -> Iterator[None]:
-        """What runs inside is another process on the same thread."""
+        """Run the body as another process on the same thread."""
         actor = self.actor
         assert actor is not None
         outer, actor.running = actor.running, process
