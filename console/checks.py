@@ -216,7 +216,7 @@ def _space(folder: str) -> Finding:
 
 
 def _disk(folder: str) -> Finding:
-    """What a log asks of its folder: hard links that fail where the name exists, and an fsync that is not too slow."""
+    """Check a folder for a log: hard links that fail where the name exists, and an fsync that is not too slow."""
     try:
         with tempfile.TemporaryDirectory(prefix=".windrow-doctor-", dir=folder) as place:
             record, link = os.path.join(place, "record"), os.path.join(place, "link")

@@ -54,6 +54,6 @@ def _commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
 
 
 def _words(command: argparse.ArgumentParser) -> list[str]:
-    """What may follow a command: choices of its arguments, then its long options."""
+    """Return the words that may follow a command: choices of its arguments, then its long options."""
     choices = [str(c) for a in command._actions if not a.option_strings for c in a.choices or ()]
     return choices + [o for a in command._actions for o in a.option_strings if o.startswith("--")]

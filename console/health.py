@@ -80,7 +80,7 @@ def _health(seen: job_admin.Look) -> Health:
 
 
 def _long(us: int | None) -> str | None:
-    """To the second, and beside that what is long in the two largest units there are."""
+    """Format a duration to the second, and a long one also in its two largest units."""
     if us is None:
         return None
     sign, rest = "-" if us < 0 else "", abs(us)
@@ -94,7 +94,7 @@ def _long(us: int | None) -> str | None:
 
 
 def _worse(found: Health, options: argparse.Namespace) -> list[str]:
-    """What is worse than the bounds that were given."""
+    """Return the measures that are worse than their bounds."""
     wrong = []
     for what, us, bound in (
         ("the last sign of life is older", found.age_us, options.max_age),

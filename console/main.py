@@ -26,7 +26,7 @@ _OPTION = re.compile(r"\b(operator|input|key)=(?!\w)")
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="windrow", description="Look at, copy and clear windrow jobs.")
     top.add_argument("--version", action="version", version=f"windrow {windrow.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _health(well: argparse.ArgumentParser, mark: argparse.ArgumentParser) -> None:
-    """What `health` and `watermark` take."""
+    """Add the arguments of `health` and `watermark`."""
     well.add_argument("--max-age", metavar="TIME", help="1 where the last commit is older, e.g. 5m")
     well.add_argument("--max-lag", metavar="TIME", help="1 where the watermark is farther behind the clock")
     well.add_argument(
@@ -113,7 +113,7 @@ def _queries(
     explain: argparse.ArgumentParser,
     commits: argparse.ArgumentParser,
 ) -> None:
-    """What the commands take that ask for state."""
+    """Add the arguments of the commands that query state."""
     commits.add_argument("--last", type=_positive, metavar="N", help="only the newest N")
     explain.add_argument(
         "--why-not",

@@ -47,7 +47,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     with _state(options) as state:
         has_windows = "windows" in state.tables(
             options.operator
-        )  # else it tells rows, by the times of messages
+        )  # else it emits rows, by the times of messages
         start = instant(
             options.window, numbers=has_windows and state.timed("windows", options.operator) is None
         )

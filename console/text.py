@@ -54,12 +54,12 @@ def say_json(value: Any, out: TextIO) -> None:
 
 
 def _as_text(value: Any) -> str:
-    """What JSON has no word for: times in ISO 8601, with their zone where they have one."""
+    """Format a value that JSON lacks: times in ISO 8601, with their zone where they have one."""
     return value.isoformat() if isinstance(value, (datetime, date)) else str(value)
 
 
 def driver() -> str:
-    """Who we are, for the log."""
+    """Return the name of this process, for the log."""
     return f"windrow:{socket.gethostname()}:{os.getpid()}"
 
 
