@@ -33,7 +33,7 @@ Raised = dict[int, str]
 
 @dataclass(frozen=True)
 class Carried:
-    """What each key brings to a step: its status, how often it has repeated, when it opened and when its status changed."""
+    """The state of each key before a step: its status, its count of repeats, and the times of its opening and last change."""
 
     status: Statuses
     count: IntArray
@@ -61,7 +61,7 @@ class Carried:
         self.open_us[some], self.change_us[some] = other.open_us, other.change_us
 
     def after(self, derived: Transitions, moments: IntArray) -> Carried:
-        """What evaluations of these transitions leave, one of each key, or each with what it brings."""
+        """Return the state after evaluations of these transitions: one of each key, or each with its own state."""
         opens, changes = derived.after == OPEN, derived.after != derived.before
         return Carried(
             derived.after,

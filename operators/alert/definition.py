@@ -32,7 +32,7 @@ from windrow.operators.operator import Logic, Taker
 from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.input_filter import filter_of
 
-#: The columns of rows beside keys, aggregates and variables.
+#: The columns of rows, apart from keys, aggregates and variables.
 ROW: Final = (
     "alert_id",
     "action",
@@ -44,7 +44,7 @@ ROW: Final = (
     "time",
     "open_time",
 )
-#: Window fields: columns that conditions and variables see beside keys and aggregates.
+#: Window fields: columns that conditions and variables see, apart from keys and aggregates.
 FIELDS: Final = (
     "samples",
     "before_status",
@@ -196,7 +196,7 @@ class AlertDefinition(OneInput):
 
     @property
     def rows(self) -> int | None:
-        """How many samples its window counts."""
+        """Return the number of samples of its window; None for a window of time."""
         return 1 - (self.frame.low or 0) if isinstance(self.frame, RowsBetween) else None
 
     @property
@@ -321,7 +321,7 @@ def _evaluate(value: Any, frame: Frame | None) -> int:
 
 
 def _ttl(options: Mapping[str, Any], frame: Frame | None) -> int | None:
-    """How long after its last sample a key is evicted; None: never by that."""
+    """Return the time after its last sample at which a key is evicted; None: not by time."""
     ttl = options["ttl"]
     if ttl is None or isinstance(ttl, Forever):
         return None

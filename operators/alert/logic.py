@@ -604,7 +604,7 @@ class Alerting(OneInputLogic):
 
 
 def taken_of(incoming: Incoming, kept: BoolArray) -> Incoming:
-    """Those evaluations that are kept."""
+    """Return the evaluations that are kept."""
     if kept.all():
         return incoming
     mask = pa.array(kept)

@@ -202,7 +202,7 @@ class AlertOracle(OneInputOracle):
         self._evaluate(watched, moment_us, "sample", "LATE" if late else "EARLY")
 
     def _pass(self, watched: Watched, before_us: int, until_us: int, timing: str) -> None:
-        """What time makes due between two moments."""
+        """Emit the rows that time makes due between two moments."""
         made = self.definition
         while True:
             due = [(at, _DELAY, name) for name, (at, _) in watched.pending.items() if at <= until_us]

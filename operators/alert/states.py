@@ -44,7 +44,7 @@ NEVER = END_OF_TIME_US
 
 @dataclass
 class States:
-    """What is known of some keys. there: true for keys that are stored.
+    """The state of some keys. there: true for keys that are stored.
 
     pending, repeats: by action, `NEVER` where nothing is due. openings, lasts: rows by number of key
     """

@@ -1,4 +1,4 @@
-"""What may be asked of an alert: the status of each key, and the samples of an evaluation."""
+"""Views of an alert: the status of each key, and the samples of an evaluation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class AlertView(OneInputView):
         )
 
     def _due(self, states: States, number: int) -> str | None:
-        """What is due next of a key."""
+        """Return the next event that is due for a key."""
         found = [
             (int(times[number]), f"{name} {what} {to_datetime(int(times[number])):%Y-%m-%d %H:%M:%S}")
             for what, actions in (("open", states.pending), ("repeat", states.repeats))

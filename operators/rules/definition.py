@@ -35,7 +35,7 @@ RULE, MATCH_ID, MATCH_TIME, MESSAGES = "rule", "match_id", "match_time", "messag
 
 @dataclass(frozen=True, repr=False, init=False)
 class RulesDefinition(Definition):
-    """Temporal rules: which events of several inputs belong together, which must not come, and which facts go with them.
+    """Temporal rules: combinations of events of several inputs, events that must be absent, and the facts that apply.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
 
@@ -44,11 +44,11 @@ class RulesDefinition(Definition):
     by: partition columns: rows that differ in them never match, and may be in other shards; () for one shard
     mode: "stream", in which event time passes, messages expire, and absences wait for their deadline; or "cloud", without time:
         nothing expires, and absences are decided at the end of each step
-    allowed_lateness: how far below the watermark a message is taken. Every second of it delays every absence by a second
+    allowed_lateness: how far below the watermark a message is accepted. Each second of it delays every absence by a second
     emit: wr.Emit.append() emits each row once, when nothing can contradict it; wr.Emit(late=wr.every_batch, mode="retracting")
-        emits at the watermark, and takes back what a late message contradicts
+        emits at the watermark, and retracts rows that a late message contradicts
     null_keys: messages with a null in `by` are a partition, "group", or dead letters, "dead_letter"
-    name: tells operators of one job apart
+    name: the operator's name, unique in its job
     dead_letter_limit, dead_letter_retention: as of `wr.Aggregate`
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy; a rule that cannot be true, `BadRule`.
@@ -184,7 +184,7 @@ class RulesDefinition(Definition):
         return self._changed(given_inputs=given, written=(("inputs", repr(list(given))), *self.written[1:]))
 
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values: the text behind the fingerprint."""
+        """Return the options that shape the state, as plain values: the text behind the fingerprint."""
         return {
             "operator": "rules",
             "by": list(self.by),

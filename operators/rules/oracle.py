@@ -188,7 +188,7 @@ class RulesOracle(Oracle):
         return [replace(row, is_last=False) for row in rows]
 
     def _corrected(self, number: int, name: str, rule: Rule, late: list[Held]) -> list[JoinedRow]:
-        """What late messages change of the tuples that were decided."""
+        """Return the corrections that late messages cause to decided tuples."""
         some = [
             held
             for held in late
@@ -371,7 +371,7 @@ class RulesOracle(Oracle):
         return event_time_us(held.payload.get(column), source.time_zone, 0, None, source.event_time_unit)
 
     def _expires_us(self, rule: Rule, binding: str) -> float:
-        """How long after its end a message meets others, where its input says it."""
+        """Return how long after its end a message meets others, where its input limits it."""
         expires = self.definition.input(rule.when[binding].input).expires
         if expires is None or expires.us is None or expires.kind == "at_least":
             return inf
@@ -588,7 +588,7 @@ class RulesOracle(Oracle):
 
 
 def _complement(table: list[Difference]) -> list[Difference]:
-    """What a negation bounds: the complement of one difference with one end."""
+    """Return the bounds of a negation: the complement of one difference with one end."""
     if len(table) != 1:
         return []
     [(x, y, low, high)] = table

@@ -52,7 +52,7 @@ class Pattern:
 
     @property
     def binds(self) -> bool:
-        """True if a message or a row stands for it in the tuples of its rule; else it is a sub-pattern."""
+        """True if tuples of its rule hold a message or a row for it; else it is a sub-pattern."""
         return self.kind in ("event", "fact")
 
     @property
@@ -72,7 +72,7 @@ class Pattern:
         return tuple(dict.fromkeys(named))
 
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values."""
+        """Return the options that shape the state, as plain values."""
         values = {
             "kind": self.kind,
             "input": self.input,
@@ -348,7 +348,7 @@ class Rule:
         return made
 
     def describe(self) -> dict[str, Any]:
-        """What shapes the state, as plain values."""
+        """Return the options that shape the state, as plain values."""
         return {
             "when": {name: pattern.describe() for name, pattern in self.when.items()},
             "delay": self.delay_us,

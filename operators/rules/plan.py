@@ -16,7 +16,7 @@ from windrow.operators.rules.timings import kept_us, timing_of
 
 
 class Planning(Protocol):
-    """What a plan is made of: a definition of rules."""
+    """The input of a plan: a definition of rules."""
 
     @property
     def by(self) -> tuple[str, ...]: ...

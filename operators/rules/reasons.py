@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 class Reasons:
-    """What the kept messages of the shards of a job say of its rows. given: the definition as the user wrote it"""
+    """Explanations of a job's rows, from the kept messages of its shards. value: the definition as the user wrote it"""
 
     def __init__(self, logic: Keeping, value: RulesDefinition, stores: Sequence[KV]) -> None:
         self._logic, self._definition, self._stores = logic, value, stores

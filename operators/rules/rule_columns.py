@@ -135,7 +135,7 @@ class RuleColumns:
         return named
 
     def used(self, input: Input, names: Iterable[str]) -> set[str]:
-        """Those of the columns of an input that rules name."""
+        """Return the columns of an input that rules name."""
         names = set(names)
         found = names & self.required(input)
         for rule in self.definition.rules.values():
@@ -249,7 +249,7 @@ class RuleColumns:
 
 
 class RuleNeeds(Needs):
-    """What rules need of the columns of one input. schemas: of all inputs, as far as they are known."""
+    """The columns of one input that rules need. schemas: of all inputs, as far as they are known."""
 
     def __init__(self, columns: RuleColumns, input: Input, schemas: Mapping[str, pa.Schema]) -> None:
         self._columns, self._given, self._schemas = columns, input, schemas

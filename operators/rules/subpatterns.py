@@ -98,7 +98,7 @@ def deadlines(timing: Timing, moments: OfTuples, at_us: IntArray) -> IntArray | 
 
 
 class Failures:
-    """What raised on pairs of a condition, by rule: reported as dead letters."""
+    """Pairs on which a condition raised, by rule: reported as dead letters."""
 
     def __init__(self, bury: Callable[[str, str, pa.Table, int], None]) -> None:
         self._bury = bury
@@ -133,7 +133,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is needed to decide a sub-pattern: its place in its rule, and the columns of its input."""
+    """The parameters that decide a sub-pattern: its place in its rule, and the columns of its input."""
 
     rule: str
     binding: str

@@ -53,7 +53,7 @@ def _framed(rule: Rule, events: tuple[Span, ...]) -> Iterator[Link]:
 
 
 def kept_us(timings: Mapping[str, Timing], rules: Mapping[str, Rule], input: Input) -> int | None:
-    """How long after their end the messages of an input are kept; None: no rule needs them; `INFINITE_US` without bound."""
+    """Return how long after their end an input's messages are kept; None: no rule needs them; `INFINITE_US`: no bound."""
     longest: int | None = None
     for name, timing in timings.items():
         for span in (*timing.events, *timing.subpatterns):
