@@ -109,7 +109,7 @@ def cache_of(folders: JobFolders) -> tuple[str, str] | None:
     try:
         with open(os.path.join(folders.location, CACHE_MARK), encoding="utf-8") as file:
             job, where = file.read().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return job, where
 

@@ -170,6 +170,14 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], list[str]]] = {
     "all static": (
         lambda: made(left=side("a", static=True), right=side("b", static=True)), e.BadWatermark, ["'a'", "'b'", "static=True"],
     ),
+    "two ends of an interval": (lambda: side("a", duration="d", end="e"), e.ConfigurationError, ["duration='d', end='e'"]),
+    "a unit alone": (lambda: side("a", duration_unit="ms"), e.ConfigurationError, ["duration_unit='ms'", "without duration="]),
+    "a unit that is none": (lambda: side("a", duration="d", duration_unit="h"), e.ConfigurationError, ["'h'", "'ms'"]),
+    "points have no length": (lambda: side("a", longest="1 day"), e.ConfigurationError, ["longest='1 day'", "duration="]),
+    "longest of nothing": (lambda: side("a", end="e", longest="0 s"), e.BadDuration, ["longest='0 s'", "'1 day'"]),
+    "an interval of a join": (lambda: made(left=side("orders", duration="d")), e.ConfigurationError, ["duration=", "wr.Rules"]),
+    "expired before": (lambda: side("a", expires="-1 s"), e.BadDuration, ["'-1 s'", "wr.forever"]),
+    "a row of no key": (lambda: wr.Table("a", deleted="gone"), e.ConfigurationError, ["deleted='gone'", "key="]),
     "half explicit": (
         lambda: made(left=side("orders", watermark=wr.explicit())), e.BadWatermark, ["wr.explicit()", "both inputs"],
     ),

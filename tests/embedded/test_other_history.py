@@ -40,5 +40,5 @@ def test_a_store_that_went_on_by_itself_is_set_aside(tmp_path: Path, ahead: int)
 
 
 def test_a_marker_of_a_later_release_is_refused() -> None:
-    with pytest.raises(wr.WindrowError, match="version 2, this release knows 1"):
+    with pytest.raises(wr.WindrowError, match="version 2, this windrow reads version 1"):
         Marker.unpack(msgpack.packb([2, "job", 0, 3, "x", "y"]))

@@ -248,7 +248,7 @@ def unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
         try:
             return create(self, record, data)
         except OSError:
-            self._ingest(record, data)
+            self._apply(record, data)
             return True
 
     patch.setattr(RecordLog, "_create", hopeful)

@@ -121,7 +121,7 @@ def test_two_processes_find_what_one_does(capsys: pytest.CaptureFixture[str]) ->
     """`tests.simulation.losing:Outlet` loses panes."""
     told = []
     for jobs in ("1", "2"):
-        failed = main(["--seeds", "3", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
+        failed = main(["--seeds", "6", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
         out = capsys.readouterr()
         told.append((failed, [line for line in (out.out + out.err).splitlines() if "seed/s" not in line]))
     assert told[0] == told[1]

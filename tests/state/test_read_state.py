@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import windrow as wr
@@ -245,7 +246,11 @@ def test_a_job_without_commits_and_one_that_was_reset_are_empty(tmp_path: Path) 
 
 
 def test_a_definition_that_the_log_cannot_tell_is_asked_for(tmp_path: Path) -> None:
-    definition = aggregate(agg={"late": wr.count().where(wr.col("x") > 3)})
+    @wr.aggregate_function(name="late", returns=pa.int64())
+    def late(table: pa.Table) -> int:
+        return sum(x > 3 for x in table["x"].to_pylist())
+
+    definition = aggregate(agg={"late": late("x")})
     begun(definition, tmp_path / "job", range(30))
     with wr.read_state(str(tmp_path / "job")) as state:
         assert state.commit == 3 and len(state.commits()) == 3

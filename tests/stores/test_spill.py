@@ -123,7 +123,7 @@ def test_columns_of_many_values_each_are_written_before_they_take_much_memory(
     tables = [pa.table({"start": pa.array([i] * n), "row": pa.array(range(i, i + n))}) for i in range(6)]
     for rows in tables:
         spill.add(rows)
-    assert [len(piece.emitted) for piece in spill._pieces[0]] == [1, 1, 0, 0, 0, 0]
+    assert [len(piece.held) for piece in spill._pieces[0]] == [1, 1, 0, 0, 0, 0]
     assert pa.concat_tables(spill.read([0])).equals(pa.concat_tables(tables))
 
 
