@@ -1,1 +1,1 @@
-"""A window around each message: `wr.Over`."""
+"""OVER windows: one window around each message, `wr.Over`."""

@@ -1,8 +1,8 @@
-"""Windows around messages in the order in which they come, `order="position"`: told for good in the step that makes them whole.
+"""OVER windows in the order of arrival, `order="position"`: each row is emitted for good in the step that completes its frames.
 
-Column families: `tails`, the last messages of each key, of which some may wait for others, and `sums`, as where event time
-orders them (`key_state.py`). A line ends when the watermark is more than the ttl past the latest of its messages, and past
-where it stood when that came: nothing is too late.
+Column families: `tails`, the last messages of each key, some of which may wait for others, and `sums`, as in event-time order
+(`key_state.py`). A partition ends when the watermark is more than the ttl past its latest message, and past the watermark at
+the arrival of that message: nothing is too late.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 from windrow.stores.window_state import START
 
-#: The latest event time of a line, or the watermark that it came behind.
+#: The latest event time of a partition, or the later watermark at which that message came.
 LATEST = "__latest"
 
 
 class ArrivalOvers(Overs):
-    """As `Overs`, where frames count messages as they come."""
+    """As `Overs`, with frames that count messages in the order of arrival."""
 
     definition: OverDefinition
 

@@ -1,4 +1,4 @@
-"""What windows around messages must tell that count them as they come, in lists and loops."""
+"""The oracle of OVER windows that count messages in the order of arrival, in lists and loops."""
 
 from __future__ import annotations
 

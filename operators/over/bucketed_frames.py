@@ -1,7 +1,7 @@
-"""Windows of long frames, each made of rows, of all slices, and of rows again.
+"""Windows of long frames, each made of rows, of all buckets, and of rows again.
 
-Of each key the slices are the same for all windows of an advance. So what is before them is the end of a line of rows, what is
-behind them the beginning of one: what the rows from the slices on come to is found once for each row, by going along its line.
+The windows of an advance share the buckets of their key. So the rows before the buckets are the end of a partition, and the
+rows after them the beginning of one. One pass along a partition aggregates, for each row, all rows from the buckets to it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.over.frame_kernels import Column, Columns, Merge, Ufunc, halves, sums_before
 from windrow.operators.over.partitions import Bounds, Lines
 
-#: Lines lie beside each other, all as long as the longest, where they need no more than so many times as much room then.
+#: Partitions are laid out as a matrix, all as long as the longest, if that needs no more than so many times the room.
 _ROOM = 4
 
 
 class Middle(NamedTuple):
-    """Of one frame: rows before its slices, in lines, and their accumulators, None where there are none; the accumulators of
-    its slices, one a key, and the numbers of these keys."""
+    """Buckets of one frame: rows before them, in partitions, and their accumulators, None without any; the accumulators of the
+    buckets, one a key, and the numbers of these keys."""
 
     lines: Lines | None
     lifted: Mapping[str, pa.Array]
@@ -36,10 +36,10 @@ class Middle(NamedTuple):
 
 @dataclass(frozen=True)
 class _Side:
-    """Rows in lines, which are cut where the slices are, and how many of its key's from there on each window has.
+    """Rows in partitions, cut at the buckets, and the number of rows from there on in each window of the key.
 
     codes: of the rows. starts: where the line of each key begins, and where the last one ends. keys: of the windows. before:
-    true of rows before the slices, which are counted from behind.
+    true of rows before the buckets, which are counted backwards.
     """
 
     codes: IntArray
@@ -61,12 +61,12 @@ class _Side:
 
     @cached_property
     def fits(self) -> bool:
-        """True if lines may lie beside each other."""
+        """True if partitions may be laid out as a matrix."""
         return (len(self.starts) - 1) * self._width <= _ROOM * (len(self.codes) + len(self.starts))
 
     @cached_property
     def _cells(self) -> IntArray:
-        """Where each row lies then: as many places behind the first one of its key as it is from the cut."""
+        """Return the cell of each row in that matrix: its distance from the cut, in the row of its key."""
         places, begins = np.arange(len(self.codes)), np.arange(len(self.starts) - 1) * self._width
         if self.before:
             return (begins + self.starts[1:])[self.codes] - places
@@ -74,11 +74,11 @@ class _Side:
 
     @cached_property
     def _whole(self) -> IntArray:
-        """The place there behind which nothing is in a window."""
+        """Return the last cell of each window."""
         return self.keys * self._width + self.many
 
     def along(self, column: Column, ufunc: np.ufunc, nothing: Any, first: Column | None = None) -> Column:
-        """What the rows of each window come to, with what there is `first` of its key."""
+        """Aggregate the rows of each window, starting with the `first` value of its key if there is one."""
         size = len(self.starts) - 1
         cells = np.full((size, self._width), nothing, dtype=column.dtype)
         cells.reshape(-1)[self._cells] = column
@@ -89,7 +89,7 @@ class _Side:
 
 
 class Sliced:
-    """Windows as `folds.Windows`, in three pieces: rows before the slices, an accumulator a key, rows behind them."""
+    """Windows as `frame_kernels.Windows`, in three pieces: rows before the buckets, an accumulator a key, rows after them."""
 
     def __init__(
         self,
@@ -100,15 +100,15 @@ class Sliced:
         frame: RangeBetween,
         places: IntArray,
     ) -> None:
-        """Around the messages at these places of `lines`, whose accumulators are `lifted`; behind the slices are those from
-        `right_us` on."""
+        """Set up windows around the messages at these places of `lines`, with accumulators `lifted`; the rows after the buckets
+        are those from `right_us` on."""
         left, size, keys, times = middle.lines, lines.size, lines.codes[places], lines.times[places]
         left_codes: IntArray = np.zeros(0, dtype=np.int64) if left is None else left.codes
         starts, many = _starts(left_codes, size), np.zeros(len(places), dtype=np.int64)
         if left is not None:
             many = starts[keys + 1] - left.first_from(keys, times + frame.low_us)
         self._left = _Side(left_codes, starts, keys, many, before=True)
-        # For each key the place of its accumulator, or the one behind all of them.
+        # For each key the place of its accumulator, or the one after all of them.
         self._slices = len(middle.codes)
         self._of = np.full(size, self._slices, dtype=np.int64)
         self._of[middle.codes] = np.arange(self._slices)
@@ -150,7 +150,7 @@ class Sliced:
 
 
 def _starts(codes: IntArray, size: int) -> IntArray:
-    """Where each key begins among codes in order, and where the last one ends."""
+    """Return where each key begins among sorted codes, and where the last one ends."""
     starts = np.zeros(size + 1, dtype=np.int64)
     np.cumsum(np.bincount(codes, minlength=size), out=starts[1:])
     return starts

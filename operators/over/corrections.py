@@ -1,8 +1,7 @@
-"""Windows around messages whose rows are told early, or again: what is told of a message is marked, and corrected.
+"""Early and updated rows of OVER windows: the rows emitted for a message are marked, and corrected.
 
-Messages are kept as long as a late one may change the row of another; what is remembered of keys (`keyed_history.py`) is of
-those
-before. A step looks at the keys of what has come, and at rows in whose windows something is that came after they were told.
+A message is kept as long as a late one may change a row that holds it; the history of keys (`keyed_history.py`) covers older
+ones. A step looks at the keys of new messages, and at rows whose windows have changed since they were emitted.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from windrow.operators.steps.step import limit
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
-#: Where between two ends of a period the messages lie that have not been told of, by timing, in the auxiliary family.
+#: Key of the auxiliary family: by timing, the event times with changes that wait for the end of a period.
 WAITING_KEY = b"\x00waiting"
 #: Looks of one step, in the order in which they are made.
 _LOOKS = (LATE, EARLY, ON_TIME)
@@ -52,10 +51,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """Rows of which timing may be told in a step, and around which messages.
+    """Rows of one timing that a step may emit, and the range of messages around which they are.
 
-    low_us, high_us: of their times, `high_us` is behind the last. named: of messages and their times, those that name the keys
-    before_us, after_us: the watermark before the step and in it. fires: False where only rows that close are told
+    low_us, high_us: of their times, `high_us` is exclusive. named: of messages and their times, those that name the keys
+    before_us, after_us: the watermark before the step and in it. fires: False if only closing rows are emitted
     """
 
     timing: str
@@ -69,7 +68,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Levels:
-    """How far event time is before a step and after it, on time, and with all that may be late."""
+    """Progress of event time before and after a step: on time, and less the allowed lateness."""
 
     before: Reached
     after: Reached
@@ -78,7 +77,7 @@ class Levels:
 
 
 class CorrectedOvers(Overs):
-    """As `Overs`, where rows are told early or corrected."""
+    """As `Overs`, with early or updated rows."""
 
     definition: OverDefinition
 
@@ -108,7 +107,7 @@ class CorrectedOvers(Overs):
         watermark_us, step = work.progress.watermark_us, work.progress.step
         waiting = _waiting(work.kv, self.aux_cf)
         for timing, trigger in sorted(self._triggers.items(), key=lambda one: _LOOKS.index(one[0])):
-            # What is not behind the watermark changes no row on time, but one that counts messages behind it.
+            # A message past the watermark changes no row on time, unless frames count following messages.
             some = rows.times if timing == EARLY or self._waits else rows.times[rows.times < watermark_us]
             if isinstance(trigger, Never) or not len(some):
                 continue
@@ -170,7 +169,7 @@ class CorrectedOvers(Overs):
         return self.closed(watermark_us).settled_us > limit(span.low_us, self._waits_us + self._pending_us)
 
     def _settle(self, work: Work, before_us: int, after_us: int) -> None:
-        """What the watermark makes due is told, and what can be changed no more is remembered."""
+        """Emit the rows that the watermark makes due, and add messages that can change no more to the history."""
         at = self._levels(before_us, after_us)
         if not self.remembered.anything:
             low_us, high_us = at.before.settled_us, at.after.settled_us
@@ -258,7 +257,7 @@ class CorrectedOvers(Overs):
         ran: tuple[IntArray, Values] | None,
         at: Levels,
     ) -> None:
-        """Of the messages at these places tell what has to be told, and mark it."""
+        """Emit the rows of the messages at these places that are due or changed, and save their marks."""
         if not len(places):
             return
         fields = [f for f in self.fields(work.schema) if f.name in self.definition.agg]

@@ -1,4 +1,4 @@
-"""The definition of windows around messages: a frozen value, checked when built, whose `repr` builds it again."""
+"""The definition of OVER windows: a frozen value, checked when built, whose `repr` builds it again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from windrow.operators.steps.input_filter import filter_of
 
 @dataclass(frozen=True, repr=False, init=False)
 class OverDefinition(OneInput):
-    """A window around each message: one row for each, with its columns and what is aggregated of its neighbours.
+    """An OVER window around each message: one row per message, with its columns and aggregates of its neighbours.
 
     by: key columns (one name or several); () for no key: neighbours are messages of the same key
     event_time: the column of event time
@@ -38,27 +38,26 @@ class OverDefinition(OneInput):
         own: `.over(10)` the last ten messages, `.over("10 seconds")` those of the last ten seconds, `.over()` all so far
     frame: of the others: wr.rows_between(-2, 0), wr.range_between("-2 seconds", "1 second"), a pair of these ends, or what
         `.over` takes: 10, "10 seconds"
-    ttl: where messages are counted: neighbours are no further apart in event time than this, and so long a quiet key is
-        remembered; or wr.forever, the default without keys, and under retention=wr.forever
-    select: the columns of a message that its row has, beside key and event time; by default all
-    allowed_lateness: how far behind the watermark a message may come and still have a row, and correct those of others
-    emit: what is told beside the row on time: wr.Emit(early=, late=, mode=, only_if_changed=), whose triggers are wr.never,
-        wr.every_batch or wr.every("10 seconds"); by default nothing, wr.Emit.append()
+    ttl: for frames that count messages: neighbours are no further apart in event time than this, and a quiet key is kept
+        so long; or wr.forever, the default without keys, and under retention=wr.forever
+    select: the message columns in its row, besides key and event time; by default all
+    allowed_lateness: how late a message may come and still have a row, and correct those of others
+    emit: rows emitted besides the on-time row: wr.Emit(early=, late=, mode=, only_if_changed=), whose triggers are wr.never,
+        wr.every_batch or wr.every("10 seconds"); by default none, wr.Emit.append()
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`;
         a message that does not pass has no row, and is no neighbour
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
-    anchors: another input around whose messages the windows are, in the place of its own: wr.Input("markers", event_time="t")
+    anchors: another input around whose messages the windows are, instead of its own: wr.Input("markers", event_time="t")
         with the same key columns, or wr.sources.clock("1 second"). Then `input=` names this one, `select` is of the anchors,
-        and `frame` is wr.range_between(...), also of each aggregation, or wr.between("begin", "end"): what each anchor says
-    retention: how long messages are kept behind the watermark for queries, or wr.forever; no shorter than frames need them.
+        and `frame` is wr.range_between(...), also of each aggregation, or wr.between("begin", "end"): columns of each anchor
+    retention: how long past the watermark messages are kept for queries, or wr.forever; no shorter than frames need them.
         With wr.between: how far from the time of its anchor a window may reach; what reaches further is a dead letter
         `out_of_retention`. wr.forever, or, without keys, an obsolete time in its place: any time
     empty: "emit" or "skip": whether an anchor without a message in its window has a row
 
-    A row is told when the watermark says that nothing can come on time any more that would change it: it is past the message
-    and past its frames. What comes after the watermark, and after `allowed_lateness`, is a dead letter `too_late`: it has no
-    row, and no part in others.
+    A row is emitted when the watermark has passed the message and its frames: nothing can come on time any more that would
+    change it. A message that comes later than `allowed_lateness` is a dead letter `too_late`: it is in no row.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -153,7 +152,7 @@ class OverDefinition(OneInput):
 
     @property
     def back_us(self) -> int | None:
-        """How far before its anchor a window may begin; None: any time."""
+        """Return how far before its anchor a window may begin; None: any time."""
         return max(-self.span.low_us, 0) if isinstance(self.span, RangeBetween) else self.retention.time_us
 
     @property
@@ -177,7 +176,7 @@ class OverDefinition(OneInput):
 
     @property
     def corrects(self) -> bool:
-        """True if rows are told before they are due, or again."""
+        """True if rows are emitted early, or updated."""
         return (self.late_us > 0 and not self.by_arrival) or not isinstance(self.emit.early, Never)
 
     @property
@@ -296,29 +295,29 @@ class OverDefinition(OneInput):
 
 
 def reach_us(agg: Mapping[str, Aggregation]) -> int:
-    """How far before a message the frames of time begin."""
+    """Return how far before a message the frames of time begin."""
     return max([0, *(-a.frame.low_us for a in agg.values() if isinstance(a.frame, RangeBetween))])
 
 
 def waits_us(agg: Mapping[str, Aggregation]) -> int:
-    """How far behind a message the frames of time end."""
+    """Return how far after a message the frames of time end."""
     ends = [a.frame.high_us for a in agg.values() if isinstance(a.frame, RangeBetween)]
     return max([0, *ends])
 
 
 def reach_rows(agg: Mapping[str, Aggregation]) -> int:
-    """How many messages before one the frames of messages begin; a running one keeps none."""
+    """Return how many messages before one the frames of messages begin; a running one keeps none."""
     lows = [a.frame.low for a in agg.values() if isinstance(a.frame, RowsBetween)]
     return max([0, *(-low for low in lows if low is not None)])
 
 
 def waits_rows(agg: Mapping[str, Aggregation]) -> int:
-    """For how many messages behind one the frames of messages wait."""
+    """Return for how many following messages the frames of messages wait."""
     return max([0, *(a.frame.high for a in agg.values() if isinstance(a.frame, RowsBetween))])
 
 
 def _own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """When rows are told, and how long messages are kept, where windows are around themselves."""
+    """Return the fields for emission and retention of windows around the input's own messages."""
     around.refuse_alone(options)
     framed, retention = _framed(options["agg"], options["frame"]), options["retention"]
     ttl, by_arrival = _ttl(options, framed), _is_by_arrival(framed)

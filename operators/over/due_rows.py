@@ -1,4 +1,4 @@
-"""What is told of lines of messages: which of them are due, and their rows."""
+"""Due rows of partitions of messages: the messages that are due, and their rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAST = "__last"
 
 
 class Reached(NamedTuple):
-    """How far event time has come: the watermark, and before which time messages are settled."""
+    """Progress of event time: the watermark, and the time before which messages are settled."""
 
     watermark_us: int
     settled_us: int
@@ -51,7 +51,7 @@ class Sums:
 
 
 class DueRows:
-    """One advance over messages in lines, which are made of `rows`."""
+    """An advance over messages in partitions, which are made of `rows`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DueRows:
         return numbers
 
     def due(self, before: Reached, after: Reached) -> IntArray:
-        """The places of messages that are to be told now, and were not before."""
+        """Return the places of messages whose rows are due now, and were not before."""
         return np.flatnonzero(self.is_due(after) & ~self.is_due(before))
 
     def is_due(self, at: Reached) -> BoolArray:
@@ -97,7 +97,7 @@ class DueRows:
         return settled & self.lines.complete(self.waits, at.watermark_us)
 
     def whole(self, places: IntArray, work: Work) -> IntArray:
-        """Those whose frames are whole, where no others are to be told."""
+        """Return the places whose frames are whole, if only whole frames make rows."""
         kept = self.is_whole(places)
         if not kept.all():
             work.result.counts["incomplete"] = int(len(kept) - kept.sum())
@@ -162,7 +162,7 @@ class DueRows:
     def _run(
         self, calculation: Calculation, places: IntArray, sums: Sums | None, upto: BoolArray | None
     ) -> tuple[Values, Sums]:
-        """Those of one frame."""
+        """Compute the running aggregations of one frame."""
         rows = self._slice(calculation, places)
         lifted = calculation.lift(rows)
         codes, begins = self.lines.codes[places], self.lines.begins[places]
@@ -213,13 +213,13 @@ class DueRows:
         return found
 
     def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
-        """What is calculated with, of the messages at these places."""
+        """Return the columns of the messages at these places that the calculation reads."""
         return Slice(self.at(places, read_by(calculation)), self._times[places])
 
     def bury(
         self, work: Work, places: IntArray, broken: Sequence[Broken], aliases: Sequence[str]
     ) -> IntArray:
-        """Dead letters of messages whose row could not be made. Returns the numbers of the others."""
+        """Add dead letters for messages whose row could not be made. Returns the numbers of the others."""
 
         def anchors(numbers: IntArray) -> tuple[pa.Table, IntArray]:
             at = places[numbers]
@@ -239,8 +239,8 @@ def buried(
     anchors: Callable[[IntArray], tuple[pa.Table, IntArray]],
     size: int,
 ) -> IntArray:
-    """Dead letters of anchors whose row could not be made; `anchors` gives those of some numbers below `size`, with their event
-    times. Returns the numbers of the others."""
+    """Add dead letters for anchors whose row could not be made. `anchors` returns anchors by numbers below `size`, with their
+    event times. Returns the numbers of the others."""
     kept = np.ones(size, dtype=bool)
     letters: dict[str, list[tuple[int, str]]] = {}
     for anchor, b in anchors_of(broken, aliases):

@@ -1,4 +1,4 @@
-"""What rows around messages can be told by, and for how long messages may be asked for: options, checked."""
+"""Emission and retention options of OVER windows, checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windrow.core.time import duration_us
 
 
 def late_us(allowed_lateness: Any, emit: Any) -> int:
-    """How late a message may be. Refuses emissions that rows around messages do not have."""
+    """Return the allowed lateness. Rejects emissions that OVER windows do not have."""
     check.of_type(emit, Emit, "emit", "use e.g. wr.Emit(late=wr.every_batch, mode='retracting')")
     for name, trigger in (("early", emit.early), ("late", emit.late)):
         other = isinstance(trigger, EveryPeriod) and (trigger.always or trigger.event_time)
@@ -37,7 +37,7 @@ def late_us(allowed_lateness: Any, emit: Any) -> int:
 
 
 def queried_us(retention: Any) -> int:
-    """How long messages are kept for queries."""
+    """Return how long messages are kept for queries."""
     if retention is None or isinstance(retention, Forever):
         return 0 if retention is None else UNBOUNDED_US
     kept_us = duration_us(retention, "retention")

@@ -1,4 +1,4 @@
-"""What was said of messages that may have to be told again: a row beside each, the newest of which counts."""
+"""Emitted marks of messages whose rows may be updated: a row next to each message, the newest of which counts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Marks:
-    """Of some messages.
+    """Marks of messages.
 
-    rows: how many of each were told. decided: the watermark was past it. stands: the last one was not taken back. buried: it
-    could not be made, and there is a letter. at: the step that told, or decided, last. values: of rows that stand, by alias
+    rows: how many rows of each were emitted. decided: the watermark was past it. current: the last row is not retracted.
+    buried: its row failed, and there is a dead letter. at: the step that emitted, or decided, last. values: of current rows
     """
 
     rows: IntArray
@@ -52,7 +52,7 @@ class Marks:
         )
 
     def differ(self, columns: dict[str, pa.Array]) -> BoolArray:
-        """True where nothing stands that says the same."""
+        """Return True where no current row has the same values."""
         differ = ~self.current
         for alias, before in self.values.items():
             differ |= _differ(before, columns[alias])
@@ -109,7 +109,7 @@ class MarkStore:
         self._events.add(kv, pa.table(columns), number)
 
     def forget(self, kv: KV, below_us: int) -> None:
-        """Messages before that are not told again."""
+        """Delete the marks of messages before that time, which are not updated any more."""
         self._events.forget(kv, below_us)
 
 

@@ -1,4 +1,4 @@
-"""Of which messages the row of a message was made: those in its windows, as long as they are kept."""
+"""Provenance of OVER rows: the messages in the windows of a message, as long as they are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class KeptLines:
-    """The messages that one shard keeps, in lines."""
+    """The messages that one shard keeps, in partitions."""
 
     def __init__(self, view: OverView, kv: KV, rows: pa.Table) -> None:
         self._view, self._definition, self._rows = view, view.definition, rows
@@ -49,7 +49,7 @@ class KeptLines:
         return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in some]]
 
     def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Made]:
-        """What the rows of messages at these places were made of. row: as it was told, where that is known."""
+        """Yield the provenance of the rows of messages at these places. row: the emitted row, if it is known."""
         for place in places.tolist():
             inside = self._inside(place)
             at = self._lines.order[[place] if inside is None else inside]

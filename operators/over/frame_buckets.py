@@ -1,11 +1,11 @@
-"""Long frames of time: what lies in the middle of all windows of an advance is taken as one accumulator of each key.
+"""Buckets of long frames of time: the common middle of all windows of an advance is one accumulator per key.
 
-    |<- rows ->|<------------ slices, each an accumulator a key ------------>|<- rows ->|
+    |<- rows ->|<------------ buckets, each an accumulator a key ----------->|<- rows ->|
     ^ where the windows begin                                                ^ where they end
 
-So an advance reads some rows at both ends, and not all of a frame. What some slices one after the other come to is kept,
-too, as a long slice: these are read, and slices before the first of them and after the last. Slices are made of messages that
-are kept in any case, when the watermark is past them: where they are missing, were made of other columns, or are hardly fewer
+So an advance reads some rows at both ends, and not all of a frame. Consecutive buckets are also merged into long ones: an
+advance reads these, and the buckets before the first of them and after the last. Buckets are made of messages that
+are kept in any case, once the watermark is past them. Where they are missing, were made of other columns, or are hardly fewer
 than the messages, these are read instead. Traub et al., "Efficient Window Aggregation with General Stream Slicing", EDBT 2019.
 """
 
@@ -50,7 +50,7 @@ _KEY = b"\x00slices"
 
 
 class Covered(NamedTuple):
-    """Between which times there are all slices, and of which columns. idle_us: they are not worth it before that."""
+    """The times between which all buckets exist, and their columns. idle_us: buckets are not worth it before that time."""
 
     low_us: int
     high_us: int
@@ -60,8 +60,8 @@ class Covered(NamedTuple):
 
 @dataclass(frozen=True)
 class Long:
-    """What an advance reads of long frames. right_us: from here on it reads rows; before it, of each frame, rows from where its
-    windows begin, `lefts`, up to where its slices do."""
+    """Reads of an advance over long frames. right_us: the time from which rows are read. Before it, of each frame, rows are
+    read from the start of its windows, `lefts`, to its buckets."""
 
     right_us: int
     begins: Mapping[Frame, int]
@@ -69,7 +69,7 @@ class Long:
 
 
 class Slices:
-    """The slices of one operator. parts: of its aggregations, by frame; reach_us: of the longest."""
+    """The buckets of one operator. parts: of its aggregations, by frame; reach_us: of the longest."""
 
     def __init__(
         self, cf: str, aux_cf: str, by: tuple[str, ...], parts: Sequence[Part], reach_us: int
@@ -96,7 +96,7 @@ class Slices:
     def long(
         self, kv: KV, calculations: Sequence[tuple[Part, Calculation]], low_us: int, high_us: int
     ) -> Long | None:
-        """How to tell messages of `[low_us, high_us)` by slices; None where that cannot be, or is not worth it."""
+        """Return the reads for messages of `[low_us, high_us)` with buckets; None if that is impossible or not worth it."""
         if not self.worth(calculations, low_us, high_us):
             return None
         covered = self._covered(kv)
@@ -113,7 +113,7 @@ class Slices:
         return Long(right_us, begins, {f: low_us + f.low_us for f in self._long})
 
     def worth(self, calculations: Sequence[tuple[Part, Calculation]], low_us: int, high_us: int) -> bool:
-        """True if slices may be worth it for messages that are told of `[low_us, high_us)`."""
+        """True if buckets may be worth it for rows of messages in `[low_us, high_us)`."""
         if not self._long or high_us >= END_OF_TIME_US or (high_us - low_us) * _SMALL > self._reach_us:
             return False
         return all(_foldable(c) for part, c in calculations if part.frame in self._long)
@@ -127,7 +127,7 @@ class Slices:
     def middle(
         self, kv: KV, long: Long, frame: Frame, left: pa.Table | None, calculation: Calculation, keys: Keys
     ) -> Middle:
-        """Of a frame. left: rows from where the windows begin, `long.lefts`, to where its slices do."""
+        """Return the bucketed middle of a frame. left: rows from `long.lefts`, where the windows begin, to its buckets."""
         slices = self._read(kv, long.begins[frame], long.right_us)
         codes = keys.numbers([t for t in (left, slices) if t is not None])
         lines, lifted, merged = None, dict[str, pa.Array](), dict[str, pa.Array]()
@@ -179,8 +179,8 @@ class Slices:
         watermark_us: int,
         step: int,
     ) -> None:
-        """Make what is missing of slices that the watermark is past. rows: all from `known_us` on; numbers: of the key of each,
-        below the second, None where slices are not `worth` it; moved: between which times messages are told."""
+        """Make the missing buckets up to the watermark. rows: all from `known_us` on; numbers: of the key of each,
+        below the second, None where buckets are not `worth` it; moved: the times between which rows are emitted."""
         covered, columns = self._covered(kv), _digest(calculations)
         if numbers is None:
             if covered is not None:
@@ -277,7 +277,7 @@ class Slices:
 
 
 class Keys:
-    """The keys of some rows, by the numbers that they have there, below `size`."""
+    """The keys of rows, by their numbers there, below `size`."""
 
     def __init__(self, rows: pa.Table, codes: IntArray, size: int, by: tuple[str, ...]) -> None:
         self.size, self._by = size, by
@@ -300,7 +300,7 @@ class Keys:
 
 
 def floor_us(time_us: TimeUs, width_us: int) -> TimeUs:
-    """Where the slice of that width begins that holds a time."""
+    """Return the start of the bucket of that width that holds a time."""
     return time_us // width_us * width_us
 
 

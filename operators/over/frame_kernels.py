@@ -1,10 +1,8 @@
-"""Aggregates of all windows of a step at once.
+"""Frame kernels: aggregates of all windows of a step at once.
 
-Windows are ranges of places, or made of slices (`bucketed_frames.py`). Counts and whole numbers are differences of running
-sums, which
-are exact. Floats are never subtracted: their sums, extremes and moments are made by half blocks (`halves`), so that a value
-that is not in a window has no part in what is told of it. All else is laid out, row by row of each window, and merged by its
-kernel.
+Windows are ranges of places, or made of buckets (`bucketed_frames.py`). Counts and whole numbers are differences of running
+sums, which are exact. Floats are never subtracted: their sums, extremes and moments are made by half blocks (`halves`), so that
+a value outside a window has no effect on its result. All else is laid out, row by row of each window, and merged by its kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _GLANCE = 64
 
 @dataclass(frozen=True)
 class Ufunc:
-    """Merges one column by a function of numpy's, which can accumulate it."""
+    """Merges one column by a numpy function that can accumulate it."""
 
     of: np.ufunc
 
@@ -46,7 +44,7 @@ class Ufunc:
 
 
 class Windows(Protocol):
-    """Some windows, and how what they hold is put together. What they are made of comes in pieces, a column of each.
+    """Windows, and the merging of their contents, which come in pieces, a column of each.
 
     sizes: of how many rows, or accumulators, each is made
     """
@@ -59,7 +57,7 @@ class Windows(Protocol):
         ...
 
     def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
-        """What `merge`, which is associative, makes of the rows of each window; `nothing` of none."""
+        """Merge the rows of each window by `merge`, which is associative; `nothing` is the value of an empty one."""
         ...
 
 
@@ -104,7 +102,7 @@ class Once:
 
 
 def _same(some: IntArray, other: IntArray) -> bool:
-    """True if numbers are equal, told by a glance of most that are not."""
+    """True if numbers are equal; a prefix decides for most that are not."""
     return np.array_equal(some[:_GLANCE], other[:_GLANCE]) and np.array_equal(some, other)
 
 
@@ -123,7 +121,7 @@ def folded(kernel: Kernel, pieces: Sequence[Parts], windows: Windows) -> Parts |
 
 
 def laid_out(bounds: Bounds) -> Iterator[tuple[int, int, IntArray, IntArray]]:
-    """Windows row by row, some at a time: (the first of them, the one behind the last, places of their rows, for each row the
+    """Yield windows row by row, in batches: (the first window, the one after the last, places of their rows, for each row the
     number of its window, from 0)."""
     sizes, ends = bounds.sizes, np.cumsum(bounds.sizes)
     first, n = 0, len(sizes)
@@ -174,7 +172,7 @@ def _or(values: pa.Array, numbers: Column, none: Any) -> Column:
 
 
 def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bounds) -> Columns:
-    """What `merge`, which is associative, makes of the rows of each window; `nothing` of none.
+    """Merge the rows of each window by `merge`, which is associative; `nothing` is the value of an empty one.
 
     A window of two rows or more has a boundary between two blocks of some power of two inside: it is the end of one block and
     the beginning of the next. Both are known for all places once blocks of that size are: from those of half the size, by one
@@ -269,7 +267,7 @@ def _moments(pieces: Sequence[Parts], windows: Windows) -> Parts:
 
 
 class _Extreme(NamedTuple):
-    """How the largest, or the smallest, is found among numbers of a kind. none: what loses to all, and stands for null."""
+    """The merge for the largest, or the smallest, number of a kind. none: loses to all others, and replaces null."""
 
     merge: Merge
     none: Any

@@ -1,4 +1,4 @@
-"""The values of the rows that are told: each aggregation over its frames around some messages."""
+"""Frame values of emitted rows: each aggregation over its frames around messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windrow.operators.steps.intake import Slice
 
 @dataclass(frozen=True)
 class Part:
-    """Those aggregations of a definition that share a frame, as `Calculation` takes them."""
+    """The aggregations of a definition that share a frame, in the form that `Calculation` takes."""
 
     by: tuple[str, ...]
     event_time: str
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass
 class Values:
-    """Columns by alias, a value for each anchor. broken: what could not be made."""
+    """Columns by alias, a value for each anchor. broken: the values that failed."""
 
     columns: dict[str, pa.Array]
     broken: list[Broken]
@@ -159,7 +159,7 @@ def _nulled(values: Values, whole: BoolArray) -> Values:
 def running(
     calculation: Calculation, lifted: Mapping[str, pa.Array], codes: IntArray
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """The accumulators of rows and of all rows of their group before them. lifted: accumulators, which stand by group."""
+    """Return the accumulators of each row with all earlier rows of its group. lifted: accumulators, sorted by group."""
     n = len(codes)
     first = np.ones(n, dtype=bool)
     first[1:] = codes[1:] != codes[:-1]

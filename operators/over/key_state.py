@@ -1,7 +1,7 @@
-"""What is remembered of each key, however long ago its last message was: rows in pages by key (`stores/page_format.py`).
+"""Key state that outlives the messages: rows in pages by key (`stores/page_format.py`), however old a key's last message is.
 
-A key's rows lie under the stretch of event time in which its last message is, so that keys which were quiet for too long go by
-one range. A stretch is a fraction of the ttl; without one there is a single stretch. A key is never in two of them.
+The rows of a key are in the bucket of event time of its last message, so that keys that were quiet for too long expire by
+one range. A bucket is a fraction of the ttl; without one there is a single bucket. A key is never in two of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STRETCHES = 4
 
 
 class Found(NamedTuple):
-    """near: for `put`. rows: those of the keys that were asked for and of others that lie beside them; None of none."""
+    """near: for `put`. rows: those of the requested keys and of others in the same pages; None if there are none."""
 
     near: Near
     rows: pa.Table | None
 
 
 class Keyed:
-    """Rows of keys in one column family; `START` is the stretch of their key."""
+    """Rows of keys in one column family; `START` is the bucket of their key."""
 
     def __init__(self, cf: str, aux_cf: str, by: tuple[str, ...], ttl_us: int | None) -> None:
         self.cf, self.by, self.ttl_us = cf, by, ttl_us
@@ -46,7 +46,7 @@ class Keyed:
         return times // self._width_us * self._width_us
 
     def near(self, kv: KV, keys: pa.Table, stretches: IntArray, wanted: BoolArray, settled_us: int) -> Found:
-        """What there is of keys. stretches: in which their rows will lie where it is wanted, and that is not over."""
+        """Return the rows of keys. stretches: the buckets for their new rows, where `wanted` and not expired."""
         live = self._store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)
         asked = [self._asked(keys, np.full(len(stretches), start)) for start in live]
         fresh = np.flatnonzero(wanted & self.lasting(stretches, settled_us) & ~np.isin(stretches, live))
@@ -60,7 +60,7 @@ class Keyed:
         return pa.table({START: pa.array(starts, pa.int64()), **columns})
 
     def put(self, kv: KV, found: Found, tables: Sequence[pa.Table]) -> None:
-        """These are from now on the rows of the keys that were asked for, and of those beside them."""
+        """Replace the rows of the requested keys, and of those in the same pages."""
         rows = [table for table in tables if table.num_columns]
         if found.near.held and rows:
             self._store.put(kv, found.near, concat(rows))

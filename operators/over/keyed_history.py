@@ -1,4 +1,4 @@
-"""What is remembered of keys where messages are counted, and the lines that an advance makes of it."""
+"""Keyed history for frames that count messages, and the partitions that an advance makes of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from windrow.stores.window_state import START
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows of one family: of the keys of an advance, with their numbers; beside: of others in the same pages."""
+    """The rows of one family: of the keys of an advance, with their numbers. same_pages: of others in the same pages."""
 
     found: Found
     rows: pa.Table
@@ -34,7 +34,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Held:
-    """The messages of the keys of an advance, which are numbered by `codes` below `keys`, and what was remembered of them."""
+    """The messages of the keys of an advance, which are numbered by `codes` below `keys`, and the history of these keys."""
 
     rows: pa.Table
     codes: IntArray
@@ -44,12 +44,12 @@ class Held:
 
     @property
     def reached(self) -> Sums | None:
-        """What running aggregations have come to."""
+        """Return the accumulators of running aggregations."""
         return None if self.sums is None else Sums(self.sums.rows, self.sums.codes)
 
 
 class Remembered:
-    """The last `tail` messages of each key, of which `waits` may wait for others; accumulators where something is running."""
+    """The last `tail` messages of each key, of which `waits` may wait for others; accumulators of running aggregations."""
 
     def __init__(
         self, name: str, by: tuple[str, ...], ttl_us: int | None, *, tail: int, waits: int, runs: bool
@@ -167,8 +167,8 @@ class Remembered:
         lasts: BoolArray,
         there: BoolArray | None = None,
     ) -> list[pa.Table]:
-        """The accumulators of the keys of an advance, those that it did not change among them, and of keys beside them. last: a
-        row of each key. there: false of keys that were looked at alone: theirs stay where they are.
+        """Return the accumulators of the keys of an advance, changed or not, and of keys in the same pages. last: a
+        row of each key. there: false of keys that were only read: theirs stay where they are.
         """
         assert held.sums is not None
         tables = [held.sums.same_pages]
@@ -196,7 +196,7 @@ class Remembered:
 
 
 def _kept(found: Found, codes: IntArray | None, keys: int) -> Kept:
-    """What was found, by the numbers of its keys; numbers from `keys` on are of others."""
+    """Split the rows that were found by the numbers of their keys; numbers from `keys` on are of others."""
     if found.rows is None or codes is None:
         nothing = pa.table({})
         return Kept(found, nothing, np.zeros(0, dtype=np.int64), nothing)

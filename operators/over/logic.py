@@ -1,10 +1,10 @@
-"""Windows around messages: two pure steps on a store.
+"""OVER windows: two pure steps on a store.
 
 Column families: `events`, the messages that frames may still hold, by event time (`stores/event_log.py`); where messages are
 counted, `tails`, the last ones of each key, and `sums`, the accumulators of running aggregations (`key_state.py`).
 
-A message is settled when the watermark is past it and past the frames of time behind it. What the watermark makes settled is
-told, unless it waits for messages behind it. What was told before follows from the watermark before, so nothing is marked.
+A message is settled when the watermark has passed it and its following frames of time. A settled message's row is emitted,
+unless it waits for following messages. Earlier rows follow from the former watermark, so nothing is marked.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _IN_STRETCH = 4_096
 
 
 class Overs(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
 
     definition: OverDefinition
     needs: OverNeeds
@@ -101,7 +101,7 @@ class Overs(OneInputLogic):
             self.needs.check_names(schema.names)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """What was told stays told, and what it was told of may be forgotten: what is behind stays too late."""
+        """Do nothing: emitted rows stay, their messages may be evicted, and late messages stay too late."""
         return None
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -156,13 +156,13 @@ class Overs(OneInputLogic):
         self.remembered.forget(work.kv, after)
 
     def reached(self, watermark_us: int) -> Reached:
-        """How far event time has come under that watermark."""
+        """Return the progress of event time under that watermark."""
         if watermark_us >= END_OF_TIME_US:
             return Reached(watermark_us, END_OF_TIME_US)
         return Reached(watermark_us, limit(watermark_us, self._waits_us))
 
     def closed(self, watermark_us: int) -> Reached:
-        """How far that is for messages as late as is allowed: what is settled there changes no more."""
+        """Return the progress less the allowed lateness: what is settled there changes no more."""
         return self.reached(passed(watermark_us, self.definition.late_us))
 
     def floor(self, watermark_us: int) -> int:
@@ -254,7 +254,7 @@ class Overs(OneInputLogic):
             self._say(work, due_rows, due_rows.whole(due, work), ran)
 
     def _middles(self, work: Work, long: Long, keys: Keys) -> dict[Frame, Middle]:
-        """What windows of long frames begin with."""
+        """Return the bucketed middles of the windows of long frames."""
         found, filed = dict[Frame, Middle](), self.filed(work.schema)
         for part, calculation in self._calculations(work.schema):
             if part.frame in long.begins:

@@ -1,7 +1,7 @@
-"""What windows around messages must tell, in lists and loops. Seed 002 sections 1, 2 and 4.
+"""The oracle of OVER windows, in lists and loops. Seed 002 sections 1, 2 and 4.
 
-It keeps all messages, and looks at each of them in every step: is everything below the watermark that its frames could hold?
-What was told of it, and is that still so?
+It keeps all messages and checks each of them in every step: is everything that its frames could hold below the watermark?
+Is the row emitted for it still the current one?
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from windrow.operators.over.definition import OverDefinition
 
 @dataclass(kw_only=True)
 class EmittedRow:
-    """What was told of a message around which there is a window.
+    """The rows emitted for a message with a window around it.
 
-    decided: its row was told on time, or late. stands: the row that was told last, and not taken back. rows: how many were
-    told. buried: its row could not be made, and there is a letter
+    decided: its row was emitted on time, or late. current: the last row, unless retracted. rows: how many were
+    emitted. buried: its row failed, and there is a dead letter
     """
 
     decided: bool = False
@@ -41,8 +41,8 @@ class EmittedRow:
 def updated(
     anchor: EmittedRow, row: dict[str, Any] | None, timing: str, emit: Emit
 ) -> list[tuple[dict[str, Any], Kind, int]]:
-    """What is said when its row is that, with the number of each. What stood is taken back where the mode says so, or there is
-    no row any more."""
+    """Return the rows to emit for a new row, with the number of each. The current one is retracted if the mode says so, or if
+    there is no row any more."""
     said: list[tuple[dict[str, Any], Kind, int]] = []
     if timing != "EARLY":
         anchor.decided = True
@@ -62,8 +62,8 @@ def updated(
 
 @dataclass
 class Anchor(EmittedRow):
-    """A message that was counted, around which there is a window. line: of its key, where messages count as they come; came_us:
-    the watermark when it came."""
+    """A counted message with a window around it. line: of its key, in the order of arrival; came_us: the watermark
+    when it came."""
 
     time_us: int
     position: Position
@@ -123,7 +123,7 @@ class OverOracle(OneInputOracle):
         self._now_us = now_us
 
     def _emit_changes(self) -> None:
-        """What a step of messages has changed, and is told at once."""
+        """Emit the rows that the messages of a step changed and whose trigger fires at once."""
         emit = self.definition.emit
         for anchor in self._in_order():
             late = anchor.decided or self._is_due(anchor, self.watermark_us)
@@ -146,7 +146,7 @@ class OverOracle(OneInputOracle):
         return END_OF_TIME_US if ends else self.watermark_us - self.definition.late_us
 
     def kept(self, input: str) -> list[Message] | None:
-        """Those that are not settled, and those that windows of what may come reach back to."""
+        """Return the messages that are not settled, and those that later windows reach back to."""
         made = self.definition
         if made.queried_us >= UNBOUNDED_US:
             return [Message(a.payload, a.position) for a in self._anchors]
@@ -197,7 +197,7 @@ class OverOracle(OneInputOracle):
     # -- what -------------------------------------------------------------------------------------------------------
 
     def _emit(self, anchor: Anchor, timing: str) -> None:
-        """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
+        """Emit its row: always on time, else if it changed. Retract a row that no longer exists."""
         row = self._row_of(anchor, timing)
         for values, kind, index in updated(anchor, row, timing, self.definition.emit):
             last = kind is Kind.INSERT and self._is_due(anchor, self._closed_us)

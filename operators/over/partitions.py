@@ -1,6 +1,6 @@
-"""Messages of a step in lines: those of a key one after the other, in the order of event time and position.
+"""Partitions of the messages of a step: those of a key one after the other, in the order of event time and position.
 
-All windows of a step are ranges of places in the lines, found at once.
+All windows of a step are ranges of places in the partitions, computed at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST = 1 << 62
 
 
 def ordered(first: IntArray, rows: pa.Table | None, at: IntArray | None = None) -> IntArray:
-    """The rows by a number of each, ties by position, or as they stand where there are no `rows`. at: where they stand there;
+    """Return the order of rows by a number of each, ties by position, or as stored without `rows`. at: their indices there;
     default: all, as they are."""
     n = len(first)
     if n < 2:
@@ -35,7 +35,7 @@ def ordered(first: IntArray, rows: pa.Table | None, at: IntArray | None = None) 
     if int(first.max()) - low >= _MOST >> bits:
         order: IntArray = np.argsort(first, kind="stable")
         sorted_, stand = first[order], order if at is None else at[order]
-    else:  # of equal ones by where they stand: mostly they came by position
+    else:  # ties by index: mostly they came by position
         packed = ((first - low) << bits) | (np.arange(n) if at is None else at)
         packed.sort()
         sorted_, stand = packed >> bits, packed & ((1 << bits) - 1)
@@ -53,8 +53,8 @@ def ordered(first: IntArray, rows: pa.Table | None, at: IntArray | None = None) 
 
 
 def stand_by_position(rows: pa.Table, times: IntArray) -> bool:
-    """True if of equal times rows stand in the order of their positions, told by one look at each: they are of one partition,
-    in runs of which each is later than those before it. False where they may, too."""
+    """True if rows of equal times are in position order, by one look at each: they are of one partition,
+    in runs of which each is later than those before it. May be False for others that are."""
     if len(rows) == 0 or not {SOURCE, PARTITION, OFFSET} <= set(rows.column_names):
         return False
     starts = np.r_[0, np.flatnonzero(np.diff(rows.column(OFFSET).to_numpy()) <= 0) + 1]
@@ -63,7 +63,7 @@ def stand_by_position(rows: pa.Table, times: IntArray) -> bool:
 
 
 def _order(numbers: IntArray) -> IntArray:
-    """The places of numbers in their order, of equal ones as they stand."""
+    """Return the places of numbers in sorted order; equal ones keep theirs."""
     low, high, bits = int(numbers.min()), int(numbers.max()), len(numbers).bit_length()
     if high - low >= _MOST >> bits:
         order: IntArray = np.argsort(numbers, kind="stable")
@@ -74,8 +74,8 @@ def _order(numbers: IntArray) -> IntArray:
 
 
 def _by_position(first: IntArray, rows: pa.Table, at: IntArray) -> IntArray:
-    """The order of some rows by a number of each, which does not fall from one to the next, and by position. at: where they
-    stand in `rows`."""
+    """Return the order of rows by a number of each, which does not fall from one to the next, and by position. at: their
+    indices in `rows`."""
     ranks = np.cumsum(np.r_[False, first[1:] != first[:-1]])
     if not is_one(rows.column(SOURCE)):
         positions = encoded_positions(rows.select(POSITION_COLUMNS).take(pa.array(at)))
@@ -94,7 +94,7 @@ def _by_position(first: IntArray, rows: pa.Table, at: IntArray) -> IntArray:
 
 
 def _follow(rows: pa.Table, order: IntArray, equal: BoolArray) -> bool:
-    """True if rows that are equal to those before them are behind them in the one partition that there is."""
+    """True if of equal rows each has a higher offset than the one before it, all in one partition of the source."""
     if not {SOURCE, PARTITION, OFFSET} <= set(rows.column_names):
         return False
     offsets, partitions = (rows.column(name).to_numpy() for name in (OFFSET, PARTITION))
@@ -113,9 +113,9 @@ def _ranks(values: pa.Array) -> IntArray:
 def _places(
     numbers: IntArray, least: IntArray, most: IntArray, order: IntArray | None
 ) -> tuple[IntArray, IntArray]:
-    """Where the numbers begin that are not below `least`, and where those that are not above `most` end.
+    """Return the first index of numbers not below `least`, and the end of those not above `most`.
 
-    order: in which to look, so that those that are looked at lie beside each other; None: as they come
+    order: the order of lookup, so that neighbouring entries are read together; None: as they come
     """
     if order is None:
         return np.searchsorted(numbers, least, side="left"), np.searchsorted(numbers, most, side="right")
@@ -127,7 +127,7 @@ def _places(
 
 @dataclass(frozen=True)
 class Bounds:
-    """Windows of some rows: the places from `low` up to `high`, which is none of them. whole: as many as the frame counts."""
+    """Windows of rows: the places from `low` up to `high`, exclusive. whole: as many as the frame counts."""
 
     low: IntArray
     high: IntArray
@@ -164,8 +164,8 @@ class Bounds:
 class Lines:
     """Rows by key, event time and position.
 
-    codes: a number of each row's key, below `size`. times: event times. at: which rows, None for all; of one moment they are in
-    order by where they stand if `rows` is None. order: where each row stood. A line ends where the next message of its key is
+    codes: a number of each row's key, below `size`. times: event times. at: which rows, None for all; those of one moment keep
+    their order if `rows` is None. order: the former index of each row. A line ends where the next message of its key is
     more than `ttl_us` later; None: it never does.
     """
 
@@ -188,7 +188,7 @@ class Lines:
             self._moments = np.unique(times)
             self._span = len(self._moments) + 2
         packed = self._packed(codes, times, "left")
-        #: What says in which order those of one moment are; None where they stand in it.
+        #: The rows whose positions order those of one moment; None if they are in that order.
         self.ties = None if rows is None or stand_by_position(rows, rows_us) else rows
         order = ordered(packed, self.ties, at)
         self.order = order if at is None else at[order]
@@ -227,7 +227,7 @@ class Lines:
 
     @cached_property
     def ends(self) -> IntArray:
-        """For each place the one behind the last of its line."""
+        """Return for each place the end of its line, exclusive."""
         starts = np.flatnonzero(self._breaks)
         ends: IntArray = np.repeat(np.r_[starts[1:], len(self)], np.diff(np.r_[starts, len(self)]))
         return ends
@@ -253,7 +253,7 @@ class Lines:
         return Bounds(low, np.maximum(self.ends_of(frame, places), low), np.ones(len(places), dtype=bool))
 
     def ends_of(self, frame: RangeBetween, places: IntArray) -> IntArray:
-        """The places behind the windows of time around the messages at these places."""
+        """Return the ends, exclusive, of the windows of time around the messages at these places."""
         if frame.high_us == 0:
             return self.peers[1][places]
         most = self._packed(self.codes[places], self.times[places] + frame.high_us, "right")
@@ -261,7 +261,7 @@ class Lines:
 
     @cached_property
     def peers(self) -> tuple[IntArray, IntArray]:
-        """For each place the first of the same key and moment, and the one behind the last."""
+        """Return for each place the first of the same key and moment, and the end of these, exclusive."""
         numbers = self._packed_in_order
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         many = np.diff(np.r_[starts, len(numbers)])
@@ -278,7 +278,7 @@ class Lines:
         return Bounds(low, np.maximum(high, low), np.ones(len(codes), dtype=bool))
 
     def first_from(self, codes: IntArray, times: IntArray) -> IntArray:
-        """For each key and time the place of the first message there is from then on, or the one behind all of its key."""
+        """Return for each key and time the place of the first message from then on, or the end of its key."""
         packed = self._packed(codes, times, "left")
         found: IntArray = np.searchsorted(self._packed_in_order, packed, side="left")
         return found
@@ -300,7 +300,7 @@ class Lines:
         return Bounds(low, high, np.ones(len(places), dtype=bool))
 
     def complete(self, waits: int, watermark_us: int) -> BoolArray:
-        """True for messages behind which `waits` others of their line are below the watermark, or none can come any more."""
+        """Return True for messages with `waits` later ones of their line below the watermark, or if none can come any more."""
         done = np.ones(len(self), dtype=bool)
         if waits == 0 or watermark_us >= END_OF_TIME_US:
             return done

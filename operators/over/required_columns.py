@@ -1,4 +1,4 @@
-"""What windows around messages need of the columns of their input."""
+"""Required columns of the input of OVER windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windrow.operators.steps.schema_inference import Needs, check_filter, expres
 
 
 class OverNeeds(WholeMessages):
-    """Keys, event time, what is aggregated or filtered by, and the columns of the rows."""
+    """Keys, event time, columns that are aggregated or filtered by, and the columns of the rows."""
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
@@ -65,7 +65,7 @@ class OverNeeds(WholeMessages):
 
 
 class MarkerNeeds(OverNeeds):
-    """Of anchors: keys, event time, where their windows lie, and the columns of the rows."""
+    """The columns that anchors require: keys, event time, the columns of their windows, and the columns of the rows."""
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition.markers)
@@ -121,7 +121,7 @@ class MarkerNeeds(OverNeeds):
 
 
 class PartnerNeeds(Needs):
-    """What is needed of an input, whose keys are compared with those of the other one. other: what is known of its columns."""
+    """The columns that an input requires whose keys are compared with the other one's. other: the known columns of that one."""
 
     def __init__(self, needs: OverNeeds, by: tuple[str, ...], other: pa.Schema | None) -> None:
         self._needs, self._by, self._other = needs, by, other

@@ -1,4 +1,4 @@
-"""Rows that are told early, or again: which of them speak, and what they take back."""
+"""Early and updated rows: the rows that are emitted, and the rows that they retract."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def judged(
     values: dict[str, pa.Array],
     marks: Marks,
 ) -> tuple[BoolArray, BoolArray, Marks]:
-    """(True for rows that speak, for those that are taken back, the marks from then on).
+    """Return (True for rows to emit, True for rows to retract, the marks from then on).
 
-    made: there is a row; fails: it could not be made
+    computed: there is a row; fails: it could not be made
     """
     decides = timing != EARLY
     changed = computed & marks.differ(values)
@@ -59,7 +59,7 @@ def emitted_rows(
     back: BoolArray,
     closed: BoolArray,
 ) -> pa.Table | None:
-    """Rows in the order of their rank; what takes one back stands right before the one that is told instead.
+    """Return rows in the order of their rank; a retraction is right before the row that replaces the retracted one.
 
     messages: columns of those of some numbers; closed: nothing can change them any more
     """

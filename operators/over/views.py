@@ -1,4 +1,4 @@
-"""What may be asked of windows around messages: the messages that these may still hold."""
+"""Views of OVER windows: the messages that these may still hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from windrow.stores.kv import KV
 
 
 class OverView(OneInputView):
-    """`messages`: those that are not settled, and those that later windows reach back to; by event time, then position."""
+    """A view of `messages`: unsettled ones, and those that later windows reach back to; by event time, then position."""
 
     def refuse(self, table: str) -> ConfigurationError:
         had = super().refuse(table)
@@ -54,7 +54,7 @@ class OverView(OneInputView):
     def selected(
         self, found: Sequence[pa.Table], start: Bound | None, end: Bound | None, key: object, prefix: str
     ) -> list[Slice]:
-        """Those of the messages that are kept which are asked for, in their order."""
+        """Return the kept messages of these bounds and this key, in order."""
         (low_us, first), (high_us, last) = bounds_between(start, end)
         wanted = key_of(self.definition.by, key)
         if not found:
@@ -94,7 +94,7 @@ class OverView(OneInputView):
         return [made for kept in self._lines() for made in kept.provenance(kept.of_time(at_us, wanted), None)]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """`rows`: rows that it told, or some columns of the messages that these are of."""
+        """Return the provenance of rows. rows: rows that it emitted, or some columns of their messages."""
         lines = self._lines()
         return [[made for kept in lines for made in kept.provenance(kept.of_row(row), row)] for row in rows]
 

@@ -1,1 +1,1 @@
-"""Windows around the messages of another input, or of a clock."""
+"""OVER windows around the messages of another input, or the ticks of a clock."""

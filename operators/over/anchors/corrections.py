@@ -1,9 +1,9 @@
-"""Windows around anchors whose rows are told early, or again: each anchor waits until nothing can change its window.
+"""Early and updated rows of OVER windows around anchors: each anchor is kept until nothing can change its window.
 
-Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as what may
-come late can be in them, each with a number, `__id`; `told` what was said of them (`emitted_marks.py`), by the same time. Where
-something has come that waits for the end of a period is noted in stretches of event time, under `\0waiting` in the auxiliary
-family: msgpack {timing: [their numbers]}.
+Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as a late
+message can be in them, each with a number, `__id`; `told` holds their marks (`emitted_marks.py`), by the same time. Changes
+that wait for the end of a period are noted as buckets of event time, under `waiting` in the auxiliary
+family: msgpack {timing: [bucket numbers]}.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from windrow.operators.steps.step import limit, passed
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
-#: Where things lie that have not been told of, because a period has not ended.
+#: Buckets with changes that are not emitted yet, because a period has not ended.
 _WAITING = b"\x00waiting"
 
 
 class CorrectedAnchors(AnchoredOvers):
-    """As `AnchoredOvers`, where rows are told early or corrected."""
+    """As `AnchoredOvers`, with early or updated rows."""
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
@@ -104,7 +104,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     @property
     def _reach_us(self) -> int | None:
-        """How long after a moment a window may be over that it is in; None: any time."""
+        """Return how long after a moment a window that holds it may end; None: any time."""
         back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
         return None if back_us is None or ahead_us >= UNBOUNDED_US else back_us + ahead_us
 
@@ -137,7 +137,7 @@ class CorrectedAnchors(AnchoredOvers):
     # -- at the end of a period -------------------------------------------------------------------------------------
 
     def _let_wait(self, work: Work, times: IntArray) -> None:
-        """What has come at these times is told of when a period ends, where that is so."""
+        """Note the buckets of these times as changed, for triggers that fire at the end of a period."""
         waiting = self._waiting(work.kv)
         for timing, trigger in self._triggers.items():
             some = times[times < work.progress.watermark_us] if timing == LATE else times
@@ -174,7 +174,7 @@ class CorrectedAnchors(AnchoredOvers):
         self._wait(kv, {timing: self._open(stretches, closed_us) for timing, stretches in waiting.items()})
 
     def _open(self, stretches: list[int], closed_us: int) -> list[int]:
-        """Those in which there is something that is in windows that may be told again."""
+        """Return the buckets that windows hold which may still be updated."""
         reach_us, width_us = self._reach_us, self.pending.width_us
         return [n for n in stretches if reach_us is None or (n + 1) * width_us + reach_us >= closed_us]
 
@@ -193,7 +193,7 @@ class CorrectedAnchors(AnchoredOvers):
     # -- what -------------------------------------------------------------------------------------------------------
 
     def _emit_updates(self, work: Work, timing: str, anchors: pa.Table, watermark_us: int) -> None:
-        """Of these anchors tell what has to be told, and mark it."""
+        """Emit the rows of these anchors that are due or changed, and save their marks."""
         anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
         over_us, ids = anchors.column(TIME).to_numpy(), anchors.column(ID).to_numpy()
         fields = self.output_fields(work)

@@ -1,8 +1,7 @@
-"""What anchors have promised: before which time no later one of their key begins a window.
+"""Key watermarks: per key, a promised lower bound for the window starts of later anchors.
 
-Column families: `promised`, the times by key, in pages (`key_state.py`); `floors`, the time of all anchors where there are no
-keys;
-`promises`, the keys by the stretches of these times, by which they are forgotten.
+Column families: `promised`, the times by key, in pages (`key_state.py`); `floors`, the time of all anchors without keys;
+`promises`, the keys by the buckets of these times, for expiry.
 
     floors     nothing                     i64
     promises   <stretch i64><step u64>     keys, Arrow
@@ -45,8 +44,8 @@ class _Held(NamedTuple):
 
 
 class Promises:
-    """The promises of the anchors of one definition on one store, which it is given. back_us: how far behind the watermark
-    they say something; None: any time."""
+    """The promises of the anchors of one definition on one store, which it receives. back_us: how far before the watermark
+    a promise can have an effect; None: any time."""
 
     def __init__(self, name: str, aux_cf: str, by: tuple[str, ...], back_us: int | None) -> None:
         self.by, self.back_us = by, back_us
@@ -88,7 +87,7 @@ class Promises:
         return START_OF_TIME_US if value is None else decode_i64(value)
 
     def forget(self, kv: KV, batch: Batch, watermark_us: int) -> None:
-        """What says no more than the retention."""
+        """Delete promises that say no more than the retention does."""
         if watermark_us >= END_OF_TIME_US:
             for cf in (self.floors_cf, self.promises_cf):
                 batch.delete_many(cf, [key for key, _ in kv.scan(cf)])
@@ -96,10 +95,10 @@ class Promises:
         elif self.back_us is not None:
             self._forget_until(kv, batch, limit(watermark_us, self.back_us))
 
-    # -- what was said ----------------------------------------------------------------------------------------------
+    # -- earlier promises -------------------------------------------------------------------------------------------
 
     def _held(self, kv: KV, keys: pa.Table | None, size: int, fires: BoolArray) -> _Held:
-        """What was promised of each key. speaks: true for keys of which something is promised now."""
+        """Return the promise of each key. fires: true for keys with a new promise in this step."""
         if keys is None:
             us = np.array([self.of_all_us(kv)], dtype=np.int64)
             return _Held(us, None, None, np.zeros(0, dtype=np.int64))
@@ -137,7 +136,7 @@ class Promises:
 
     @property
     def _width_us(self) -> int:
-        """How long a stretch of promises is, which are forgotten together."""
+        """Return the width of a bucket of promises, which expire together."""
         return max((self.back_us or 0) // _STRETCHES, SECOND_US)
 
     def _forget_until(self, kv: KV, batch: Batch, said_us: int) -> None:
@@ -197,7 +196,7 @@ def _kept(start: IntArray, promised: IntArray, floors: IntArray) -> BoolArray:
 def _one_by_one(
     places: IntArray, start: IntArray, promised: IntArray, floors: IntArray, good: BoolArray, floor_us: int
 ) -> None:
-    """A key in which an anchor broke a promise: what that one promises is not counted for those behind it."""
+    """Judge the anchors of a key one by one: a promise of an anchor that broke an earlier one does not count for later ones."""
     for i in places.tolist():
         floors[i] = floor_us
         good[i] = start[i] >= floor_us and (promised[i] >= floor_us or promised[i] == START_OF_TIME_US)

@@ -1,10 +1,10 @@
-"""Windows around the messages of another input, or of a clock: two pure steps on a store. Seed 002 section 3.
+"""OVER windows around the messages of another input, or of a clock: two pure steps on a store. Seed 002 section 3.
 
 Column families: `events`, the messages that windows may still hold, by event time (`stores/event_log.py`); of anchors those of
 `pending_anchors.py`.
 
-What is judged of an anchor follows from the anchors of its key before it, in the order of event time and position: so it is
-judged when the watermark passes it, and told when the watermark is past its window as well.
+The verdict on an anchor depends on earlier anchors of its key, in the order of event time and position. So an anchor is judged
+when the watermark passes it, and its row is emitted when the watermark has passed its window as well.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _STRETCHES, _SHORTEST_US = 8, 100_000
 
 
 class AnchoredOvers(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
 
     definition: OverDefinition
     adds_columns = True
@@ -94,7 +94,7 @@ class AnchoredOvers(OneInputLogic):
         return (self.aux_cf, self.events.cf, *self.pending.cfs)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """What was told stays told, and what it was told of may be forgotten: what is behind stays too late."""
+        """Do nothing: emitted rows stay, their messages may be evicted, and late messages stay too late."""
         return None
 
     # -- taking messages --------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class AnchoredOvers(OneInputLogic):
         return self._end(work)
 
     def emit_immediately(self, work: Work, came: Mapping[int, Slice]) -> None:
-        """What the messages of a step let it tell."""
+        """Emit rows that the messages of a step allow at once; here none."""
         return None
 
     def _admitted(
@@ -175,11 +175,11 @@ class AnchoredOvers(OneInputLogic):
         self.events.forget(work.kv, floor_us)
 
     def closed_us(self, watermark_us: int) -> int:
-        """Before it nothing is told any more."""
+        """Return the time before which no row is emitted any more."""
         return watermark_us
 
     def floor_us(self, kv: KV, watermark_us: int) -> int:
-        """Before it no window begins that is still to be told."""
+        """Return the time before which no window begins whose row is still to be emitted."""
         return min(self.reached_us(kv, watermark_us), self.pending.lowest_us(kv))
 
     def reached_us(self, kv: KV, watermark_us: int) -> int:
@@ -225,7 +225,7 @@ class AnchoredOvers(OneInputLogic):
     # -- telling ----------------------------------------------------------------------------------------------------
 
     def values(self, work: Work, anchors: pa.Table) -> tuple[Values, IntArray]:
-        """What is aggregated in the windows of anchors, and how many messages are in each."""
+        """Return the aggregates of the windows of anchors, and the number of messages in each."""
         low, high = (
             of(self.span, anchors.column(name).to_numpy()) for of, name in ((low_of, START), (high_of, END))
         )
@@ -306,7 +306,7 @@ class AnchoredOvers(OneInputLogic):
         return self.schemas.of(kv, _MARKERS)
 
     def _learned(self, kv: KV, progress: Progress, side: int, seen: pa.Schema) -> pa.Schema:
-        """What is known of the columns of an input, with those of a slice."""
+        """Return the known columns of an input, extended by those of a slice."""
         known = self._known(kv, progress, side)
         check_keys(self.definition.by, seen)
         self._needs[side].check_names(seen.names)

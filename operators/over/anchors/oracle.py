@@ -1,7 +1,7 @@
-"""What windows around the messages of another input must tell, in lists and loops. Seed 002 section 3.
+"""The oracle of OVER windows around the messages of another input, in lists and loops. Seed 002 section 3.
 
-It keeps all messages and all anchors. Whenever event time moves it takes the anchors that are below the watermark, in the order
-of event time and position, judges what they promise, and tells those behind whose windows the watermark is.
+It keeps all messages and all anchors. Whenever the watermark advances it takes the anchors below it, in the order of event
+time and position, judges their promises, and emits those whose windows the watermark has passed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from windrow.operators.over.oracle import EmittedRow, same_key, updated
 
 @dataclass
 class Held:
-    """A message of the input that is aggregated."""
+    """A message of the aggregated input."""
 
     time_us: int
     position: Position
@@ -39,7 +39,7 @@ class Held:
 
 @dataclass
 class Anchor(EmittedRow):
-    """A message around which there is a window. low_us, high_us: its first microsecond and its last."""
+    """A message with a window around it. low_us, high_us: the first and the last microsecond of the window."""
 
     time_us: int
     position: Position | None
@@ -106,7 +106,7 @@ class AnchoredOracle(Oracle):
         return self._outcome()
 
     def _emit_changes(self) -> None:
-        """What a step of messages has changed, and is told at once."""
+        """Emit the rows that the messages of a step changed and whose trigger fires at once."""
         emit = self.definition.emit
         for anchor in sorted(self._anchors, key=_by_time):
             late = anchor.decided or anchor.over_us < self.watermark_us
@@ -120,7 +120,7 @@ class AnchoredOracle(Oracle):
             self._columns.learn(name, [payload.get(name) for payload in payloads])
 
     def _admit(self, side: int, reading: OverDefinition, message: Message, now_us: int) -> None:
-        """A message: kept, or a dead letter."""
+        """Keep a message, or make it a dead letter."""
         time_us = self._time_us(reading, message, now_us)
         if time_us is None:
             return self._bury("malformed", message, None)
@@ -209,7 +209,7 @@ class AnchoredOracle(Oracle):
         return time_us < self.watermark_us or self.watermark_us == END_OF_TIME_US
 
     def kept(self, input: str) -> list[Message]:
-        """Anchors that are not told; messages that a window of these, or of one that may come, can reach."""
+        """Return anchors without their final row, or the messages that their windows, or those of later anchors, can reach."""
         waiting = [a for a in self._anchors if not a.done]
         if input != self.definition.inputs[0].name:
             some: Sequence[Held | Anchor] = waiting
@@ -284,7 +284,7 @@ class AnchoredOracle(Oracle):
         return "out_of_retention" if far else None
 
     def _judge(self, anchor: Anchor) -> None:
-        """Its window begins where a former anchor of its key has promised that none does, or its own promise goes back."""
+        """Judge an anchor: obsolete if its window begins before a promise of its key, or its own promise is a step back."""
         anchor.judged = True
         floor_us = max(
             [START_OF_TIME_US, *(floor for key, floor in self._floors if same_key(key, anchor.key))]
@@ -316,7 +316,7 @@ class AnchoredOracle(Oracle):
     # -- what -------------------------------------------------------------------------------------------------------
 
     def _emit(self, anchor: Anchor, timing: str) -> None:
-        """Its row, where that is to be told: on time it is, else where it has changed. What is no more is taken back."""
+        """Emit the anchor's row: always on time, else if it changed. Retract a row that no longer exists."""
         row, emitted = self._row_of(anchor, timing), Timing(timing)
         for values, kind, index in updated(anchor, row, timing, self.definition.emit):
             last = kind is Kind.INSERT and self._is_closed(anchor)

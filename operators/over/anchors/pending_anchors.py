@@ -1,7 +1,7 @@
-"""Anchors that are not told yet, and what they promise.
+"""Pending anchors, whose rows are not emitted yet, and their promises.
 
-Column families: `anchors`, those that the watermark has not passed, by event time; `waiting`, those whose windows are not over,
-by the time behind which they are; `lows`, for each stretch of these the first moment that a window of it holds; those of
+Column families: `anchors`, those that the watermark has not passed, by event time; `waiting`, those whose windows are still
+open, by the end of these; `lows`, for each bucket of these the first moment in a window of it; those of
 `key_watermarks.py`.
 
     lows       <stretch i64>          i64
@@ -31,12 +31,12 @@ from windrow.stores.kv import KV, Batch
 
 #: The event time of an anchor.
 AT = "__at"
-#: Under it stands how far a clock has come, and the first and the last time that it has heard.
+#: The key of a clock's progress, and of the first and the last time by which it has advanced.
 _CLOCK = b"clock"
 
 
 class Pending:
-    """The anchors of one definition on one store, which it is given."""
+    """The anchors of one definition on one store, which it receives."""
 
     def __init__(self, definition: OverDefinition, aux_cf: str, width_us: int) -> None:
         assert definition.span is not None
@@ -57,7 +57,7 @@ class Pending:
         self.anchors.add(kv, anchors.append_column(TIME, anchors.column(AT)), step)
 
     def passed(self, kv: KV, before_us: int, watermark_us: int) -> pa.Table | None:
-        """Those that the watermark has passed on its way from `before_us`."""
+        """Return the anchors that the watermark passes as it advances from `before_us`."""
         if not self.anchors.any_between(kv, before_us, watermark_us):
             return None
         rows = self.anchors.read(kv, before_us, watermark_us, tidy=True)
@@ -81,7 +81,7 @@ class Pending:
         assert isinstance(clock, Ticks)
         at_us, first_us, last_us = self._clock(kv)
         if first_us > last_us:
-            return None  # nothing was heard
+            return None  # no time has come yet
         at_us = clock.first_at(first_us) if at_us is None else at_us
         end_us = min(watermark_us, last_us + 1) if watermark_us >= END_OF_TIME_US else watermark_us
         if at_us >= end_us:
@@ -104,8 +104,8 @@ class Pending:
     def due(
         self, kv: KV, fresh: pa.Table | None, before_us: int, watermark_us: int
     ) -> tuple[pa.Table | None, pa.Table | None]:
-        """Anchors whose windows the watermark is behind now; and those of the fresh ones that have to wait, with `TIME`, until
-        when."""
+        """Return the anchors whose windows the watermark has passed now, and the fresh ones that have to wait, with `TIME`,
+        until when."""
         found, later = list[pa.Table](), None
         if self.waiting.any_between(kv, before_us, watermark_us):
             waited = self.waiting.read(kv, before_us, watermark_us, tidy=True)
@@ -138,7 +138,7 @@ class Pending:
         return min((decode_i64(value) for _, value in kv.scan(self.lows_cf)), default=END_OF_TIME_US)
 
     def forget(self, kv: KV, watermark_us: int) -> None:
-        """What the watermark has passed, and promises that say no more than the retention."""
+        """Delete anchors that the watermark has passed, and promises that say no more than the retention."""
         self.anchors.forget(kv, watermark_us)
         self.waiting.forget(kv, watermark_us)
         ends, batch = watermark_us >= END_OF_TIME_US, Batch()
@@ -160,7 +160,7 @@ class Pending:
         return END_OF_TIME_US if rows is None else int(low_of(self.span, rows.column(START).to_numpy()).min())
 
     def kept(self, kv: KV, watermark_us: int) -> pa.Table | None:
-        """All anchors that are not told."""
+        """Return all anchors whose rows are not emitted."""
         found = [events.read(kv, watermark_us, END_OF_TIME_US) for events in (self.anchors, self.waiting)]
         some = [rows for rows in found if rows is not None]
         return concat(some) if some else None

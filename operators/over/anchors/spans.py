@@ -1,4 +1,4 @@
-"""Where the windows of anchors lie: what they say themselves, or what a function of the user's makes of them."""
+"""Spans of anchors: the windows that their columns give, or that the user's function computes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def found_spans(definition: OverDefinition, rows: Slice, dead: DeadLetters) -> t
 
 
 def _null_below(values: pa.Array, least: IntArray) -> pa.Array:
-    """An obsolete time that says nothing that the retention does not say is none."""
+    """Return obsolete times with null for those that say no more than the retention does."""
     numbers: IntArray = values.fill_null(END_OF_TIME_US).to_numpy()
     none: BoolArray = (numbers < least) | values.is_null().to_numpy(zero_copy_only=False)
     return pa.array(np.where(none, 0, numbers), mask=none)
@@ -139,7 +139,7 @@ def _moments(
 
 
 def _called(function: SpanFunction, anchors: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """What the user's function makes of anchors: of all at once; where it raises, of one after the other."""
+    """Call the user's function on all anchors at once; if it raises, on one after the other."""
     try:
         return _answer(function, anchors), {}
     except MemoryError:

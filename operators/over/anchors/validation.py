@@ -1,4 +1,4 @@
-"""Windows around the messages of another input: what is checked when they are defined, and what they are in a graph."""
+"""Validation of OVER windows around the messages of another input, and their part in a graph."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _framed(agg: dict[str, Aggregation], frame: Any) -> dict[str, Aggregation]:
 
 
 def _hull(agg: Mapping[str, Aggregation]) -> RangeBetween | None:
-    """What holds all frames; None where aggregations have none of their own."""
+    """Return the range that covers all frames; None if no aggregation has one of its own."""
     frames = [a.frame for a in agg.values() if isinstance(a.frame, RangeBetween)]
     if not frames:
         return None
@@ -83,7 +83,7 @@ def _hull(agg: Mapping[str, Aggregation]) -> RangeBetween | None:
 
 
 def _check_corrected(emit: Emit, anchors: Input | Ticks, span: Between | RangeBetween) -> None:
-    """Refuse what is not told early, and not again."""
+    """Reject options that early rows and updates cannot be combined with."""
     if isinstance(anchors, Ticks):
         raise ConfigurationError(
             f"{emit!r} with anchors={anchors!r}, which are made when nothing comes before them: leave emit= and "
@@ -152,7 +152,7 @@ def _span(frame: Any, anchors: Input | Ticks) -> Between | RangeBetween:
 
 
 def _kept(options: Mapping[str, Any], span: Between | RangeBetween, by: tuple[str, ...]) -> Retention:
-    """How far from the time of an anchor a window may reach."""
+    """Return how far from the time of an anchor a window may reach."""
     retention = options["retention"]
     if isinstance(span, RangeBetween):
         # Kept longer they are for queries alone.
@@ -218,7 +218,7 @@ def described(over: OverDefinition) -> dict[str, Any]:
 
 
 def taker(over: OverDefinition, before: str) -> Taker:
-    """How anchors are taken from the operator `before`."""
+    """Return the taker of anchors from the operator `before`."""
     anchors = over.anchors
     assert isinstance(anchors, Input)
     if before != anchors.name:
@@ -256,7 +256,7 @@ def check_followed(over: OverDefinition, second: Taker) -> None:
 
 
 def output_delay_us(over: OverDefinition) -> int:
-    """How far behind the watermark the times of its rows lie."""
+    """Return how far the event times of its rows trail the watermark."""
     if isinstance(over.span, RangeBetween):
         return max(over.span.high_us, 0)
     kept = over.retention.time_us

@@ -1,4 +1,4 @@
-"""What may be asked of windows around anchors: the messages that these may still hold, and the anchors that are not told."""
+"""Views of OVER windows around anchors: the messages that these may still hold, and the pending anchors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from windrow.stores.kv import KV
 
 
 class AnchoredView(OverView):
-    """`messages`, of either input; by event time, then position."""
+    """A view of `messages`, of either input; by event time, then position."""
 
     def schema(self) -> pa.Schema:
         found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
@@ -72,7 +72,7 @@ class AnchoredView(OverView):
         return [made for some in self.made_of(found) for made in some]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """What rows were made of, as they were told, or of which there are the columns of the anchor."""
+        """Return the provenance of rows, given as they were emitted or as the columns of their anchor."""
         return [[Made(None, row, self._inside(row))] for row in rows]
 
     def _inside(self, row: Mapping[str, Any]) -> dict[str, list[StoredMessage]] | None:
@@ -114,7 +114,7 @@ class AnchoredView(OverView):
         return list(zip(low_of(span, low).tolist(), high_of(span, high).tolist(), strict=True))
 
     def _conformed(self, side: int) -> list[pa.Table]:
-        """What each shard keeps of an input, in the types that its columns have by now."""
+        """Return what each shard keeps of an input, in the current types of its columns."""
         known = self._columns(side)
         if known is None:
             return []
@@ -141,7 +141,7 @@ class AnchoredView(OverView):
         return pa.schema([known.field(n) for n in kept_columns(self.logic.alone[side], known)])
 
     def _rows(self, kv: KV, side: int) -> pa.Table | None:
-        """What one shard keeps of an input."""
+        """Return what one shard keeps of an input."""
         if side == 0:
             rows: pa.Table | None = self.logic.events.read(kv, self._floor_us(kv), END_OF_TIME_US)
             return rows
