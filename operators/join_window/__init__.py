@@ -1,1 +1,1 @@
-"""Join windows: each message once, in the first window that takes it, and all of them kept for those who join."""
+"""Join windows: each message once, in the first window that takes it, and all of them kept for joins of your own."""

@@ -33,14 +33,14 @@ from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.columns import KEPT
 from windrow.operators.steps.output_rows import to_rows
 
-#: What a window gathers: the names of the messages that it has to tell.
+#: The aggregation of a window: the names of the messages that it has to emit.
 NEW = "new"
 _TIME = "name the column that holds the time of the event"
 _DAYS = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}
 
 
 class Windowing(AggregateDefinition):
-    """The windows of a join window: an aggregate that gathers, since it told last, which messages came."""
+    """The windows of a join window: an aggregate that collects the messages that came since its last emission."""
 
     @property
     def full_state(self) -> bool:
@@ -49,13 +49,13 @@ class Windowing(AggregateDefinition):
 
     @property
     def emits_evicted(self) -> bool:
-        """Nobody else would tell its messages."""
+        """True if windows emit when they are evicted: no other operator would emit their messages."""
         return self.emit.on_time
 
 
 @dataclass(frozen=True, repr=False, init=False)
 class JoinWindowDefinition(OneInput):
-    """Tells the messages that are new in each window, each message once, and keeps them all for joins of your own.
+    """Emits the new messages of each window, each message once, and keeps all of them for joins of your own.
 
     by: key columns (one name or several), each key with windows of its own; () for no key. Sessions are of these keys
     event_time: the column of event time
@@ -65,13 +65,13 @@ class JoinWindowDefinition(OneInput):
     join_keys: the columns by which kept messages are looked up (one name or several): they lie together by these
     allowed_lateness: how long past the watermark a window takes messages; default: its retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (the default of both: at once), a count, a period or wr.never;
-        what is not told by then is told when the window ends
+        other messages are emitted when the window ends
     ids: the columns by which a message is known, as for `wr.Aggregate`
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
-    Rows are the messages, with the column `window`: the first window that takes the message, and no other tells it. So a join
-    that goes from rows to the messages that another operator keeps meets each pair once.
+    Rows are the messages, with the column `window`: the first window that takes the message, and no other emits it. So a join
+    from rows to the kept messages of another operator matches each pair once.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -196,7 +196,7 @@ class JoinWindowDefinition(OneInput):
         return self.inputs[0]
 
     def output_delay_us(self, event_time: str) -> int:
-        """A message is told when its window ends at the latest."""
+        """Return the longest time from a message to its row, which is emitted at the latest when its window ends."""
         return 0 if isinstance(self.emit.early, EveryBatch) else _span_us(self.window)
 
     def taker(self, before: str) -> Taker:
@@ -232,14 +232,14 @@ class JoinWindowDefinition(OneInput):
 
 
 def _shared(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What of these changes the windows have, too."""
+    """Return those of the changes that its windows share."""
     return {
         name: value for name, value in changes.items() if name in AggregateDefinition.__dataclass_fields__
     }
 
 
 def _check_window(window: Any) -> None:
-    """Refuse windows in which no message can be told once."""
+    """Reject windows in which a message cannot be emitted exactly once."""
     if isinstance(window, Inherited):
         raise BadWindow(f"{window!r} of a join window: no operator before it has windows, name one")
     if isinstance(window, Session) and window.max_length_us is not None:
@@ -250,7 +250,7 @@ def _check_window(window: Any) -> None:
 
 
 def _of_rows(emit: Emit) -> Emit:
-    """An emission of messages, each told once. Refuses what tells again."""
+    """Return the emission of messages, each emitted once. Rejects updates and retractions."""
     check.of_type(emit, Emit, "emit", "use wr.Emit(...)", BadTrigger)
     plain = Emit(early=emit.early, late=emit.late, on_time=emit.on_time, drop_late=emit.drop_late)
     if emit != plain:

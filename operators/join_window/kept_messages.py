@@ -1,10 +1,9 @@
-"""The messages of a join window: filed under the keys by which they are looked up, and found again by their place.
+"""Kept messages of a join window: filed under the keys by which they are looked up, and read again by their place.
 
 Key, by seed 003's matrix: `<time><position>`; `<fields><time><position>` where there are join keys, or sessions of keys,
 the session keys first; tuple windows `<number>`, or `<fields><number>`. Values are as of every message store of an aggregate
-(`aggregate/kept_messages.py`). A window gathers the keys of what it has to tell, and the messages are read when it tells them;
-those
-that came in the same step are at hand.
+(`aggregate/kept_messages.py`). A window collects the keys of messages to emit and reads the messages when it emits them; those
+of the same step are in memory.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Kept(History):
         #: The messages of the step, under their keys, where it is remembered.
         self._came: Slice | None = None
         self._remembers = False
-        #: False where only windows are asked for, and not what they have to tell.
+        #: False for queries of windows, which need no messages to emit.
         self._reads = True
 
     def _bucket(self, definition: JoinWindowDefinition) -> int:
@@ -73,7 +72,7 @@ class Kept(History):
         return made
 
     def of_windows(self) -> Self:
-        """The same, for those who ask for windows and not for what these have to tell."""
+        """Return a copy for queries of windows, which reads no messages to emit."""
         made = copy.copy(self)
         made._reads = False
         return made
@@ -89,7 +88,7 @@ class Kept(History):
     def gathered(
         self, kv: KV, state: pa.Table, calculation: Calculation
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """The messages that windows have to tell, a list of them for each."""
+        """Return the messages that windows have to emit, a list of them for each."""
         if not self._reads:
             return {NEW: pa.nulls(len(state))}, []
         found, broken = calculation.finish({n: state.column(n) for n in state.column_names}, len(state))

@@ -1,7 +1,7 @@
 """Join windows: two pure steps on a store. Seed 003 "Join Window Operator".
 
-Windows, and what early, full and late mean, are an aggregate's (`windows.py`): it gathers which messages each window has to
-tell. Here they become rows, and what is asked of any operator is answered.
+An aggregate (`windows.py`) defines the windows, and early, full and late. It collects the messages that each window has to
+emit. This operator turns them into rows, and answers queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW = "window"
 
 
 class JoinWindows(Logic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
 
     definition: JoinWindowDefinition
 
@@ -73,7 +73,7 @@ class JoinWindows(Logic):
         return result
 
     def _rows(self, pane: pa.Table) -> pa.Table:
-        """The messages that each window tells, a row for each, with its window."""
+        """Return the messages that each window emits, a row for each, with its window."""
         lists = combine(pane.column(NEW))
         at = pa.array(np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy()))
         window = window_column(

@@ -1,7 +1,7 @@
-"""What a join window must tell and keep, in lists and loops. Seed 003 "Adding Message to Join Window Operator".
+"""The oracle of join windows, in lists and loops. Seed 003 "Adding Message to Join Window Operator".
 
-Windows take messages as those of an aggregate do, and early, full and late are judged in the same way; but only the first
-window that takes a message has it to tell, and what is told are the messages themselves.
+Windows take messages as those of an aggregate do, and early, full and late are judged in the same way. Only the first window
+that takes a message emits it, and its rows are the messages themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class JoinWindowOracle(AggregateOracle):
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing._changed(agg={}))
-        #: The window that tells a message.
+        #: The window that emits a message.
         self._first: dict[Position, Window | TupleWindow] = {}
 
     def redefine(self, definition: Any) -> None:
@@ -62,7 +62,7 @@ class JoinWindowOracle(AggregateOracle):
 
 
 class SessionJoinWindowOracle(SessionOracle):
-    """The expected behaviour of one `JoinWindowDefinition` over sessions, which tell what they have not told of any part."""
+    """The expected behaviour of a `JoinWindowDefinition` over sessions, which emit messages that no part of them has emitted."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing._changed(agg={}))

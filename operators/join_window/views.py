@@ -1,4 +1,4 @@
-"""What may be asked of a join window: its windows, and the messages that are kept. Seed 003 "Get Windows", "Get Messages"."""
+"""Views of a join window: its windows, and the kept messages. Seed 003 "Get Windows", "Get Messages"."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from windrow.stores.kv import KV
 
 
 class JoinWindowView(OneInputView):
-    """Windows as an aggregate has them, without values; messages by session keys and join keys."""
+    """A view of windows, as of an aggregate but without values, and of messages by session keys and join keys."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         super().__init__(logic, stores, watermark_us, prefix)
@@ -87,7 +87,7 @@ class JoinWindowView(OneInputView):
         return key_of(names, key)
 
     def _lookup(self, schema: pa.Schema, wanted: Mapping[str, Any] | None) -> dict[str, bytes]:
-        """Where in the store messages of these keys lie together; nothing if they do not."""
+        """Return the key fields under which messages of these keys are adjacent in the store; empty if they are not."""
         kept = self.logic.windows.filed
         if wanted is None or not kept.store.layout.has_fields:
             return {}

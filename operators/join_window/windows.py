@@ -1,4 +1,4 @@
-"""The windows of a join window: those of an aggregate, which gather messages, each in the first window that takes it."""
+"""Windows of a join window: those of an aggregate, which collect messages, each in the first window that takes it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Deltas = tuple[pa.Table, Groups, list[Broken]]
 
 
 class _NamedMessages(Steps):
-    """Windows whose messages have names, under which they are told."""
+    """Windows whose messages have names, under which they are emitted."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing)
@@ -48,7 +48,7 @@ class _NamedMessages(Steps):
 
 
 class TimeWindows(_NamedMessages, WindowAggregator):
-    """Windows that are known beforehand."""
+    """Windows that depend on event time alone."""
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         return WindowAggregator.ingest_table(of_one_step(self), kv, table, now_us)
@@ -98,7 +98,7 @@ W = TypeVar("W", TimeWindows, TupleWindows, SessionWindows, TupleSessionWindows)
 
 
 def windows_of(definition: JoinWindowDefinition) -> AnyWindows:
-    """What files messages into the windows of a definition."""
+    """Return the aggregator that files messages into the windows of a definition."""
     if definition.windowing.session:
         numbered = definition.windowing.numbered
         return TupleSessionWindows(definition) if numbered else SessionWindows(definition)
@@ -113,7 +113,7 @@ def of_one_step(windows: W) -> W:
 
 
 def of_view(windows: W) -> W:
-    """The same, for those who ask for windows and not for what these have to tell."""
+    """Return a copy for queries of windows, which reads no messages to emit."""
     made = copy.copy(windows)
     made.history = made.filed = windows.filed.of_windows()
     return made
@@ -127,7 +127,7 @@ def with_names(schema: pa.Schema) -> pa.Schema:
 def first_deltas(
     calculation: Calculation, rows: Slice, row_of: IntArray, starts: IntArray, ends: IntArray
 ) -> Deltas:
-    """What messages bring to their windows: all of these count them, the first of each has it to tell."""
+    """Return the deltas of messages to their windows: each window counts them, and the first one of each has it to emit."""
     first = _first(row_of, starts)
     if first.all():
         return delta_rows(calculation, rows, row_of, starts, ends)
@@ -157,7 +157,7 @@ def _zeroed(deltas: pa.Table, name: str) -> pa.Table:
 
 
 class JoinWindowNeeds(AggregateNeeds):
-    """All messages are kept whole: event time and all keys are there."""
+    """The required columns of a join window: event time and all keys. All messages are kept whole."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing)
