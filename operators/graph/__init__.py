@@ -1,1 +1,1 @@
-"""Operators of which one takes what another tells."""
+"""Graphs of operators, in which one takes the rows that another emits."""

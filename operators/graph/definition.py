@@ -25,8 +25,8 @@ from windrow.operators.oracle.oracle import Oracle
 
 @dataclass(frozen=True)
 class Feed:
-    """That an operator takes the rows of another one. part: which one tells them; input: on which they are taken; again: rows
-    may take back others.
+    """An edge from an operator to one downstream. part: the upstream operator; input: the input that takes its rows; again:
+    rows may retract others.
     """
 
     part: int
@@ -67,12 +67,12 @@ class ChainDefinition(Definition):
         """That of the last operator, whose panes or rows are the results."""
         return self.parts[-1].name
 
-    # -- who takes what ---------------------------------------------------------------------------------------------
+    # -- edges ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def feeds(self) -> tuple[tuple[Feed, ...], ...]:
-        """Of each operator, whose rows it takes: of those before it that its inputs name; of the one before it, where an
-        operator has one input that it did not name. (See `_begins`.)
+        """Return the feeds of each operator: earlier operators that its inputs name, or the one before it if an
+        operator has one input without a name. (See `_begins`.)
         """
         return tuple(feeds for feeds, _ in self._fed)
 
@@ -168,7 +168,7 @@ class ChainDefinition(Definition):
 
     @cached_property
     def shared_keys(self) -> tuple[dict[int, int], ...]:
-        """Of each key that all operators share: its place among the keys of every operator."""
+        """Return, for each key that all operators share, its place among the keys of every operator."""
         return tuple(places for n in range(len(self.first.by)) if (places := self._followed(n)) is not None)
 
     def _followed(self, place: int) -> dict[int, int] | None:
@@ -212,7 +212,7 @@ class ChainDefinition(Definition):
     # -- times ------------------------------------------------------------------------------------------------------
 
     def watermark_at(self, part: int, watermark_us: int) -> int:
-        """The watermark of an operator where that of the graph is `watermark_us`: behind those whose rows it takes."""
+        """Return the watermark of an operator under that of the graph, `watermark_us`: it trails its upstream operators."""
         if watermark_us == END_OF_TIME_US:
             return watermark_us
         fed = [
@@ -352,7 +352,7 @@ def _begins(parts: tuple[Definition, ...], part: int) -> bool:
 
 
 def _check_connected(chain: ChainDefinition) -> None:
-    """What has nothing to do with the rest would be a job of its own."""
+    """Reject operators that are not connected to the rest: they would be a job of their own."""
     reached, waiting = set[int](), [len(chain.parts) - 1]
     edges = [(feed.part, i) for i in range(len(chain.parts)) for feed in chain.feeds[i]]
     while waiting:

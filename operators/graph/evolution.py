@@ -1,7 +1,7 @@
-"""Aggregations that come to aggregates of a graph with state, or go from them: each operator grows by itself.
+"""Evolution of aggregates in a graph with state: aggregations are added or removed, for each operator by itself.
 
-An operator that takes the rows of another one has seen times as far as this one tells them, which may be beyond all messages:
-an early pane has the last moment of its window.
+An operator downstream of another one has seen times as far as the rows of that one, which may be beyond all messages: an early
+pane has the last moment of its window.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from windrow.operators.evolution import Before, Growth
 if TYPE_CHECKING:
     from windrow.operators.graph.definition import ChainDefinition
 
-#: What the graph says of an operator, beside what that says of itself.
+#: Fields that the graph sets in the description of an operator.
 _OF_GRAPH = ("name", "takes_back", "allowed_lateness_us")
 
 
 def growth(chain: ChainDefinition, before: Before) -> Growth | str:
-    """What has come to operators and gone from them; else what has changed, if more has than that."""
+    """Return the aggregations added to and removed from operators; else a text with the other changes."""
     own = json.loads(json.dumps(chain.describe()))["parts"]
     old = before.described.get("parts")
     if old is None or [p["name"] for p in old] != [p["name"] for p in own]:
@@ -48,7 +48,7 @@ def growth(chain: ChainDefinition, before: Before) -> Growth | str:
 
 
 def _of_part(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator says of itself."""
+    """Return an operator's own part of its description."""
     return {name: value for name, value in described.items() if name not in _OF_GRAPH}
 
 

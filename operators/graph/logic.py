@@ -1,7 +1,7 @@
-"""Operators in a graph: what one tells in a step, others take in the same step. Semantics "Chains".
+"""Operators in a graph: rows that one emits in a step, others take in the same step. Semantics "Chains".
 
-Rows on their way are messages: the nth row of step s of an operator stands at (its name, 0, s, n), so that each operator inside
-the graph files and orders them as it would any others.
+Rows between operators are messages: the nth row of step s of an operator has the position (its name, 0, s, n). So each operator
+inside the graph files and orders them as any others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from windrow.stores.kv import KV
 
 
 class ChainOperator(Logic):
-    """One graph on one store. Its results are the last operator's, its marks those of what comes from outside."""
+    """A graph on a store. Its results are the last operator's, its marks those of its outside inputs."""
 
     def __init__(self, definition: ChainDefinition, outputs: Collection[str] = ()) -> None:
         self.definition: ChainDefinition = definition
@@ -45,9 +45,9 @@ class ChainOperator(Logic):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Each operator takes what others told, then advances to the watermark that they leave it.
+        """Let each operator take the rows of its upstream operators, then advance it to the watermark that they leave it.
 
-        In this order: what the watermark lets the one tell, the next has before the watermark reaches it.
+        In this order: rows that the watermark makes due reach the next operator before the watermark does.
         """
         whole, steps = StepResult(), list[StepResult]()
         for i, part in enumerate(self.parts):
@@ -63,7 +63,7 @@ class ChainOperator(Logic):
         return whole
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        """Each operator takes what others told of the step's messages, and its own from outside."""
+        """Let each operator take the rows that others emit for the step's messages, and its own messages from outside."""
         check_inputs(tables, self.definition.name, [i.name for i in self.definition.inputs])
         whole, steps = StepResult(), list[StepResult]()
         for i in range(len(self.parts)):
@@ -74,7 +74,7 @@ class ChainOperator(Logic):
         return whole
 
     def _forwarded_to(self, kv: KV, i: int, steps: Sequence[StepResult]) -> dict[str, pa.Table | None]:
-        """What others told an operator in this step, by its inputs."""
+        """Return the rows that others forward to an operator in this step, by its inputs."""
         return {
             feed.input.name: self._forwarded(kv, self.parts[feed.part], steps[feed.part].panes)
             for feed in self.definition.feeds[i]
@@ -88,14 +88,14 @@ class ChainOperator(Logic):
         own: Mapping[str, pa.Table],
         now_us: int,
     ) -> StepResult:
-        """The ingest of an operator: rows of others, and tables from outside. A row of another that it cannot take is a dead
-        letter of this operator, and what it was made of counts where it was counted."""
+        """Ingest rows of others, and tables from outside, into an operator. A row that it cannot take is its dead letter;
+        the messages of that row count where they were counted."""
         part, tables = self.parts[i], dict[str, pa.Table]()
         for feed in self.definition.feeds[i]:
             rows, name = forwarded[feed.input.name], feed.input.name
             if rows is None and part.takes_columns:
                 made = self.parts[feed.part].known_schema(kv)
-                rows = None if made is None else made.empty_table()  # it tells what columns there are
+                rows = None if made is None else made.empty_table()  # declares the columns
             if rows is not None:
                 tables[name] = rows
         for name, rows in own.items():
@@ -137,7 +137,7 @@ class ChainOperator(Logic):
         return StepResult(step.panes if last else [], dead, marks, step.counts, inner=inner)
 
     def _forwarded(self, kv: KV, part: Logic, panes: list[pa.Table]) -> pa.Table | None:
-        """What an operator told, as messages."""
+        """Return the rows that an operator emitted, as messages."""
         if not panes:
             return None
         rows = part.messages(panes)
@@ -152,7 +152,7 @@ class ChainOperator(Logic):
             rows = rows.append_column(name, column)
         return rows
 
-    # -- what it told -----------------------------------------------------------------------------------------------
+    # -- emitted rows -----------------------------------------------------------------------------------------------
 
     def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
         emitted = {**result.inner, **({self.definition.name: result.panes} if result.panes else {})}
@@ -225,7 +225,7 @@ class ChainOperator(Logic):
         return needs[0] if len(needs) == 1 else Together(needs)
 
     def _needs_after(self, kv: KV, part: int, name: str) -> list[Needs]:
-        """What operators after one need of the columns of an input of it that its rows hand on."""
+        """Return the columns that downstream operators require of an input of this one, whose rows forward them."""
         found: list[Needs] = []
         logic = self.parts[part]
         if not logic.called(name, ""):

@@ -1,6 +1,6 @@
-"""Messages of operators in a graph that are lost: filed again, where they came from outside; else all steps are run again.
+"""Message replay in a graph: lost messages from outside are filed again; otherwise all steps are run again.
 
-What an operator takes of another one can only be had again by running that one, from its first step on.
+Messages from another operator can only be restored by running that one, from its first step on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def refiling_of(graph: ChainOperator) -> Refiling | None:
-    """How the messages of a graph come back; None where it keeps none, or there is no way."""
+    """Return the replay of lost messages; None if the graph keeps no messages, or cannot replay them."""
     keeping = {i: part.refiling() for i, part in enumerate(graph.parts) if part.message_cfs}
     if not keeping or None in keeping.values():
         return None

@@ -1,4 +1,4 @@
-"""A graph in the plainest possible Python: the oracles of its operators, one feeding the next. Semantics "Chains".
+"""The oracle of a graph in plain Python: the oracles of its operators, one feeding the next. Semantics "Chains".
 
 It shares nothing with the operators but the value types of `windrow.core`.
 """
@@ -24,7 +24,7 @@ class ChainOracle(Oracle):
         super().__init__(definition)
         self._oracles = [self._oracle(i, schemas) for i in range(len(definition.parts))]
         self._steps = [0] * len(self._oracles)
-        #: (an operator, one whose rows it takes, where these may take back others): what stands of them.
+        #: (an operator, an upstream one whose rows may retract others): the current rows of the latter.
         self._current: dict[tuple[int, int], list[Any]] = {}
         for i, feeds in enumerate(definition.feeds if schemas is not None else ()):
             for feed in feeds:
@@ -39,7 +39,7 @@ class ChainOracle(Oracle):
         return made
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        """Each operator takes what others told of the step's messages, and its own from outside."""
+        """Let each operator take the rows that others emit for the step's messages, and its own messages from outside."""
         given, done, self.counted = by_input(self.definition.inputs, messages), list[Outcome](), []
         for i, oracle in enumerate(self._oracles):
             own_us = oracle.watermark_us if self.definition.feeds[i] else watermark_us
@@ -48,7 +48,7 @@ class ChainOracle(Oracle):
         return self._whole(done)
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        """Each operator takes what others told, then advances to the watermark that they leave it."""
+        """Let each operator take the rows of its upstream operators, then advance it to the watermark that they leave it."""
         done, reached = list[Outcome](), list[int]()
         self.watermark_us = max(watermark_us, self.watermark_us)
         for i, oracle in enumerate(self._oracles):
@@ -72,7 +72,7 @@ class ChainOracle(Oracle):
         return self._oracles[[p.name for p in self.definition.parts].index(name)]
 
     def _forwarded_to(self, i: int, done: Sequence[Outcome]) -> dict[str, list[Message]]:
-        """What an operator takes of others in a step, by its inputs: they stand where they were told."""
+        """Return the rows that others forward to an operator in a step, by its inputs, with the positions of their emission."""
         forwarded = {}
         for feed in self.definition.feeds[i]:
             before, name, step = (
@@ -97,7 +97,7 @@ class ChainOracle(Oracle):
         now_us: int,
         watermark_us: int,
     ) -> Outcome:
-        """An operator's ingest of what others told and of its own; of nothing there is none, unless columns tell something."""
+        """Ingest rows of others and own messages into an operator; an empty step is skipped unless it declares columns."""
         oracle = self._oracles[i]
         given = {name: rows for name, rows in (*own.items(), *forwarded.items()) if rows}
         if not given and not oracle.takes_columns:
@@ -120,8 +120,8 @@ class ChainOracle(Oracle):
 
 
 def _with_taken_back(rows: Sequence[Any], current: list[Any]) -> list[tuple[type[Message], Any]]:
-    """Rows, and before each that stands in place of another this one, taken back; rows that have no window say it themselves.
-    standing: what was told and is not.
+    """Return rows, each after the retraction of the row that it replaces; rows without a window carry their own retractions.
+    current: rows that were emitted and not retracted.
     """
     if rows and isinstance(rows[0], JoinedRow):
         return [(Message if row.kind is Kind.INSERT else TakenBack, row) for row in rows]

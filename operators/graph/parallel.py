@@ -1,4 +1,4 @@
-"""Operators side by side in one job: none takes the rows of another; they share inputs, steps and commits."""
+"""Parallel operators in one job: none takes the rows of another; they share inputs, steps and commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windrow.operators.operator import Definition, Logic
 
 @dataclass(frozen=True, repr=False)
 class Parallel(ChainDefinition):
-    """Definitions that run as one graph. The log knows each by itself, so that this has no state, and no text, of its own."""
+    """Definitions that run as one graph. The log records each by itself, so that this has no state, and no text, of its own."""
 
     definitions: tuple[Definition, ...] = ()
 
@@ -44,7 +44,7 @@ class Parallel(ChainDefinition):
         return tuple(found)
 
     def inputs_of(self, part: int) -> tuple[Input, ...]:
-        """Where inputs have no names there is one, whatever each calls it."""
+        """Return the inputs of an operator; inputs without names are one input, whatever each calls it."""
         own = super().inputs_of(part)
         return own if self.by_input or not own else self.definitions[0].inputs
 
@@ -55,7 +55,7 @@ class Parallel(ChainDefinition):
 
 
 def several(definitions: Iterable[Definition]) -> list[Definition]:
-    """What the verbs of several operators are given, as a list. Raises `ConfigurationError` where it is none."""
+    """Return the definitions of a job of several operators, as a list. Raises `ConfigurationError` if it is none."""
     if not isinstance(definitions, Iterable) or isinstance(definitions, str):
         raise ConfigurationError(
             f"definitions={definitions!r:.200}: give operators in a list, [first, second]; one alone has these verbs itself, "
