@@ -1,4 +1,4 @@
-"""The calls of a process function in one step: each on an overlay of its own, which counts if it came through."""
+"""Calls of a process function in one step: each on an overlay of its own, which counts if the call succeeds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from windrow.operators.steps.columns import TIMING
 from windrow.stores.kv import Overlay
 from windrow.stores.timers import TimerIndex
 
-#: Under it stands the `ttl` by which keys are filed.
+#: Key of the `ttl` by which keys are filed.
 TTL = b"\x00ttl"
 
 
 @dataclass(frozen=True)
 class Families:
-    """Where an operator of that name keeps what."""
+    """The column families of an operator of that name."""
 
     name: str
 
@@ -68,7 +68,7 @@ class Key:
 
 
 class Calls:
-    """What one step did so far. made: the columns of rows. watermark_us: how far event time has come in the step. fires: the
+    """The state of one step. derived: the columns of rows. watermark_us: the progress of event time in the step. fires: the
     function has an `on_timer`."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Calls:
         return timers.fresh
 
     def _rows(self, found: Any, key: Key, time_us: int) -> pa.Table:
-        """What the function gave, as rows with key and event time. Raises where it is none of `emits`."""
+        """Return the function's rows with key and event time. Raises if a row does not fit `emits`."""
         emits = self.definition.emits.names
         if isinstance(found, str) or not isinstance(found, Iterable | None):
             raise TypeError(
@@ -157,7 +157,7 @@ class Calls:
             kv.put(self.cfs.keys, key.encoded, value)
 
     def follow_ttl(self) -> None:
-        """Where `ttl` is another than before, keys that are filed to be looked at later than it says are filed anew."""
+        """File keys anew that expire earlier than they are filed, if `ttl` has changed."""
         emitted, ttl_us = encode_i64(self.definition.late_us), self.definition.late_us
         if self.kv.get(self.cfs.aux, TTL) == emitted:
             return

@@ -33,18 +33,18 @@ class ProcessDefinition(OneInput):
     event_time: the column of event time
     function: a class, or an instance of one, with `on_message(key, message, state, timers)`, and `on_timer(key, at, state,
         timers)` where it sets timers. Each returns a row, a list of rows, or None, or yields rows; a row is a dict. It has to
-        be a pure function of what it gets: no clock, no randomness, nothing kept in `self`
+        be a pure function of its arguments: no clock, no randomness, nothing kept in `self`
     emits: the columns of these rows, {name: pyarrow type} or a `pa.Schema`; key and event time come by themselves
-    ttl: the state of a key is forgotten when the watermark is so far past the last message or timer that it had, and what is
-        later than that is a dead letter; or wr.forever
-    version: stands with the function's name in the fingerprint: give another one when its state means something else
+    ttl: the state of a key expires when the watermark is so far past its last message or timer; a later message is a dead
+        letter; or wr.forever
+    version: is in the fingerprint with the function's name: use another one when its state means something else
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     `key` is the key's value, a tuple of several; `message` a dict of all columns. `state` is a mapping of text to values that
     msgpack takes, of this key alone. `timers.set(at)` asks for `on_timer` when the watermark reaches `at`, `timers.set(at,
-    of="now")` when the time of the job does; `timers.cancel` takes that back. `timers.time`, `timers.watermark` and
-    `timers.now` say how late it is. What the function raises is a dead letter `function_failed`, and changes no state.
+    of="now")` when the time of the job does; `timers.cancel` cancels it. `timers.time`, `timers.watermark` and
+    `timers.now` are the present times. A call that raises is a dead letter `function_failed`, and changes no state.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 
@@ -153,7 +153,7 @@ class ProcessDefinition(OneInput):
 
 
 def _check_function(function: Any) -> None:
-    """Refuse what could not be called: every message would be a dead letter."""
+    """Reject a function that could not be called: every message would be a dead letter."""
     if not callable(getattr(function, "on_message", None)):
         raise ConfigurationError(f"function={function!r}: give {_METHODS}")
     if isinstance(function, type) and not _takes(function, 0):
@@ -179,7 +179,7 @@ def _check_function(function: Any) -> None:
 
 
 def _takes(function: Any, many: int) -> bool:
-    """True if it can be called with so many arguments, as far as it says."""
+    """True if its signature takes so many arguments, or is unknown."""
     try:
         inspect.signature(function).bind(*range(many))
     except TypeError:

@@ -1,6 +1,6 @@
-"""What a process function sees of one key while it is called: its state and its timers.
+"""Keyed state and timers that a process function sees during a call.
 
-Both read through an overlay of the call, and write into it when the call has come through: what raises changes nothing.
+Both read through an overlay of the call, and are written when the call succeeds: one that raises changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
 
 def state_prefix(key: bytes) -> bytes:
-    """What the state of a key begins with: no key's is the beginning of another's."""
+    """Return the prefix of a key's state: no key's is the prefix of another's."""
     return encode_u32(len(key)) + key
 
 
@@ -116,7 +116,7 @@ class State(MutableMapping[str, Any]):
 
 
 class Timers:
-    """The timers of one key, and how late it is. A timer is a time: setting it twice is setting it once.
+    """The timers of one key, and the present times. A timer is a time: setting it twice is setting it once.
 
     of: what fired, "event" or "now"; None while a message is processed. fires: there is an `on_timer` to call.
     """
@@ -143,7 +143,7 @@ class Timers:
 
     @property
     def time(self) -> datetime:
-        """The event time of the message, or of the timer; rows that are told have it."""
+        """Return the event time of the message, or of the timer; emitted rows have it."""
         return to_datetime(self._time_us)
 
     @property
@@ -153,7 +153,7 @@ class Timers:
 
     @property
     def watermark(self) -> datetime | None:
-        """How far event time has come; None before the first message."""
+        """Return the watermark; None before the first message."""
         return None if self._watermark_us == START_OF_TIME_US else to_datetime(self._watermark_us)
 
     def set(self, at: Instant, of: Of = "event") -> None:

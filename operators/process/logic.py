@@ -35,7 +35,7 @@ STAMP = pa.timestamp("us", "UTC")
 
 
 class Processor(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
 
     definition: ProcessDefinition
 
@@ -88,7 +88,7 @@ class Processor(OneInputLogic):
         calls.finish()
 
     def _fire(self, calls: Calls, of: Of, upto_us: int) -> None:
-        """What is due up to `upto_us`, and what is set meanwhile and due as well."""
+        """Fire the timers due up to `upto_us`, and those that are set meanwhile and due as well."""
         kv, index = calls.kv, calls.indices[of]
         # A key ends when event time has passed its end, a timer fires as event time reaches it.
         due = [timer[:3] for timer in index.due(kv, upto_us) if timer[2] == Kind.TIMER or timer[0] < upto_us]

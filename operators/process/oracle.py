@@ -1,4 +1,4 @@
-"""What a process function must tell, with dicts and lists: all that is due is looked for anew after every call."""
+"""The oracle of a process function, in dicts and lists: it looks for all due timers anew after every call."""
 
 from __future__ import annotations
 

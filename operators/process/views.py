@@ -1,4 +1,4 @@
-"""What may be asked of a process function: the state of keys, and the timers that are set."""
+"""Views of a process function: the state of keys, and the timers that are set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from windrow.operators.view import key_of, of_key, times_between
 from windrow.stores.kv import KV
 
 STATE, TIMERS = "state", "timers"
-#: The columns of each, beside the key.
+#: The columns of each, besides the key.
 OF_STATE = (pa.field("state", pa.string()), pa.field("value", pa.string()))
 OF_TIMERS = (pa.field("at", STAMP), pa.field("of", pa.string()))
 
 
 class ProcessView(OneInputView):
-    """`state`: a row for each value of a key, as JSON. `timers`: a row for each that has not fired."""
+    """A view with the tables `state`, a row for each value of a key, as JSON, and `timers`, a row for each pending one."""
 
     def table(
         self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
@@ -60,7 +60,7 @@ class ProcessView(OneInputView):
         return self._fields(table)[0].name if table == TIMERS else None
 
     def _fields(self, table: str) -> list[pa.Field]:
-        """Its columns beside the key; where a key column has such a name, it is `of_state`, `of_at`."""
+        """Return its columns besides the key; if a key column has such a name, it is `of_state`, `of_at`."""
         fields, by = OF_STATE if table == STATE else OF_TIMERS, self.definition.by
         return [f.with_name(f"of_{f.name}") if f.name in by else f for f in fields]
 
