@@ -1,4 +1,4 @@
-"""An aggregate over several inputs in a graph: how it takes the rows of another operator, on the input that has its name."""
+"""Chaining of an aggregate over several inputs: it takes the rows of an upstream operator on the input with its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def taker(definition: CoGroupDefinition, before: str) -> Taker:
-    """How it takes the rows of the operator `before`."""
+    """Return the taker of the rows of the operator `before`."""
     names = [i.name for i in definition.inputs]
     if before not in names:
         raise ConfigurationError(

@@ -30,9 +30,9 @@ class CoGroupDefinition(AggregateDefinition):
     """One windowed aggregate over any number of inputs: each aggregation is of the messages of one of them, or of all.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input. Its watermark is
-    the earliest of those of its inputs, and a message is late by that one, whichever input it comes from.
+    the earliest of those of its inputs, and decides which messages of any input are late.
 
-    inputs: wr.Input(...) for each: its name, event time, watermark, filter, and where they are called otherwise its keys, `by=`
+    inputs: wr.Input(...) for each: its name, event time, watermark, filter, and its keys, `by=`, if they have other names
     by: key columns (one name or several), as results call them; () for no key
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window: sessions and windows of messages
         are made of the messages of all inputs
@@ -54,7 +54,7 @@ class CoGroupDefinition(AggregateDefinition):
     ['orders', 'paid']
     """
 
-    #: What an aggregate says of its one input is said of each here.
+    #: The inputs, each with the options that an aggregate has for its one input.
     given_inputs: tuple[Input, ...] = ()
 
     @check.suggests

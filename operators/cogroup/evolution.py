@@ -1,4 +1,4 @@
-"""Aggregations that come to an aggregate over several inputs, and are computed of the messages that it keeps."""
+"""Evolution of an aggregate over several inputs: added aggregations are computed from the kept messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str,
 def _parts(
     definition: CoGroupDefinition, aggregation: Aggregation
 ) -> Iterator[tuple[str | None, Aggregation]]:
-    """What an aggregation takes of each input, or of all (None)."""
+    """Yield (input, part of an aggregation); the input is None for a part of all inputs."""
     if aggregation.of_all:
         yield None, aggregation
         return

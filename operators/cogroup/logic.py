@@ -1,6 +1,6 @@
-"""An aggregate over several inputs: their rows, as those of one, go to the aggregate that does the work (`tagged_union.py`).
+"""An aggregate over several inputs: their rows, united, are ingested by the aggregate that does the work (`tagged_union.py`).
 
-It keeps that one's state, and the columns that are known of each input.
+It keeps that one's state, and the known columns of each input.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CoGroupOperator(Delegating):
         self.engine.learn(kv, self.united.one.name, self.united.schema(schemas))
 
     def _learn(self, kv: KV, name: str, schemas: dict[str, pa.Schema], seen: pa.Schema) -> None:
-        """What columns an input has, beside what is known of all."""
+        """Learn the columns of an input, and add them to the known ones."""
         given, known = self.definition.input(name), schemas.get(name)
         check_keys(self.definition.keys(given), seen)
         if known is None:
@@ -88,7 +88,7 @@ class CoGroupOperator(Delegating):
         schemas[name] = schema
 
     def schemas(self, kv: KV) -> dict[str, pa.Schema]:
-        """What is known of the columns of inputs."""
+        """Return the known columns of inputs."""
         return self.stored_schemas.known(kv)
 
     def _rows(
@@ -105,7 +105,7 @@ class CoGroupOperator(Delegating):
     def _taken(
         self, input: Input, table: pa.Table, schema: pa.Schema, now_us: int, dead: DeadLetters
     ) -> Slice:
-        """The rows of an input that can be counted; with them those that do not pass its filter, which are heard."""
+        """Return the countable rows of an input, and those that its filter rejects, which only advance the watermark."""
         dead.input, reading = input.name, self.readings[input.name]
         if input.where is None:
             rows = countable_rows(reading, table, now_us, dead, sort=False)
@@ -121,7 +121,7 @@ class CoGroupOperator(Delegating):
     def _with_letters(
         self, result: StepResult, dead: DeadLetters, tables: Mapping[str, pa.Table]
     ) -> StepResult:
-        """The step, with the letters of rows that did not become those of one, and each message as it came."""
+        """Return the step with the dead letters of rows that could not be united, and each message as it came."""
         own, room = dead.table(), self.definition.dead_letter_limit - sum(dead.counts.values())
         theirs = (
             None
@@ -176,7 +176,7 @@ class CoGroupOperator(Delegating):
         rows = sifted(united, Overlay(kv), some, OF_STEPS)
         return again.file(kv, {self.united.one.name: rows}, redone)
 
-    # -- what it told -----------------------------------------------------------------------------------------------
+    # -- emitted rows -----------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         return self.engine.rows(panes, commit)

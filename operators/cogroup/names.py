@@ -1,4 +1,4 @@
-"""What columns of several inputs are called where their rows are those of one.
+"""Column names of united rows of several inputs.
 
 Keys keep the names that the operator gives them. A column that an aggregation of one input takes is `<column> of <input>`, one
 that an aggregation of all takes `<column> of every input`; names of inputs have no spaces. `of <input>` is true for its rows.
@@ -15,12 +15,12 @@ PASSES, WHICH = "of what passes", "of which input"
 
 
 def column(name: str, input: str | None) -> str:
-    """What a column is called that aggregations of that input take; None: of all."""
+    """Return the united name of a column for aggregations of that input; None: of all."""
     return f"{name}{ending(input)}"
 
 
 def ending(input: str | None) -> str:
-    """What these names end with."""
+    """Return the suffix of these names."""
     return f" of {EVERY if input is None else input}"
 
 

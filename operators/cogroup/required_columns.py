@@ -1,4 +1,4 @@
-"""What an aggregate over several inputs needs of the columns of one of them."""
+"""Required columns of one input of an aggregate over several inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from windrow.operators.steps.schema_inference import Needs
 
 
 class InputNeeds(Needs):
-    """What an aggregate of that input alone would need; what columns share with those of other inputs has to be of one type.
+    """The columns that an aggregate of that input alone would require; shared columns must have one type in all inputs.
 
-    others: what is known of the columns of the other inputs
+    others: the known columns of the other inputs
     """
 
     def __init__(self, united: United, input: Input, others: Mapping[str, pa.Schema]) -> None:

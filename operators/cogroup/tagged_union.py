@@ -1,4 +1,4 @@
-"""Several inputs as one: the aggregate that does the work, and the rows that it takes."""
+"""Tagged union of several inputs: the aggregate that does the work, and the rows that it takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from windrow.operators.steps.output_columns import STAMP
 
 
 class OfInput(Expr):
-    """An expression over the columns of one input, or over those that all have, where their rows are those of one.
+    """An expression over the columns of one input, or over columns of all, evaluated on united rows.
 
     Rows of other inputs have null, whatever the expression makes of nulls.
     """
@@ -94,9 +94,9 @@ def _own(function: Any, input: str | None, table: pa.Table) -> Any:
 
 
 class ByInput:
-    """A class of the user's with a method for each input, as one of the rows of all.
+    """A class of the user's with a method for each input, over united rows.
 
-    Its arguments are, for each of the inputs, whether the row is of it, and what it takes of such rows.
+    Its arguments are, for each of the inputs, whether the row is of it, and the columns that it takes of such rows.
     """
 
     def __init__(self, body: Any, counts: Sequence[tuple[str, int]]) -> None:
@@ -156,7 +156,7 @@ def united(definition: CoGroupDefinition) -> AggregateDefinition:
 
 
 def alone(definition: CoGroupDefinition, input: Input) -> AggregateDefinition:
-    """What is aggregated of one input, as an aggregate of it alone."""
+    """Return the aggregations of one input as an aggregate of it alone."""
     parts = {alias: a.part(input.name) for alias, a in definition.agg.items()}
     own = {alias: replace(part, input=None) for alias, part in parts.items() if part is not None}
     return _aggregate(
@@ -185,7 +185,7 @@ def _aggregate(definition: CoGroupDefinition, **changes: Any) -> AggregateDefini
 
 
 class United:
-    """The inputs of a definition as one. Holds no state."""
+    """The tagged union of the inputs of a definition. Holds no state."""
 
     def __init__(self, definition: CoGroupDefinition) -> None:
         self.definition, self.one = definition, united(definition)
@@ -195,7 +195,7 @@ class United:
         self._schema = pa.schema([])
 
     def places(self, stream: Input, names: Sequence[str]) -> dict[str, str]:
-        """Of the columns that rows of an input bring, beside time: which of its own they are."""
+        """Return the united columns that rows of an input have, besides time, with its own name for each."""
         found = dict(zip(self.definition.by, self.definition.keys(stream), strict=True))
         every = self.definition.agg.values()
         own = [part for a in every if not a.of_all and (part := a.part(stream.name)) is not None]
@@ -274,7 +274,7 @@ class United:
         return made
 
     def back(self, rows: Slice, input: Input) -> Slice:
-        """Those of united rows that are of an input, with columns as it has them."""
+        """Return the united rows of an input, under its own column names."""
         mine = rows.take(np.flatnonzero(_of(self.definition, rows.table.column(SOURCE), input)))
         called = self._called(input, mine.table.column_names)
         columns = {own: mine.table.column(name) for own, name in called.items()}
@@ -298,7 +298,7 @@ class United:
         return pa.schema(list(kinds.items()))
 
     def _called(self, input: Input, names: Iterable[str]) -> dict[str, str]:
-        """Of the columns of an input: which united ones they are."""
+        """Return the columns of an input, with the united name of each."""
         names = list(names)
         found = {input.event_time: TIME}
         found |= dict(zip(self.definition.keys(input), self.definition.by, strict=True))
@@ -315,7 +315,7 @@ def _of(definition: CoGroupDefinition, sources: pa.ChunkedArray, input: Input) -
 
 
 def _used(aggregations: Sequence[Aggregation], names: Sequence[str]) -> set[str]:
-    """Those of the names that aggregations take."""
+    """Return the names that aggregations take."""
     if any(a.kind == "table_function" for a in aggregations):
         return set(names)
     return {c for a in aggregations for c in a.columns if c in names} | mentioned(aggregations, names)

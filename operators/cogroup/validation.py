@@ -1,4 +1,4 @@
-"""What the user wrote of an aggregate over several inputs, checked and turned into the fields of its definition."""
+"""Validation of an aggregate over several inputs: checks options and turns them into the fields of its definition."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _inputs(inputs: Any) -> tuple[Input, ...]:
 
 
 def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Refuse keys that do not stand for each other, or that are called as columns of ours."""
+    """Reject keys that do not correspond to each other, or that have reserved names."""
     for given in inputs:
         if given.by is not None and len(given.by) != len(by):
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What may be asked of an aggregate over several inputs: its windows, and the messages of each input."""
+"""Views of an aggregate over several inputs: its windows, and the messages of each input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windrow.stores.kv import KV
 
 
 class CoGroupView(View):
-    """That of the aggregate that does the work, in terms of the inputs."""
+    """A view of the aggregate that does the work, in terms of the inputs."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         super().__init__(logic, stores, watermark_us, prefix)
@@ -111,7 +111,7 @@ class CoGroupView(View):
         return self._inner.brought(provenance, kv)
 
     def _provenance(self, provenance: Made) -> Made:
-        """What was made, and of which messages of which input."""
+        """Return the provenance in terms of the inputs: the window, and the messages of each input."""
         assert provenance.window is not None
         window = self._as_given(provenance.window)
         joined_by = None if provenance.joined_by is None else self._place(provenance.joined_by)
