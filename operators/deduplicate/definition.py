@@ -24,18 +24,18 @@ from windrow.operators.steps.input_filter import filter_of
 
 @dataclass(frozen=True, repr=False, init=False)
 class DeduplicateDefinition(OneInput):
-    """Passes on the first message of each key and id, and drops what says the same again: retries, redeliveries.
+    """Forwards the first message of each key and id, and drops its duplicates: retries, redeliveries.
 
     by: key columns (one name or several)
     event_time: the column of event time
     ids: the columns by which messages of a key are equal, one name or several; without it a key has one message
     within: how far apart in event time two of them may be and are still one, both ends included; wr.forever: always
-    keep: "first": the one that came first stands, whatever their event times, and is told at once
+    keep: "first": the one that came first is kept, whatever their event times, and is emitted at once
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
     Rows are the messages themselves. A message is too late, a dead letter, when the watermark is more than `within` past it:
-    whether it is a duplicate is then not known any more. Duplicates are counted (`duplicates`), and move the watermark.
+    the ids of its time have expired. Duplicates are counted (`duplicates`), and move the watermark.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
 

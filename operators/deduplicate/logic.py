@@ -1,7 +1,7 @@
-"""Deduplication: two pure steps on a store. What is remembered of a message that was passed on is its ids and event time.
+"""Deduplication: two pure steps on a store. The state of a forwarded message is its ids and event time.
 
-A message is a duplicate if one of its key and ids was passed on that is at most `within` earlier or later in event time. It
-is too late once the watermark is more than `within` past it: what is twice as far behind decides nothing any more, and goes.
+A message is a duplicate if one of its key and ids was forwarded that is at most `within` earlier or later in event time. It
+is too late once the watermark is more than `within` past it. An id twice as old decides nothing any more, and expires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from windrow.operators.steps.step import passed
 
 
 class Deduplicator(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
 
     definition: DeduplicateDefinition
 

@@ -1,4 +1,4 @@
-"""What a deduplication must tell, as a list and two loops: it forgets nothing, so that what may be forgotten shows."""
+"""The oracle of deduplication, as a list and two loops: it never expires ids, so that an early expiry shows."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The messages of a step that a policy lets pass: `wr.Delivery`."""
+"""Delivery policies: the messages of a step that a policy lets pass, `wr.Delivery`."""

@@ -24,20 +24,20 @@ from windrow.operators.steps.input_filter import filter_of
 
 @dataclass(frozen=True, repr=False, init=False)
 class DeliveryDefinition(OneInput):
-    """Passes on those messages of a step that a policy lets pass, and skips the others: for an operator behind it that would
-    not keep up, or that wants what is newest alone.
+    """Forwards the messages of a step that a policy lets pass, and skips the others: for a downstream operator that cannot
+    keep up, or that needs only the newest.
 
     event_time: the column of event time
     policy: wr.deliver.latest(), newest(1000), within("2 seconds") or throttle("1 second")
     by: key columns, one name or several: of each key by itself; () of the whole input
     guarantee: an expression, e.g. `wr.col("kind") == "alarm"`: a message for which it is true is never skipped
-    mark: a column that its rows get beside those of the message: then what is skipped is told, too, and true there. Behind it
-        aggregations take what they want, `.where(~wr.col(mark))`, and `wr.skipped(mark)` counts the others
+    mark: a column that its rows get besides those of the message: then skipped messages are emitted, too, with true there.
+        Downstream aggregations filter by it, `.where(~wr.col(mark))`, and `wr.skipped(mark)` counts the others
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where: as for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
-    A step is what comes together: a table, what a consumer polls, a batch of Spark; a message that is added by itself is
-    alone. What passes follows from the step and its recorded `now`, so that a step that is done again skips the same messages.
+    A step is a table, a poll of a consumer, or a batch of Spark; a message that is added by itself is alone. The messages that
+    pass depend on the step and its recorded `now` alone, so that a step that is done again skips the same ones.
     These are counted (`skipped`), are no dead letters, and move the watermark. Rows are the messages themselves.
 
     Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.

@@ -1,4 +1,4 @@
-"""Delivery: what the policy of its input let pass is told as it is, or all with a mark. Nothing is remembered."""
+"""Delivery: messages that the policy of the input lets pass are emitted as they are, or all with a mark. It keeps no state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windrow.operators.steps.intake import Slice
 
 
 class Deliverer(OneInputLogic):
-    """One definition. Of the store it has its progress alone."""
+    """One definition. Its only state in the store is its progress."""
 
     definition: DeliveryDefinition
 

@@ -1,4 +1,4 @@
-"""What a delivery must tell, as lists and loops: what comes, and the policy does not skip
+"""The oracle of delivery, as lists and loops: all messages that the policy does not skip
 (`operators/oracle/delivery_stage.py`)."""
 
 from __future__ import annotations

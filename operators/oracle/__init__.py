@@ -1,1 +1,1 @@
-"""The pieces of the oracles: lists and loops, shared by operators."""
+"""Parts of the oracles: lists and loops, shared by operators."""

@@ -1,4 +1,4 @@
-"""Every aggregation, computed from the plain list of a window's messages. Semantics "Aggregates"."""
+"""Aggregations in the oracle, computed from the plain list of a window's messages. Semantics "Aggregates"."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _percentile(values: list[Any], fraction: float) -> float | None:
 
 
 def _nearest_rank(values: list[Any], fraction: float) -> float | None:
-    """What a quantile sketch answers while it still holds every value."""
+    """Return the answer of a quantile sketch that still holds every value."""
     numbers = [float(value) for value in sorted(values, key=order)]
     return numbers[max(math.ceil(fraction * len(numbers)) - 1, 0)] if numbers else None
 
@@ -158,7 +158,7 @@ _OF_VALUES: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
 }
 
 
-# -- of values and where they stand --------------------------------------------------------------------------
+# -- of values and their positions ---------------------------------------------------------------------------
 
 
 def _by_place(aggregation: Aggregation, present: list[Row]) -> Any:
@@ -179,7 +179,7 @@ def _by_place(aggregation: Aggregation, present: list[Row]) -> Any:
 
 
 def _extreme_by(kind: str, rows: Sequence[Row]) -> Any:
-    """Of equals the first by position wins."""
+    """Return the extreme value by another column; of equal ones the first by position wins."""
     best: Row | None = None
     for row in sorted(rows, key=lambda row: row.position):
         if row.values[1] is None:
@@ -194,7 +194,7 @@ def _extreme_by(kind: str, rows: Sequence[Row]) -> Any:
 
 
 def _sort_list(aggregation: Aggregation, rows: Sequence[Row]) -> list[Any]:
-    """By the last argument, which may be the only one; equals stand by position, also where the largest is first."""
+    """Return values sorted by the last argument, which may be the only one; ties by position, also if descending."""
     whole = [row for row in sorted(rows, key=lambda row: row.position) if None not in row.values]
     descending = aggregation.param("descending")
     return [row.values[0] for row in sorted(whole, key=lambda row: order(row.values[-1]), reverse=descending)]
@@ -236,7 +236,7 @@ def _user(aggregation: Aggregation, rows: Sequence[Row]) -> Any:
 
 
 def added(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: str = "dead_letter") -> Any:
-    """What a class of the user's makes of rows before it is finished, which is when a pane is told."""
+    """Return the accumulator of a user's class after these rows, before it is finished for a pane."""
     if aggregation.kind != "user":
         return None
     assert aggregation.function is not None

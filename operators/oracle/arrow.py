@@ -1,4 +1,4 @@
-"""What of an oracle is written for Arrow by users: expressions and functions, called with one row, or one window, at a time."""
+"""Arrow code of users in an oracle: expressions and functions, called with one row, or one window, at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Raised(Exception):
 
 
 def of_type(value: Any, kind: pa.DataType) -> Any:
-    """What a function of the user's gave, as a value of the type that it declares. Raises where it is none."""
+    """Return the result of a user's function in the type that it declares. Raises if it does not fit."""
     fitted = fit([value], kind)
     if fitted.misfits:
         raise ValueError(fitted.misfits[0])
@@ -48,7 +48,7 @@ def to_table(payloads: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 class Columns:
-    """What types columns are, as they were seen, so that a null is a null of that type."""
+    """The types of columns as seen, so that a null is a null of that type."""
 
     def __init__(self) -> None:
         self._types: dict[Any, pa.DataType] = {}
@@ -73,14 +73,14 @@ class Columns:
         return pa.table({name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()})
 
     def value(self, expression: Expr, payload: Mapping[str, Any]) -> Any:
-        """What an expression is of a message. Raises `Raised`."""
+        """Return the value of an expression for a message. Raises `Raised`."""
         try:
             return expression.evaluate(self.typed(payload))[0].as_py()
         except pa.ArrowException as error:
             raise Raised(str(error)) from error
 
     def of_values(self, expression: Expr, values: Mapping[str, Any]) -> Any:
-        """What an expression is of values, whose types are learnt as they come. Raises `Raised`."""
+        """Return the value of an expression for values, whose types are learnt as they come. Raises `Raised`."""
         mentioned = {name: value for name, value in values.items() if expression.mentions(name)}
         for name, value in mentioned.items():
             self.learn(name, [value])
@@ -114,7 +114,7 @@ class Arguments:
         self._names: dict[str, None] = {}
 
     def of_others(self, aggregations: dict[str, Aggregation]) -> Arguments:
-        """Those of other aggregations, with what is known of the columns."""
+        """Return the arguments of other aggregations, with the known columns."""
         others = Arguments(aggregations)
         others._columns, others._names = self._columns, self._names
         return others

@@ -1,4 +1,4 @@
-"""What the oracle remembers: messages, and the windows they lie in."""
+"""State of the oracle: messages, and their windows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SessionCell(Cell):
 
 @dataclass(frozen=True)
 class EmittedPane:
-    """A pane that was told and not taken back."""
+    """A pane that was emitted and not retracted."""
 
     window: Window
     values: dict[str, Any]
@@ -76,7 +76,7 @@ class EmittedPane:
 
 
 def remaining(messages: Sequence[Taken]) -> list[Taken]:
-    """Those of the messages that none after them takes back."""
+    """Return the messages that no later one retracts."""
     left: list[Taken] = []
     for message in messages:
         if message.sign > 0:

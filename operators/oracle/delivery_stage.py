@@ -1,7 +1,7 @@
-"""What an operator must tell some of whose inputs have delivery policies: that what they let pass is all that came.
+"""The oracle of delivery policies: an operator sees only the messages that the policies of its inputs let pass.
 
-Of the messages of a step that could be counted a policy takes the newest, the young, or one in an interval; the others are
-skipped, and were heard.
+A policy takes, of the countable messages of a step, the newest, the young, or one in an interval. The others are skipped, but
+advance the watermark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windrow.operators.oracle.times import event_time_us
 
 
 def delivering(definition: Any, oracle: Oracle, schemas: Mapping[str, Any] | None) -> Oracle:
-    """An oracle, which knows these columns of its inputs, behind the policies of the inputs."""
+    """Wrap an oracle, whose inputs have these columns, in the delivery policies of the inputs."""
     made = DeliveringOracle(definition, oracle) if definition.policies else oracle
     for name, schema in (schemas or {}).items():
         made.know(name, schema.names)
@@ -28,7 +28,7 @@ def delivering(definition: Any, oracle: Oracle, schemas: Mapping[str, Any] | Non
 
 
 class DeliveringOracle(Oracle):
-    """oracle: of the operator, which gets what passes."""
+    """An oracle with delivery policies. oracle: of the operator, which gets the messages that pass."""
 
     def __init__(self, definition: Any, oracle: Oracle) -> None:
         super().__init__(definition)
@@ -70,7 +70,7 @@ class DeliveringOracle(Oracle):
         buried: list[DeadLetter],
         advancing: list[Any],
     ) -> list[Message]:
-        """The messages of an input that pass, and those that are dead letters for the operator to bury."""
+        """Return the messages of an input that pass, with the dead letters that the operator has to record."""
         self._learn(input, messages, now_us)
         taken, came = list[Message](), list[tuple[Message, int, bool]]()
         for message in sorted(messages, key=lambda m: m.position or ()):
@@ -145,12 +145,12 @@ class DeliveringOracle(Oracle):
         )
 
     def _learn(self, input: Input, messages: Sequence[Message], now_us: int) -> None:
-        """What columns the messages of a step have, and of what types."""
+        """Learn the columns of a step's messages, and their types."""
         where, guarantee = self._filters[input.name]
         timed = [m for m in messages if self._time_us(input, m, now_us) is not None]
         where.learn([dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in messages])
         guarantee.learn([{**m.payload, input.event_time: None} for m in messages])
-        if messages:  # what does not pass tells its columns, too
+        if messages:  # skipped messages declare their columns, too
             self._oracle.know(input.name, list(dict.fromkeys(name for m in messages for name in m.payload)))
 
     def _guarantee(self, input: Input) -> Filter:
@@ -167,7 +167,7 @@ class DeliveringOracle(Oracle):
         return DeadLetter(reason, "", message.position, time_us, repr(dict(message.payload)))
 
     def _follow(self) -> None:
-        """What is asked of an oracle is as the operator's has it."""
+        """Copy the public state of the operator's oracle."""
         self.watermark_us, self.duplicates = self._oracle.watermark_us, self._oracle.duplicates
         self.counted = self._oracle.counted
 

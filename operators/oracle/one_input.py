@@ -1,4 +1,4 @@
-"""What the oracles of operators share that take one input and tell each row once."""
+"""Base of the oracles of operators with one input whose rows are emitted once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windrow.operators.oracle.times import event_time_us
 
 
 class OneInputOracle(Oracle):
-    """Messages come to `take` one by one, in position order, unless they are dead letters."""
+    """An oracle of one input. `accept` gets the messages one by one, in position order, without dead letters."""
 
     def __init__(self, definition: Any) -> None:
         super().__init__(definition)
@@ -26,7 +26,7 @@ class OneInputOracle(Oracle):
 
     @abstractmethod
     def accept(self, message: Message, time_us: int, now_us: int) -> bool:
-        """A message, whose event time is a datetime now. False if it is a dead letter all the same."""
+        """Accept a message, whose event time is a datetime by now. False if it is a dead letter all the same."""
 
     def pass_time(self, before_us: int, now_us: int) -> None:
         """Event time has come from `before_us` to `watermark_us`."""
@@ -82,7 +82,7 @@ class OneInputOracle(Oracle):
         return event_time_us(value, made.time_zone, now_us, made.max_ahead_us, made.event_time_unit)
 
     def _passes(self, message: Message, time_us: int) -> bool:
-        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
+        """True if a message passes the filter of the input. A rejected one still advances the watermark."""
         try:
             if self._filter.passes(message.payload):
                 return True

@@ -1,7 +1,7 @@
-"""What every oracle is: the expected behaviour of one definition, in lists and loops. `Definition.oracle()` gives it.
+"""Base class of the oracles: the expected behaviour of one definition, in lists and loops. `Definition.oracle()` returns it.
 
-Fed with the steps of a job, an oracle says what each has to tell and to bury. It shares nothing with the operator but the value
-types of `windrow.core`. Positions are those of the log: their sources begin with the prefix of their input.
+Fed with the steps of a job, an oracle gives the rows and dead letters of each. It shares nothing with the operator but the
+value types of `windrow.core`. Positions are those of the log: their sources begin with the prefix of their input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windrow.core.time import START_OF_TIME_US
 
 
 class TakenBack(Message):
-    """A message that takes back one of before, which was as it is."""
+    """A message that retracts an earlier, equal one."""
 
 
 #: By the name of their input, or a list where there is but one.
@@ -24,7 +24,7 @@ Messages: TypeAlias = "Mapping[str, Sequence[Message]] | Sequence[Message]"
 
 
 class Outcome(NamedTuple):
-    """What one step gives: what is told, and what is buried."""
+    """The outcome of one step: emitted rows, and dead letters."""
 
     rows: list[Any]
     dead: list[DeadLetter]
@@ -38,7 +38,7 @@ class Oracle(ABC):
     """
 
     definition: Any
-    #: True if a step without messages is worth an `ingest`, for the columns that it tells.
+    #: True if a step without messages needs an `ingest`, for the columns that it declares.
     takes_columns = False
 
     def __init__(self, definition: Any) -> None:
@@ -64,7 +64,7 @@ class Oracle(ABC):
     # -- what is kept -----------------------------------------------------------------------------------------------
 
     def windows(self) -> list[WindowInfo] | None:
-        """What `get_windows` must answer; None where this oracle does not say."""
+        """Return the expected result of `get_windows`; None if this oracle does not model it."""
         return None
 
     def kept(self, input: str) -> list[Message] | None:
@@ -88,7 +88,7 @@ class Oracle(ABC):
         return self
 
     def forwarded(self, row: Any) -> dict[str, Any]:
-        """What the next operator sees of a row that it told."""
+        """Return the columns of an emitted row that it forwards downstream."""
         return dict(row.values)
 
     @property

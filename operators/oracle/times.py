@@ -1,4 +1,4 @@
-"""What is a time of an event, and what is malformed. Semantics "Dead letters"."""
+"""Event times in the oracle: values that are valid, and values that are malformed. Semantics "Dead letters"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def zone_info(name: str) -> ZoneInfo:
 
 
 def shown(window: Window | TupleWindow) -> Window | TupleWindow:
-    """A window as panes tell it: open where it begins before the year 1 or ends after the year 9999."""
+    """Return a window as panes show it: open if it begins before the year 1 or ends after the year 9999."""
     if isinstance(window, TupleWindow):
         return window
     return Window(

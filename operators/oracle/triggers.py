@@ -1,4 +1,4 @@
-"""When a window speaks between its first message and its end, or after it, for one window at a time."""
+"""Triggers in the oracle: firing between a window's first message and its end, or after it, for one window at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from windrow.operators.oracle.cells import Cell
 
 @dataclass(frozen=True)
 class Moment:
-    """When a window is judged. advancing: in an advance, which moves time; ends: whether a period has ended in it.
+    """The moment of judging a window. advancing: in an advance, which moves time; ends: whether a period has ended in it.
 
-    values: the present values of the window; told: it has told a pane in this step. over: the watermark is past its end;
+    values: the present values of the window; emitted: it emitted a pane in this step. over: the watermark is past its end;
     passed: since this advance.
     """
 
@@ -29,7 +29,7 @@ class Moment:
     passed: bool = False
 
     def fires(self, trigger: Trigger) -> bool:
-        """True if the trigger lets it speak. In an advance only where a period or a delay of it has come."""
+        """True if the trigger fires. In an advance it fires only if a period or a delay of it has ended."""
         if isinstance(trigger, AnyOf):
             return any(self.fires(one) for one in trigger.triggers)
         return (not self.advancing or self._has_come(trigger)) and self._holds(trigger)

@@ -1,4 +1,4 @@
-"""The watermark, tracked in the plainest way. Semantics "Watermark", seed 001 "Watermarks"."""
+"""Watermark of the oracle, tracked in the plainest way. Semantics "Watermark", seed 001 "Watermarks"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windrow.core.time import START_OF_TIME_US
 
 
 class WatermarkOracle:
-    """Up to which event time input is believed complete; never goes back.
+    """The event time up to which input is believed complete; never goes back.
 
     After each ingest call `observe` with the event times that were counted (dead letters never move the
     watermark); `advance(now_us)` gives the watermark of the next step.
@@ -23,7 +23,7 @@ class WatermarkOracle:
         self._active_us: dict[Partition, int] = {}
         self._declared_idle: set[Partition] = set()
         self._first_now_us: int | None = None
-        #: How far the caller said that the input is complete, where the watermark is explicit.
+        #: The time up to which the caller declared the input complete, if the watermark is explicit.
         self.advanced_us: int | None = None
         self.watermark_us = START_OF_TIME_US
 
@@ -37,7 +37,7 @@ class WatermarkOracle:
             self._declared_idle.discard(key)
 
     def declare_idle(self, partition: Partition) -> None:
-        """The source says that the newest offset of a partition has not moved; its next message ends it."""
+        """Mark a partition as idle: the source reports no newer offset; its next message ends it."""
         self._declared_idle.add(partition)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
@@ -53,7 +53,7 @@ class WatermarkOracle:
             self._first_now_us = now_us
 
     def _candidate(self, now_us: int) -> int | None:
-        """What the kind of watermark says now, wherever it was before."""
+        """Return the watermark by its kind, ignoring its former value."""
         match self._definition.kind:
             case "bounded":
                 return self._bounded(now_us)
@@ -81,7 +81,7 @@ class WatermarkOracle:
         return bool(self._marks_us) and all(self._idle(partition, now_us) for partition in self._marks_us)
 
     def _idle(self, partition: Partition, now_us: int) -> bool:
-        """True if the source said so, or no row has come for the idle time of `now`."""
+        """True if the source declared it idle, or no row has come for the idle time of `now`."""
         if partition in self._declared_idle:
             return True
         assert self._first_now_us is not None
@@ -109,7 +109,7 @@ class InputsOracle:
             self._inputs[name].observe(own, now_us)
 
     def complete(self, name: str, to_us: int) -> None:
-        """The caller says that an input is complete up to a time."""
+        """Declare an input complete up to a time."""
         one = self._inputs[name]
         one.advanced_us = to_us if one.advanced_us is None else max(one.advanced_us, to_us)
 

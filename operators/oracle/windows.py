@@ -1,4 +1,4 @@
-"""Which windows a message belongs to, in plain arithmetic: the oracle's answer to the assigners.
+"""Windows of a message in plain arithmetic: the oracle's counterpart of the assigners.
 
 Seed 003 "Window advancement", seed 001 "Window Option"; semantics "Assignment", "Tuple windows".
 """
@@ -90,7 +90,7 @@ def _unit_of(spec: Calendar, day: date) -> int:
 
 
 def _days_into_week(spec: Calendar) -> int:
-    """How many days into its week 1970-01-01 (a Thursday) is."""
+    """Return how many days into its week 1970-01-01 (a Thursday) is."""
     return (3 - _WEEKDAYS.index(spec.week_start)) % 7
 
 

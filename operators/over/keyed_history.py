@@ -167,8 +167,8 @@ class Remembered:
         lasts: BoolArray,
         there: BoolArray | None = None,
     ) -> list[pa.Table]:
-        """Return the accumulators of the keys of an advance, changed or not, and of keys in the same pages. last: a
-        row of each key. there: false of keys that were only read: theirs stay where they are.
+        """Return the accumulators of the keys of an advance, changed or not, and of keys in the same pages. last: a row
+        of each key. there: false of keys that were only read: theirs stay where they are.
         """
         assert held.sums is not None
         tables = [held.sums.same_pages]

@@ -2,8 +2,8 @@
 
 Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as a late
 message can be in them, each with a number, `__id`; `told` holds their marks (`emitted_marks.py`), by the same time. Changes
-that wait for the end of a period are noted as buckets of event time, under `waiting` in the auxiliary
-family: msgpack {timing: [bucket numbers]}.
+that wait for the end of a period are noted as buckets of event time, under `waiting` in the auxiliary family:
+msgpack {timing: [bucket numbers]}.
 """
 
 from __future__ import annotations
