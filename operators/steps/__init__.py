@@ -1,1 +1,1 @@
-"""What the steps of all operators share."""
+"""Steps: parts that all operators share."""

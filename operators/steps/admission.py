@@ -1,4 +1,4 @@
-"""Admission of a slice: the one way by which columns of outside reach an operator, from whatever route.
+"""Admission of a slice: the only way by which outside columns reach an operator, from whatever route.
 
 Rows whose values cannot be counted are marked malformed, and name column and value; the others are in the types of the stream.
 """
@@ -22,9 +22,9 @@ _READ_UNITS = ("us", "ns")
 
 
 def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None) -> pa.Table:
-    """Check the columns that an operator needs, and bring them to the types that are known.
+    """Check the columns that an operator requires, and cast them to the known types.
 
-    event_time: it keeps its type, which says how it is read; None where it is made of other columns.
+    event_time: it keeps its type, which decides how it is read; None where it is made of other columns.
     """
     return compared_within(_admitted(table, known, needs, event_time), known, needs, event_time)
 

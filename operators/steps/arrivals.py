@@ -1,4 +1,4 @@
-"""Arrivals of one input: its rows of a step that count, and how far they bring its partitions."""
+"""Arrivals of one input: its countable rows of a step, and the event times that its partitions reach."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnTime: TypeAlias = Callable[[Slice, DeadLetters], Slice]
 
 @dataclass(frozen=True)
 class InputReading:
-    """How an input is read. name: the operator's, or the input's where that has several."""
+    """The reading options of an input. name: the operator's, or the input's where that has several."""
 
     name: str
     input: Input

@@ -1,8 +1,8 @@
-"""Which windows a time belongs to, for whole columns at once. Semantics "Assignment".
+"""Window assigners: the windows of event times, for whole columns at once. Semantics "Assignment".
 
 `assign(times)` gives one line per (row, window): the row's index, the window's start and end. `first_open(t)` is the
-start of the earliest window that ends after `t`: windows that start before it have ended by `t`, so one start divides what
-is closed from what is open, and stores, which are sorted by start, can be asked for ranges.
+start of the earliest window that ends after `t`. Windows that start before it have ended by `t`. So one start divides closed
+windows from open ones, and stores, which are sorted by start, can be asked for ranges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of the system columns that travel beside the user's own. Users cannot name a column with two underscores first."""
+"""Names of the system columns next to the user's own. Users cannot name a column with two underscores first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGN = "__sign"
 ARRIVED = "__arrived"
 #: of a message that has a number among all messages, by which it is filed, and not by its time
 NUMBER = "__number"
-#: What is wrong with a row that is only passed over, without a dead letter.
+#: The detail of a row that is only passed over, without a dead letter.
 PASSED_OVER = ""
 
 # of state rows, one per (window, key)
@@ -50,7 +50,7 @@ STATE_FIELDS = (
 TIMING, INDEX, IS_LAST, KIND = "__timing", "__index", "__is_last", "__kind"
 EARLY, ON_TIME, LATE = "EARLY", "ON_TIME", "LATE"
 INSERT, RETRACT = "INSERT", "RETRACT"
-#: As RETRACT, of a pane that the next one stands in place of: only who takes the panes as messages is told.
+#: As RETRACT, of a pane that the next one replaces; only a downstream operator receives it.
 REPLACED = "REPLACED"
 #: Which step took a message that is filed again.
 STEP = "__step"

@@ -57,7 +57,7 @@ class DeadLetters:
         self._limit = limit
         #: Whose messages come, where an operator has several inputs.
         self.input: str | None = None
-        #: True of a run: letters are kept, and told, message by message.
+        #: True in a run of messages: dead letters are kept, and emitted, message by message.
         self.of_run = False
         self._rows: list[dict[str, Any]] = []
         self.counts: dict[str, int] = {}
@@ -73,7 +73,7 @@ class DeadLetters:
         rows: IntArray,
         times: pa.Array | None,
     ) -> None:
-        """Rows of a slice, by index. detail: of all of them, or of each, or what says it of those that are kept."""
+        """Add rows of a slice, by index. detail: of all of them, or of each, or a function of those that are kept."""
         if len(rows) == 0:
             return
         room = self._room(reason, len(rows))
@@ -114,7 +114,7 @@ class DeadLetters:
         count: int = 1,
         arrived: int = 0,
     ) -> None:
-        """One letter that is no row of a slice: a pane that cannot be, or a message that never became a row.
+        """Add one dead letter that is no row of a slice: a pane that failed, or a message that never became a row.
 
         arrived: which message of a run it is of
         """
@@ -139,7 +139,7 @@ class DeadLetters:
     def _room(self, reason: str, count: int) -> int:
         self.counts[reason] = self.counts.get(reason, 0) + count
         if self.of_run:
-            return count  # a step has few letters here, and those beyond the limit go in the end
+            return count  # a step has few dead letters here; the excess is cut at the end
         return max(0, min(count, self._limit - len(self._rows)))
 
     def table(self) -> pa.Table | None:
@@ -219,7 +219,7 @@ def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
 
 
 def letters_by_input(dead_letters: pa.Table | None) -> pa.Table | None:
-    """Dead letters with the sources that whoever fed them gave: their inputs stand in a column of their own."""
+    """Return dead letters under the sources of their feeders: the input names are in a column of their own."""
     if dead_letters is None:
         return None
     sources = [

@@ -1,4 +1,4 @@
-"""Columns that an operator makes of those that its input has: keys, and event time, by expressions."""
+"""Derived columns that an operator computes from those of its input: keys, and event time, by expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windrow.core.expressions import Expr
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.groups import combine
 
-#: What is made, by name. One stands in the place of a column of the input that has the name.
+#: Expressions of derived columns, by name. One replaces the input's column of the same name.
 Makes: TypeAlias = tuple[tuple[str, Expr], ...]
 #: The column of event time, where that is an expression.
 EVENT_TIME = "event_time"
@@ -69,6 +69,6 @@ def made_schema(makes: Makes, schema: pa.Schema) -> pa.Schema:
 
 
 def raw(names: Sequence[str], makes: Makes) -> tuple[str, ...]:
-    """Those of the names that the input has to have."""
+    """Return those of the names that the input must have."""
     of_ours = {name for name, _ in makes}
     return tuple(name for name in names if name not in of_ours)

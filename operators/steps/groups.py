@@ -1,6 +1,6 @@
 """Grouping, once for everything: rows to dense group numbers in order of first appearance, then Arrow's hash kernels.
 
-All grouping of windrow goes through here, always single-threaded, so that the same rows in the same order give the
+All grouping of windrow is done here, always single-threaded, so that the same rows in the same order give the
 same bits (Arrow's threaded `group_by` gave six different float sums in six runs).
 """
 
@@ -96,9 +96,9 @@ def key_numbers(
 def _near_numbers(
     column: pa.Array, times: int = 8, least: int = 0, most: int | None = None
 ) -> tuple[IntArray, int] | None:
-    """Whole numbers that lie near each other, and texts of one length that differ in few letters, as numbered ones do, need no
-    hash table. None for others. times: numbers are below so many times the rows, about; least: a table of fewer is fast.
-    most: below that, whatever the rows"""
+    """Return group codes without a hash table, for whole numbers that are close, and texts of one length that differ in few
+    characters, as numbered ones do. None for others. times: numbers are below so many times the rows, about; least: a table
+    of fewer is fast. most: below that, whatever the rows"""
     rows = len(column)
     if rows == 0 or column.null_count:
         return None

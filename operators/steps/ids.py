@@ -1,4 +1,4 @@
-"""Messages that are known by ids and not by where they stand: the second of a (key, ids) is a duplicate.
+"""Seen ids: messages that are known by ids and not by position; the second of a (key, ids) is a duplicate.
 
 An id is remembered from the first message that can be counted, in position order, until every window that could hold that
 message's event time is out of retention. So a redelivered message is a duplicate, or out of retention, and never counted
@@ -30,7 +30,7 @@ BUCKETS_KEY, NO_BUCKETS = b"i", msgpack.packb([])
 
 
 class Known(Protocol):
-    """Whose messages are known by ids: those of a key."""
+    """A definition whose messages are known by ids: those of a key."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ class SeenIds:
         self.cf = f"{definition.name}.ids"
 
     def first_seen(self, kv: KV, rows: Slice, floor_us: int) -> IntArray:
-        """Which of the rows are no duplicates; they are remembered. Event times below the floor are not."""
+        """Return the rows that are no duplicates, and remember their ids, unless their event times are below the floor."""
         names, times = self.names(rows.table), rows.times.tolist()
         within_us = END_OF_TIME_US if self._within_us is None else self._within_us
         known = self.known(kv, names, rows.times, floor_us)
@@ -72,7 +72,7 @@ class SeenIds:
         return np.array(fresh, dtype=np.int64)
 
     def names(self, table: pa.Table) -> list[bytes]:
-        """What rows are known by."""
+        """Return the names by which rows are known."""
         columns = [encode_equal([table.column(name)]) for name in self._fields]
         return list(map(b"".join, zip(*columns, strict=True)))
 
@@ -82,7 +82,7 @@ class SeenIds:
         return self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
 
     def remember(self, kv: KV, names: list[bytes], times: list[int], floor_us: int) -> None:
-        """What is no duplicate makes others duplicates from now on."""
+        """Remember these names: later messages with them are duplicates."""
         emitted = {
             encode_i64(self._bucket_end(time_us)) + name: time_us
             for name, time_us in zip(names, times, strict=True)

@@ -1,4 +1,4 @@
-"""The filter of an operator's input. A message that does not pass is nothing; it was heard, and moves the watermark."""
+"""The filter of an operator's input. A rejected message has no effect but to advance the watermark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windrow.operators.steps.groups import combine
 
 
 def filter_of(where: pc.Expression | None) -> Expr | None:
-    """What the user wrote as a filter of an input."""
+    """Return the user's filter of an input, checked."""
     if where is None:
         return None
     remedy = "use an expression of columns of the input, such as wr.col('x') > 0"
@@ -24,7 +24,7 @@ def filter_of(where: pc.Expression | None) -> Expr | None:
 
 
 def divided(where: Expr, table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(rows for which it is true, and those that are malformed whatever it says, the others). Raises what Arrow raises."""
+    """Return (rows for which it is true, and all malformed ones, the others). Raises what Arrow raises."""
     passes = np.ones(len(table), dtype=bool)
     sound = np.arange(len(table))
     if MALFORMED_ROW in table.column_names:
@@ -37,5 +37,5 @@ def divided(where: Expr, table: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def further(marks: Mapping[Partition, int], others: Mapping[Partition, int]) -> dict[Partition, int]:
-    """How far partitions have come, by either."""
+    """Return the furthest time of each partition, by either."""
     return {p: max(m[p] for m in (marks, others) if p in m) for p in {**marks, **others}}

@@ -1,4 +1,4 @@
-"""From columns as they come to rows that can be counted: event times as integers, positions, what is malformed.
+"""Intake: turns columns as they come into countable rows, with event times as integers, positions, and malformed ones marked.
 
 Semantics "Too late, out of retention, malformed", "Time zones", "Positions".
 """
@@ -45,12 +45,12 @@ from windrow.operators.steps.dead_letters import MALFORMED, NULL_KEY, DeadLetter
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.poison_rows import marked
 
-#: What is said of event times that are floats.
+#: The detail of event times that are floats.
 NO_FLOAT = "no time: cast it to a whole number, of microseconds or what event_time_unit= says"
 
 
 class Reading(Protocol):
-    """How an input is read: what a definition says of it."""
+    """The reading options of an input, from a definition."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Rows as message values and back: version byte, msgpack `[schema id, position, values...]`; schemas are under `h<id>` in
+"""Message rows as values and back: version byte, msgpack `[schema id, position, values...]`; schemas are under `h<id>` in
 an auxiliary family. The position is nil where the key has it.
 """
 

@@ -1,4 +1,4 @@
-"""Many steps of one message each, run as few: what an operator says that can do that."""
+"""Micro-batching: steps of one message each, run as few. An operator that supports it implements `Runs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windrow.stores.kv import KV
 
 @dataclass
 class Run:
-    """Messages whose ingests are one, from `start` of those that were fed; `watermarks_us` has the watermark of each one's
+    """Messages ingested as one, from `start` of those that were fed; `watermarks_us` has the watermark of each one's
     step, `after_us` that of the end.
     """
 
@@ -27,7 +27,7 @@ class Run:
     nows_us: list[int] = field(default_factory=list)
     #: Where messages are known by ids: False for those that are duplicates.
     fresh: list[bool] = field(default_factory=list)
-    #: Of one message: whether it counts only its step says, so what comes after it is cut anew.
+    #: True for a single message of which only its step decides whether it counts: the messages after it are cut anew.
     uncertain: bool = False
 
     def __len__(self) -> int:

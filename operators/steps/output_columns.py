@@ -1,4 +1,4 @@
-"""Columns that rows of all operators have for users: when and how a row was told, moments of time, positions."""
+"""Output columns that rows of all operators have for users: how and by which commit a row was emitted, moments, positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PANE_TYPE = pa.struct(
 )
 TIME_WINDOW_TYPE = pa.struct([pa.field("start", STAMP), pa.field("end", STAMP)])
 TUPLE_WINDOW_TYPE = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
-#: Columns that say how a row was told, and by which commit.
+#: Columns with the pane and the commit in which a row was emitted.
 LABELS = ("pane", "commit")
 POSITION = pa.struct(
     [("source", pa.string()), ("partition", pa.int64()), ("offset", pa.int64()), ("ordinal", pa.int64())]

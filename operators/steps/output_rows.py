@@ -1,4 +1,4 @@
-"""Rows that have no window: how they are labelled, and what they are to users. Most are told once and for good."""
+"""Output rows without windows: their labels, and their form for users. Most are emitted once and never retracted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signed(emitted: Sequence[pa.Table]) -> pa.Table:
 
 
 def output_rows(emitted: Sequence[pa.Table], commit: int) -> pa.Table:
-    """Rows of the steps of a commit, with the columns of a pane: each is told once, and for good, unless it says else."""
+    """Return rows of the steps of a commit, with the columns of a pane: each is emitted once, unless its own columns differ."""
     tables = []
     for rows in emitted:
         n = len(rows)

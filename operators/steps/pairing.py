@@ -1,4 +1,4 @@
-"""All pairs of left and right rows of one key whose times fit: one sort and two binary searches, no loop over rows."""
+"""Pairing: all pairs of left and right rows of one key whose times fit, by one sort and two binary searches, without a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_KEY = -1
 
 
 class Partners(NamedTuple):
-    """The partners of left rows: of each those right rows that stand in `order` from `first` on, `n` of them."""
+    """The partners of left rows: for each, `n` right rows from `first` on in `order`."""
 
     first: IntArray
     n: IntArray
@@ -38,7 +38,7 @@ def pairs(
 def partners(
     left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
 ) -> Partners:
-    """What `pairs` makes pairs of."""
+    """Return the partners from which `pairs` makes pairs."""
     if not len(left_codes) or not len(right_codes):
         none = np.zeros(len(left_codes), dtype=np.int64)
         return Partners(none, none, none[:0])

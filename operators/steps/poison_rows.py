@@ -1,8 +1,8 @@
-"""A step whose slice holds rows on which Arrow, numpy or Python raise: these become dead letters, the others count.
+"""Poison rows, on which Arrow, numpy or Python raise within a step: these become dead letters, the others count.
 
-Operators raise for what the program says wrongly (`WindrowError`), and bury the rows that they know to be malformed. What is
-left are values that an expression or an aggregation cannot take, such as a division by zero: they are found by trying parts
-of the slice, and marked.
+Operators raise for errors in the program (`WindrowError`), and make dead letters of rows that they know to be malformed. The
+remaining poison rows have values that an expression or an aggregation cannot take, such as a division by zero. They are
+found by trying parts of the slice, and marked.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def culprits(
     in_place: bool = False,
     most: float = MOST,
 ) -> dict[Row, str]:
-    """The rows, (table, number), that make a step raise, and what it raised. Raises `error` where no row is to blame. Of rows
-    that raise together, as a pair in a condition does, the last; rows that take others back are in each part, as what they take
-    back raises with nobody any more.
+    """Return the rows, (table, number), that make a step raise, and their errors. Raises `error` if no row is to blame. Of rows
+    that raise together, as a pair in a condition does, it is the last. Retractions are in each part, as a message that is
+    retracted raises with no other any more.
 
-    Parts are tried without the other rows; in_place: with them, passed over, for a step that counts on where rows stand.
+    Parts are tried without the other rows; in_place: with them, passed over, for a step that depends on row indices.
     """
     found: dict[Row, str] = {}
     always: list[Row] = []
@@ -150,7 +150,7 @@ def _chosen(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
 
 
 def _passing_over(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
-    """All rows where they stand, of which these count."""
+    """Return all rows in place, with all but these marked as passed over."""
     chosen = set(some)
     rows = ((name, row) for name, table in tables.items() for row in range(len(table)))
     return marked(tables, {row: PASSED_OVER for row in rows if row not in chosen})

@@ -1,4 +1,4 @@
-"""What an operator remembers between steps, one small value: trigger, timer and emission progress are state."""
+"""Progress of an operator between steps, one small value: trigger, timer and emission progress are state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 1
 KEY = b"\x00progress"
 #: The emission of the last `advance`: under another one, other windows may wait.
 EMISSION = b"\x00emission"
-#: The aggregations computed of kept messages with which windows of before have been told again.
+#: The aggregations computed from kept messages with which earlier windows have been updated.
 RECOMPUTED = b"\x00recomputed"
 
 
@@ -24,8 +24,8 @@ RECOMPUTED = b"\x00recomputed"
 class Progress:
     """step: number of the last step; now_us, watermark_us: of the last advance (an ingest must not swallow a tick).
 
-    dirty: starts of windows with something that no pane has told yet and that waits for a period. purged_us: windows that
-    start before it are gone. schema: of the input.
+    dirty: starts of windows with changes that no pane has emitted yet and that wait for a period. purged_us: windows that
+    start before it are purged. schema: of the input.
     """
 
     step: int = 0
@@ -72,7 +72,7 @@ class Progress:
 
 
 def only_time_passed(before: KV, changes: Batch) -> bool:
-    """True if these changes say no more than that a step was made, and when: one later step can stand for several such."""
+    """True if the changes only record that a step ran, and when: one later step can replace several such."""
     after = Overlay(before)
     after.write(changes)
     for kind, cf, key, _ in changes.ops:

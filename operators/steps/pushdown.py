@@ -1,4 +1,4 @@
-"""What SQL may do of a step before rows cross, and what comes of the groups that it makes."""
+"""Pushdown: the part of a step that SQL can do before rows cross, and the outcome of the groups that it makes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from windrow.operators.steps.step import StepResult
 
 @dataclass(frozen=True, slots=True)
 class Pushdown:
-    """What SQL may do of an `ingest` before rows cross: rows of one slice of time and one key become one group.
+    """The part of an `ingest` that SQL can do before rows cross: rows of one slice of time and one key become one group.
 
     parts: accumulator -> SQL aggregate. length_us, offset_us: of slices; a length of 0: all time is one. window: (size, hop) of
     the newest window of a time, None where no window ends.
     retention_us, lateness_us: how long after its end a window is kept, and takes rows. first_times: the first time of each
-    group is needed, too. late_rows: what is late can be told from its time; else all rows of a batch with such have to cross.
+    group is needed, too. late_rows: late rows are known by their time; else all rows of a batch with such have to cross.
     faults: SQL that is true of a row with a value that cannot be counted.
     """
 
@@ -36,9 +36,9 @@ class Pushdown:
 
 @dataclass
 class Grouped:
-    """What became of groups. step: of those that counted; rows: that came; uncounted: rows that are too late, or too far ahead
-    of now, so that the groups that hold them do not count. faulty: rows that have to be looked at one by one. extent: [first,
-    last] offset of each partition.
+    """The outcome of groups. step: of those that counted; rows: number of input rows; uncounted: rows that are too late, or too
+    far ahead of now, so that the groups that hold them do not count. faulty: rows that must be checked one by one. extent:
+    [first, last] offset of each partition.
     """
 
     step: StepResult

@@ -1,4 +1,4 @@
-"""Steps that were, and are done again because a shard has lost its messages."""
+"""Replayed steps: earlier steps that run again because a shard has lost its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windrow.core.arrays import IntArray
 
 @dataclass(frozen=True, slots=True)
 class Redone:
-    """Steps that are done again, one after the other: when they were, under which watermark, and under which number."""
+    """Steps that run again, one after the other: their times, watermarks and numbers."""
 
     nows_us: IntArray
     watermarks_us: IntArray

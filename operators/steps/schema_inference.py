@@ -1,4 +1,4 @@
-"""The input's schema as an operator knows it: columns may be added, types may widen; only what is needed is learnt."""
+"""Schema inference of an input: columns may be added, types may widen; only required columns are learnt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windrow.core.expressions import Expr, names_no_column
 from windrow.core.suggestions import meant
 from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_type, widened
 
-#: What a schema says beside its columns.
+#: Metadata of a schema besides its columns.
 
 
 def learn(
@@ -164,7 +164,7 @@ def is_truth(kind: pa.DataType) -> bool:
 
 
 class Needs(Protocol):
-    """What an operator needs of the columns of an input."""
+    """The columns of an input that an operator requires."""
 
     #: True if messages are kept with all of their columns.
     whole: bool
@@ -176,7 +176,7 @@ class Needs(Protocol):
         ...
 
     def named(self, names: Iterable[str]) -> set[str]:
-        """Those of the columns that the definition names: a message in which one of them cannot be read does not count."""
+        """Return the columns that the definition names: a message in which one of them cannot be read does not count."""
         ...
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
@@ -188,7 +188,7 @@ class Needs(Protocol):
         ...
 
     def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        """Say why conditions and times of the definition cannot be computed of a column of that type; None where they can.
+        """Return why conditions and times of the definition cannot be computed from a column of that type; None if they can.
 
         It is part of `refusal`. In tables the rows with a value there are dead letters, and decide no type.
         """
@@ -204,7 +204,7 @@ class Needs(Protocol):
 
 
 class Together(Needs):
-    """What several operators need of the columns of an input that all of them take."""
+    """The columns that several operators require of an input that all of them take."""
 
     def __init__(self, needs: Sequence[Needs]) -> None:
         self._needs = needs
@@ -241,7 +241,7 @@ class Together(Needs):
 
 
 class ForwardedColumns(Needs):
-    """What an operator needs of the columns of an input of another one, whose rows it takes.
+    """The columns of an operator's input that a downstream operator requires.
 
     called: the names of a column in these rows. as_they_are: the rows are the messages, under the names that they came with.
     """

@@ -1,4 +1,4 @@
-"""How every operator begins and ends a step, and what a step says."""
+"""Step results, and the begin and end of a step that all operators share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 
 @dataclass
 class StepResult:
-    """What a step says to the world: panes, dead letters, event-time marks, counts."""
+    """The result of a step: panes, dead letters, event-time marks, counts."""
 
     panes: list[pa.Table] = field(default_factory=list)
     dead: pa.Table | None = None
@@ -34,7 +34,7 @@ class StepResult:
         return not self.panes and self.dead is None and not any(said)
 
     def then(self, later: StepResult) -> StepResult:
-        """This step and a later one, told together."""
+        """Return this step and a later one as one result."""
         dead = [d for d in (self.dead, later.dead) if d is not None]
         counts = dict(self.counts)
         for name, n in later.counts.items():
@@ -59,5 +59,5 @@ def limit(time_us: int, minus_us: int) -> int:
 
 
 def passed(watermark_us: int, by_us: int) -> int:
-    """What the watermark is `by_us` or more past. At the end of time that is everything, though nothing bounds it."""
+    """Return the time that the watermark is `by_us` or more past; at the end of time everything, even without bounds."""
     return END_OF_TIME_US if watermark_us >= END_OF_TIME_US else limit(watermark_us, by_us)

@@ -1,4 +1,4 @@
-"""How far event time has come: a pure function of what was seen of each partition, and of `now`.
+"""Watermarks: a pure function of the event times seen of each partition, and of `now`.
 
 Semantics "Watermark": per partition the largest event time less the delay, the minimum over partitions that are not idle;
 it never goes back. A declared partition holds it until seen.
@@ -19,7 +19,7 @@ _ADVANCED: Partition = ("", -1)
 
 
 class Taking(Protocol):
-    """What has inputs, each with a watermark; sources of positions begin with the prefix of their input."""
+    """A definition with inputs, each with a watermark; sources of positions begin with the prefix of their input."""
 
     @property
     def inputs(self) -> tuple[Input, ...]: ...
@@ -39,7 +39,7 @@ def idle_partitions(
     now_us: int,
     unread: Collection[Partition] = (),
 ) -> frozenset[Partition]:
-    """Partitions without a row for the idle time of `now`, but those in `unread`: their source says that it has more."""
+    """Return partitions without a row for the idle time of `now`, except those in `unread`: their source reports more rows."""
     if watermark.idle_us is None:
         return frozenset()
     return frozenset(
@@ -109,8 +109,8 @@ def holder_of(
     now_us: int,
     unread: Collection[Partition] = (),
 ) -> Partition | None:
-    """Who holds the watermark back: of the partitions that are not idle, the one that is least far. None where no partition
-    does, but the clock, a function or `advance_watermark`. Partition -1: an input of which nothing has come.
+    """Return the partition that holds the watermark back: of those that are not idle, the least advanced. None if it is no
+    partition, but the clock, a function or `advance_watermark`. Partition -1: an input without any message yet.
     """
     given = [(definition.prefix(i), i.watermark) for i in definition.inputs if not i.static]
     least: tuple[int, Partition] | None = None

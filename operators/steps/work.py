@@ -1,4 +1,4 @@
-"""One step of an operator: what it reads and writes, and what it says."""
+"""Work of one step of an operator: its reads and writes, and its result."""
 
 from __future__ import annotations
 
