@@ -62,7 +62,7 @@ class JoinWindowOracle(AggregateOracle):
 
 
 class SessionJoinWindowOracle(SessionOracle):
-    """The expected behaviour of a `JoinWindowDefinition` over sessions, which emit messages that no part of them has emitted."""
+    """The expected behaviour of a `JoinWindowDefinition` over sessions, which emit messages that no part has emitted."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing._changed(agg={}))
