@@ -107,7 +107,7 @@ def fire(
 
 
 class _Back(NamedTuple):
-    """The retractions of a firing. told: the last emitted values; retracts: rows that retract; goes: those not replaced."""
+    """The retractions of a firing. emitted: last emitted values; retracts: rows that retract; removed: those not replaced."""
 
     emitted: Mapping[str, pa.Array]
     retracts: BoolArray

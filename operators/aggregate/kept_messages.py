@@ -1,10 +1,10 @@
-"""The messages behind a full-state aggregate: filed once each, read again when a window fires.
+"""Kept messages of a full-state aggregate: each is stored once, and read again when a window fires.
 
 Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); sessions `<key>_<timestamp>_<position>`; tuple windows
 `<key>_<number>`, tuple sessions `<key>_<number>_<position>`. Value: version byte,
 msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
-tells what came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did not
-take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
+shows which messages came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did
+not take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from windrow.stores.window_state import pack_column, unpack_column
 
 FORMAT = 1
 STEP, CLOSED = "__step", "__closed"
-#: Auxiliary key: of aggregations that came to numbered messages since when, and in which step.
+#: Auxiliary key: the step since which added aggregations see numbered messages.
 _COME = b"\x00come"
-#: So many numbers of messages are freed together.
+#: Number of messages whose numbers are freed together.
 NUMBERS = 10_000
-#: So many messages are objects at a time while they are read.
+#: Number of messages that are Python objects at a time while they are read.
 PIECE = 1 << 11
 
 
 class History:
-    """Files and reads the messages of one definition."""
+    """The store of kept messages of one definition."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         self.definition = definition
         self.tuples = definition.tuple_window
-        #: True where messages lie by their numbers among all messages, as others do by their times.
+        #: True where messages are keyed by their numbers among all messages, as others are by their times.
         self.by_number = definition.session and definition.numbered
         self.cf = f"{definition.name}.messages"
         self.index_cf = f"{definition.name}.message_index"
@@ -74,7 +74,7 @@ class History:
         bucket = NUMBERS if self.by_number else HOUR_US
         self.store = MessageStore(layout, self.cf, self.index_cf, bucket)
         self.cfs: tuple[str, ...] = self.store.cfs
-        #: The columns by which messages lie, where they do.
+        #: The columns that messages are keyed by, where there are any.
         self.fields = definition.by
 
     def add(
@@ -86,7 +86,7 @@ class History:
         numbers: IntArray | None = None,
         closed: IntArray | None = None,
     ) -> None:
-        """File `rows`; tuple windows give the number of each row within its key, others what was closed to it.
+        """Store `rows`; tuple windows pass the number of each row within its key, others the last end closed to it.
 
         `step`, where each row has its own: the rows have positions.
         """
@@ -126,7 +126,7 @@ class History:
     def places(
         self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None
     ) -> tuple[IntArray | None, tuple[Any, Any, Any, Any], list[bytes] | None]:
-        """(times, positions, encoded fields) of rows: where in the store they lie."""
+        """Return (times, positions, encoded fields) of rows: the parts of their keys in the store."""
         fields = [rows.table.column(name) for name in self.fields]
         keys = encode_equal(fields) if self.store.layout.has_fields else None
         if numbers is None:
@@ -161,7 +161,7 @@ class History:
         )
 
     def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
-        """Forget messages whose event time is before `before_us`: no retained window covers them. exactly: none may stay."""
+        """Delete messages with an event time before `before_us`: no retained window covers them. exactly: delete all."""
         batch = Batch()
         self.store.expire(kv, batch, before_us)
         kv.write(batch)
@@ -169,11 +169,11 @@ class History:
     def decode(
         self, kv: KV, keys: Sequence[bytes], values: Sequence[bytes], calculation: Calculation
     ) -> Slice | None:
-        """Stored messages as rows again, with position columns and `__step`."""
+        """Return stored messages as rows again, with position columns and `__step`."""
         return self.read(kv, zip(keys, values, strict=True), calculation)
 
     def read(self, kv: KV, pairs: Iterable[Pair], calculation: Calculation) -> Slice | None:
-        """As `decode`, of messages that come one by one: few of them are objects at a time."""
+        """Decode messages that come one by one: few of them are Python objects at a time."""
         schemas, tables = dict[bytes, pa.Schema](), dict[bytes, list[pa.Table]]()
         places: dict[bytes, list[IntArray]] = {}
         moments, n = list[IntArray](), 0
@@ -218,7 +218,7 @@ class History:
         return pa.ipc.read_schema(pa.py_buffer(packed))
 
     def _table(self, schema: pa.Schema, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
-        """Messages that were filed under one schema."""
+        """Return messages that were stored under one schema."""
         columns = list(zip(*bodies, strict=True))
         arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
         positions = zip(*columns[2], strict=True) if self.tuples else self.store.positions(keys)
@@ -242,7 +242,7 @@ class History:
         key: bytes | None = None,
         key_prefix: bytes | None = None,
     ) -> Slice | None:
-        """Messages from `start` to `end`, both inclusive, by their keys, as `MessageStore.scan_between` gives them."""
+        """Return messages from `start` to `end`, both inclusive, by their keys, as `MessageStore.scan_between` gives them."""
         keys, values = self.store.scan_between(kv, start, end, key, key_prefix=key_prefix)
         return self.decode(kv, keys, values, calculation)
 
@@ -255,7 +255,7 @@ class History:
         *,
         emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values of the (window, key)s of `state`, from the messages; `told`: from those that the last pane told."""
+        """Return values of the (window, key)s of `state`, from the messages; `emitted`: from those of the last pane."""
         rows = self._of_windows(kv, state, calculation)
         if rows is None:
             row_of = windows = np.zeros(0, dtype=np.int64)
@@ -266,7 +266,7 @@ class History:
         return self.evaluate(kv, state, rows, row_of, windows, calculation, emitted=emitted)
 
     def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
-        """The messages of the times of windows; others may be among them."""
+        """Return the messages of the times of windows; others may be among them."""
         low = int(combine(state.column(START)).to_numpy().min())
         high = int(combine(state.column(END)).to_numpy().max())
         return self.decode(kv, *self.store.scan(kv, low, high), calculation)
@@ -282,7 +282,7 @@ class History:
         *,
         emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values of `state` rows from messages, message `row_of[i]` being in the window that starts at `windows[i]`."""
+        """Return values of `state` rows from messages; message `row_of[i]` is in the window that starts at `windows[i]`."""
         if rows is None or len(row_of) == 0:
             return self.evaluate_members(kv, state, None, row_of, row_of, calculation, emitted=emitted)
         by, size, starts = self.definition.by, len(state), state.column(START)
@@ -312,7 +312,7 @@ class History:
         *,
         emitted: bool = False,
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values of `state` rows from messages, message `row_of[i]` being of the row `member[i]`, or of none that is there."""
+        """Return values of `state` rows from messages; message `row_of[i]` is of the row `member[i]`, or of none of them."""
         size, starts = len(state), state.column(START)
         if rows is None or len(row_of) == 0:
             values, broken = calculation.finish({}, size)
@@ -328,7 +328,7 @@ class History:
             step = combine(rows.table.column(STEP)).to_numpy()[row_of]
             wanted &= step <= last if emitted else step > last
         row_of, member = row_of[wanted], member[wanted]
-        # Order of arrival, which is by step and then by position: what "any" and a fold of the user's see.
+        # Order of arrival, by step and then by position: "any" and user folds see this order.
         order = encoded_positions(rows.table)
         arrival = pa.table({"step": combine(rows.table.column(STEP)), "order": order})
         keys = [("step", "ascending"), ("order", "ascending")]
@@ -336,7 +336,7 @@ class History:
         del order, arrival
         sequence = np.asarray(sequence.to_numpy(), dtype=np.int64)
         row_of, member = row_of[sequence], member[sequence]
-        # Messages that came by their times, as most do, are in this order already.
+        # Messages that came in time order, as most do, are in this order already.
         chosen = rows if np.array_equal(row_of, np.arange(len(rows))) else rows.take(row_of)
         groups = Groups.of_codes(member, size)
         merged, broken = calculation.merge(calculation.lift(chosen, kept=True), groups)
@@ -355,8 +355,8 @@ class History:
         starts: pa.ChunkedArray,
         came: tuple[IntArray, IntArray],
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Null where an aggregation came to the state later than messages of the window. came: in which step each message of
-        which row did.
+        """Set values to null where an aggregation was added later than messages of the window. came: the step of each message,
+        and its row.
         """
         if not self.definition.numbered:
             return calculation.masked(values, broken, starts)
@@ -365,10 +365,10 @@ class History:
         come = self._come_in(kv) if self.definition.since_us else {}
         return of_whole(values, broken, {alias: first >= step for alias, step in come.items()})
 
-    # -- what comes to numbered messages, which do not say by their times which of them came before ---------------------
+    # -- aggregations added to numbered messages, whose times do not show which of them came before ---------------------
 
     def note_come(self, kv: KV, step: int) -> None:
-        """Aggregations that come to the state see messages from this step on."""
+        """Record the step from which added aggregations see messages."""
         known = self._come_in(kv)
         if END_OF_TIME_US in known.values():
             batch, since = Batch(), dict(self.definition.since_us)
@@ -377,7 +377,7 @@ class History:
             kv.write(batch)
 
     def _come_in(self, kv: KV) -> dict[str, int]:
-        """The step in which each has come; the end of time where that is still to be."""
+        """Return the step in which each aggregation was added; the end of time where that is still to be."""
         value = kv.get(self.aux_cf, _COME)
         noted = {} if value is None else msgpack.unpackb(value)
         since = self.definition.since_us
@@ -397,7 +397,7 @@ def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
 
 
 def moments(rows: Slice) -> IntArray:
-    """Where messages lie among sessions: their times, or their numbers."""
+    """Return the keys of messages among sessions: their times, or their numbers."""
     numbered = NUMBER in rows.table.column_names
     found: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
     return found
@@ -417,8 +417,8 @@ def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:
 
 
 def in_present_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Messages in the types that their columns have by now, which may have widened since they were filed. A column that nothing
-    needed in between may have another type instead: its former values are null, as what needs them is in former windows."""
+    """Return messages in the current types of their columns, which may have widened since. A column that was not needed in
+    between may have changed its type: its former values are null, as only former windows need them."""
     kinds = {f.name: f.type for f in schema}
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -1,7 +1,7 @@
-"""The messages behind a full-state aggregate over windows of time: in columns, by a hash of their keys
+"""Kept messages of a full-state aggregate over time windows, in columns, by a hash of their keys
 (`stores/keyed_event_store.py`).
 
-So what a pane reads are the messages of its windows and keys, and not all that there are of these windows.
+A pane therefore reads only the messages of its windows and keys, not all messages of these windows.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
 from windrow.stores.kv import KV, Batch
 from windrow.stores.message_store import Bound
 
-#: Auxiliary keys: how long stretches are; which are longer.
+#: Auxiliary keys: the usual width of a time bucket; the buckets that are wider.
 WIDTH, WIDE = b"\x00width", b"\x00wide"
 _LONGEST_US: Final = 1 << 62
 
 
 class KeyedHistory(History):
-    """Files and reads the messages of one definition."""
+    """The store of kept messages of one definition, by key hash."""
 
     def __init__(self, definition: AggregateDefinition, assigner: WindowAssigner) -> None:
         super().__init__(definition)
         self._assigner = assigner
 
-    # -- what is filed ----------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -72,7 +72,7 @@ class KeyedHistory(History):
         self._events(kv).add(kv, table, int(steps.max()), width_us=width_us)
 
     def _hashes(self, rows: pa.Table, calculation: Calculation) -> Hashes:
-        """Of the keys of rows, by which they lie."""
+        """Return the hashes of the keys of rows, which they are stored by."""
         by, schema = self.definition.by, calculation.schema
         if not by:
             return np.zeros(len(rows), dtype=np.uint32)
@@ -80,7 +80,7 @@ class KeyedHistory(History):
         return (hashes(keys) >> np.uint64(32)).astype(np.uint32)
 
     def _usual_width(self, kv: KV, *, store: bool = False) -> int:
-        """How long stretches are: as a window, in state that has none yet."""
+        """Return the width of a time bucket in microseconds: that of a window, in state that has none yet."""
         packed = kv.get(self.aux_cf, WIDTH)
         if packed is not None:
             return decode_i64(packed)
@@ -96,16 +96,16 @@ class KeyedHistory(History):
     def _events(self, kv: KV) -> KeyedEvents:
         return KeyedEvents(self.cf, Stretches(self._usual_width(kv), wide(kv, self.aux_cf, WIDE)))
 
-    # -- what goes --------------------------------------------------------------------------------------------------
+    # -- deleting ---------------------------------------------------------------------------------------------------
 
     def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
-        """Forget messages from before a time, to whole stretches; exactly: all of them."""
+        """Delete messages from before a time, in whole buckets; exactly: all of them."""
         events = self._events(kv)
         events.forget(kv, before_us)
         if exactly:
             events.drop(kv, before_us, _all)
 
-    # -- what is read -----------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     def between(
         self,
@@ -128,7 +128,7 @@ class KeyedHistory(History):
         return rows.take(order.to_numpy())
 
     def _of_windows(self, kv: KV, state: pa.Table, calculation: Calculation) -> Slice | None:
-        """The messages of the keys of windows, of their times."""
+        """Return the messages of the keys of windows, of their times."""
         starts, ends = (combine(state.column(column)).to_numpy() for column in (START, END))
         events = self._events(kv)
         kept = events.read_keys(kv, self._hashes(state, calculation), starts, ends - 1)

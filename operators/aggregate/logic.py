@@ -1,7 +1,7 @@
-"""The windowed aggregator over time windows: two pure steps on a store. Seed 003 "Windowed Aggregator".
+"""Aggregator over time windows: two pure steps on a store. Seed 003 "Windowed Aggregator".
 
-`advance(watermark, now)` fires, times out and expires; `ingest(rows, now)` files messages and fires what they fill. Both
-read and write only the store they are given, so a step is a function of (state, input, now, watermark).
+`advance(watermark, now)` fires, times out and expires; `ingest(rows, now)` stores messages and fires windows they fill. Both
+read and write only the store, so a step is a function of (state, input, now, watermark).
 
 Incremental aggregations keep accumulators in the window metadata; if one needs the window's messages (a median), the
 operator keeps a message store and computes every aggregation from it (the seed's full-state design).
@@ -45,12 +45,12 @@ from windrow.stores.kv import KV
 
 
 class WindowAggregator(Ticking, Grouping):
-    """One definition on one store. Holds no state of its own: everything is in the store it is given."""
+    """The logic of one definition over time windows. Holds no state of its own: everything is in the store."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Fire ON_TIME what the watermark passed, then the periods that `now` crossed, then close and purge."""
+        """Fire ON_TIME the windows that the watermark passed, then the periods that `now` crossed, then close and purge."""
         progress, result, dead = self._begin(kv)
         before_us, now_before_us = progress.watermark_us, progress.now_us
         watermark_us = max(watermark_us, before_us)
@@ -73,7 +73,7 @@ class WindowAggregator(Ticking, Grouping):
         return self._end(kv, progress, result, dead)
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        """File messages and fire what they fill."""
+        """Process messages and fire the windows that they fill."""
         progress, result, dead = self._begin(kv)
         corrections = self._corrections(kv, progress, dead)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
@@ -91,9 +91,9 @@ class WindowAggregator(Ticking, Grouping):
     def ingest_partials(
         self, kv: KV, slices: pa.Table, now_us: int, schema: pa.Schema, windows: Windows | None = None
     ) -> StepResult:
-        """`ingest` of rows that were sorted out and pre-aggregated elsewhere (Spark) to state rows of slices.
+        """Ingest rows that were checked and pre-aggregated elsewhere (Spark) to state rows of slices.
 
-        `windows` says which windows they are part of; a (slice, key) may have several rows.
+        `windows`: the windows that they are part of; a (slice, key) may have several rows.
         """
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
@@ -104,7 +104,7 @@ class WindowAggregator(Ticking, Grouping):
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
-    # -- what SQL does before -----------------------------------------------------------------------------------------
+    # -- pushdown to SQL --------------------------------------------------------------------------------------------
 
     def pushdown(self, schema: pa.Schema) -> Pushdown | None:
         return pushdown(self.definition, schema)
@@ -114,7 +114,7 @@ class WindowAggregator(Ticking, Grouping):
     ) -> Grouped:
         return ingest_groups(self, kv, groups, schema, watermark_us, now_us)
 
-    # -- lost messages, filed again ---------------------------------------------------------------------------------
+    # -- replay of lost messages ------------------------------------------------------------------------------------
 
     def refiling(self) -> FileAgain | None:
         if self.history is None:
@@ -164,7 +164,7 @@ class WindowAggregator(Ticking, Grouping):
         self._add(kv, progress, result, dead, deltas, now_us)
 
     def _brought(self, kv: KV, filed: Filed) -> tuple[pa.Table, Groups, list[Broken]]:
-        """What messages bring to windows, and where code of the user's raises on it, or where it meets what is stored."""
+        """Return the contributions of messages to windows, and the failures of user code on them, or on merging them."""
         deltas, groups, broken = self.deltas(filed.rows, filed.row_of, filed.starts, filed.ends)
         if self.calculation.runs_code:
             starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
@@ -173,7 +173,7 @@ class WindowAggregator(Ticking, Grouping):
         return deltas, groups, broken
 
     def _hear(self, kv: KV, progress: Progress, result: StepResult, others: Slice) -> None:
-        """What did not pass the filter moves the watermark as if it had."""
+        """Advance the watermark by messages that did not pass the filter, as if they had."""
         floor = self.limits.floors(kv, others.table) if self.limits.active else None
         watermark_us, silent = progress.watermark_us, DeadLetters(0)
         filed = file_rows(self.definition, self.assigner, others, watermark_us, floor, silent)
@@ -188,7 +188,7 @@ class WindowAggregator(Ticking, Grouping):
         deltas: pa.Table,
         now_us: int,
     ) -> None:
-        """File deltas; (key, window)s whose trigger looks at every step are judged now."""
+        """Add deltas; (window, key)s whose trigger is evaluated in every step are judged now."""
         if self.limits.active:
             self.limits.note(kv, deltas)
         if self.due.active:
@@ -206,7 +206,7 @@ class WindowAggregator(Ticking, Grouping):
         result.panes = together(result.panes, self.definition.by)
 
     def _gather(self, kv: KV, progress: Progress, deltas: pa.Table, timing: str, trigger: Trigger) -> None:
-        """Add deltas that nothing judges now."""
+        """Add deltas that are not judged in this step."""
         self._append(kv, deltas)
         if self._waits(timing, trigger):
             progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()).tolist())
@@ -254,7 +254,7 @@ class WindowAggregator(Ticking, Grouping):
         before_us: int,
         watermark_us: int,
     ) -> list[int]:
-        """Fire the windows that the watermark passed; returns the starts of those that go on waiting."""
+        """Fire the windows that the watermark passed; return the starts of those that stay pending."""
         emit = self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
@@ -269,7 +269,7 @@ class WindowAggregator(Ticking, Grouping):
 
             self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
             return []
-        for chunk in chunks(starts):  # what is pending and will find nobody to say it later is said now
+        for chunk in chunks(starts):  # pending rows that no later pane would emit are emitted now
             self._emit_pending(kv, progress, result, dead, chunk, ON_TIME)
         return []
 
@@ -284,7 +284,7 @@ class WindowAggregator(Ticking, Grouping):
         *,
         closing: bool = False,
     ) -> None:
-        """Fire what no pane has told yet; nothing else is read or written."""
+        """Fire rows that no pane has emitted yet; nothing else is read or written."""
         near = self.store.near(kv, starts, None)
         if near.rows is None:
             return
@@ -297,7 +297,7 @@ class WindowAggregator(Ticking, Grouping):
             self.store.put(kv, near, concat([rows.filter(pa.array(~waiting)), after]))
 
     def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
-        """Starts of all windows with something that no pane has told."""
+        """Return the starts of all windows with messages that no pane has emitted."""
         found: set[int] = set()
         for chunk in chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
             stored = self.store.near(kv, chunk, None).rows
@@ -308,7 +308,7 @@ class WindowAggregator(Ticking, Grouping):
         return found
 
     def _corrections(self, kv: KV, progress: Progress, dead: DeadLetters) -> list[pa.Table]:
-        """What was told of windows that still take messages is told again, with aggregations that were not there."""
+        """Emit panes of windows that still take messages again, with the added aggregations."""
         if progress.schema is None or not self._owes(kv):
             return []
         said, recomputed = StepResult(), dict(self.definition.recomputed_us)
@@ -341,7 +341,7 @@ class WindowAggregator(Ticking, Grouping):
         before_us: int,
         watermark_us: int,
     ) -> None:
-        """Windows that pass their allowed lateness: what is pending is said, and the closing pane if asked for."""
+        """Close windows that pass their allowed lateness: emit pending rows, and the closing pane if asked for."""
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
         if not emit.emits_late or not (self._closes or progress.dirty):
             return
@@ -365,7 +365,7 @@ class WindowAggregator(Ticking, Grouping):
             self._emit_pending(kv, progress, result, dead, chunk, LATE, closing=True)
 
     def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
-        """Drop what the size limits put out of retention; returns what it had still to say."""
+        """Evict the windows beyond the size limits; return their last panes."""
         by_start: dict[int, dict[bytes, int | None]] = {}
         for gone in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
             by_start.setdefault(gone.start, {})[gone.key] = gone.hashed

@@ -1,5 +1,5 @@
-"""Code of the user's that raises where what came meets what is stored. That is found in the step that brings the messages: they
-are dead letters, and the state stays as it was.
+"""Merge failures: user code that raises when new messages are merged with stored state. The step that brings the messages finds
+it: they are dead letters, and the state stays as it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windrow.operators.steps.groups import Groups
 def broken_where_they_meet(
     calculation: Calculation, stored: pa.Table | None, deltas: pa.Table, codes: IntArray | None = None
 ) -> list[Broken]:
-    """By row of `deltas`, a row a (window, key), on which of them code raises; it is not called where nothing is stored.
+    """Return the failures of user code by row of `deltas`, a row a (window, key). No code is called where nothing is stored.
 
     stored: state rows, oldest first, of these (window, key)s and perhaps of others. codes: a number for the (window, key) of
     each row, stored ones first, if known

@@ -1,4 +1,4 @@
-"""Messages that were taken before, filed again as they were then: into the message store, and nowhere else."""
+"""Replay of messages into the message store alone, as they were stored by the steps that processed them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def refile(operator: WindowAggregator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-    """File rows as their steps did, each under the watermark that it had; steps of one `now`.
+    """Store rows as their steps did, each under the watermark that it had; steps of one `now`.
 
-    The window metadata that belongs to them is there already. No pane, no dead letter, no metadata comes of it. Where size
-    limits put windows out of retention, messages that only those took may stay away.
+    The window metadata that belongs to them is there already. The replay emits no pane, dead letter or metadata. If size limits
+    put windows out of retention, messages that only those took may be left out.
     """
     sifted_into(partial(_refiled, operator, redone), kv, tables, OF_STEPS)
     return 0
@@ -53,13 +53,13 @@ def _refiled(operator: WindowAggregator, redone: Redone, kv: KV, tables: Mapping
     if len(filed.row_of) == 0:
         return
     step = np.asarray(redone.numbers[combine(filed.rows.table.column(STEP)).to_numpy()], dtype=np.int64)
-    # It raises where it did: a message on which it does was not filed.
+    # It raises where it did: a message on which it does was not stored.
     operator.deltas(operator.noted(filed.rows, step), filed.row_of, filed.starts, filed.ends)
     history.add(kv, filed.rows, step, operator.calculation, closed=filed.closed)
 
 
 def drop_expired(operator: WindowAggregator, kv: KV) -> None:
-    """What was filed again and is needed by no retained window goes."""
+    """Delete replayed messages that no retained window needs."""
     assert operator.history is not None
     floor, limited = operator.progress(kv).purged_us, operator.limits.active
     if limited:

@@ -1,6 +1,6 @@
-"""The windowed aggregate in the plainest possible Python: lists and loops, no store, no cleverness.
+"""Oracle of the windowed aggregate in the plainest possible Python: lists and loops, no store.
 
-Fed with the steps of a job, it says which panes and dead letters each step must give. Operators are compared
+From the steps of a job it computes the panes and dead letters that each step must give. Operators are compared
 with it; it shares nothing with them but the value types of `windrow.core`. Seed 003 "Basic Algorithm for
 Windowed Aggregators", seed 001 "Triggers" and "Accumulation Mode".
 """
@@ -53,7 +53,7 @@ class AggregateOracle(PlainIntake):
         self._place = _by_end if isinstance(definition.window, Inherited) else place
 
     def redefine(self, definition: AggregateDefinition) -> None:
-        """What was a last pane under the former definition need not stay the last."""
+        """Replace the definition. A last pane under the former one need not stay the last."""
         self.definition = definition
         self._arguments = {name: a.of_others(self._of(name)) for name, a in self._arguments.items()}
         kept = [message for cell in self._sorted() for message in cell.messages]
@@ -104,7 +104,7 @@ class AggregateOracle(PlainIntake):
         return Outcome(panes, self._buried())
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        """File messages in position order, then judge each (key, window) that they touched, once."""
+        """Process messages in position order, then judge each (key, window) that they touched, once."""
         messages, self._dead, self._step = listed(messages), [], self._step + 1
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
@@ -139,7 +139,7 @@ class AggregateOracle(PlainIntake):
         return Outcome(corrections + panes, self._buried())
 
     def _corrections(self, watermark_us: int) -> list[Pane]:
-        """What was told of windows that still take messages, again, where aggregations of kept messages have come."""
+        """Emit panes of windows that still take messages again, where aggregations of kept messages were added."""
         recomputed, emit, panes = self.definition.recomputed_us, self.definition.emit, list[Pane]()
         if set(recomputed) <= set(self._recomputed):
             return []
@@ -152,9 +152,9 @@ class AggregateOracle(PlainIntake):
         return panes
 
     def windows(self) -> list[WindowInfo]:
-        """Every window that is kept, sorted by (start, end, key).
+        """Return every retained window, sorted by (start, end, key).
 
-        In discarding mode the values are of the messages since the last pane: the rest was discarded with it.
+        In discarding mode the values are of the messages since the last pane: earlier ones were discarded with it.
         """
         return [self._info(c, c.fired) for c in sorted(self._cells.values(), key=place) if c.remaining]
 
@@ -190,7 +190,7 @@ class AggregateOracle(PlainIntake):
         return bool(open_) or not covering
 
     def _windows_for(self, message: Taken, key: Key, watermark_us: int) -> list[Window | TupleWindow] | None:
-        """The windows that take the message (in a gap between hops: none), or None: a dead letter."""
+        """Return the windows that take the message (in a gap between hops: none), or None: a dead letter."""
         spec = self.definition.window
         if isinstance(spec, Tuples):
             self._numbers[key] = self._numbers.get(key, 0) + 1
@@ -209,7 +209,7 @@ class AggregateOracle(PlainIntake):
         return [*open_]
 
     def _covering(self, message: Taken, key: Key, watermark_us: int) -> tuple[list[Window], list[Window]]:
-        """(the windows of time that hold its time, those of them that still take it)."""
+        """Return (the windows of time that hold its time, those of them that still take it)."""
         spec, late = self.definition.window, self.definition.allowed_lateness_us
         if isinstance(spec, Tuples):
             covering = []
@@ -221,11 +221,11 @@ class AggregateOracle(PlainIntake):
         return covering, [w for w in covering if w.end_us > floor and not past(w.end_us, late, watermark_us)]
 
     def _floor(self, key: Key) -> int:
-        """Windows that end at or before it were dropped by size."""
+        """Return the end at or before which windows were evicted by size."""
         return self._floors_us.get(key if self.definition.retention.per == "key" else None, START_OF_TIME_US)
 
     def _refused(self, message: Taken) -> str | None:
-        """What an expression raises for the values of a message, such as a division by zero; None where it takes them."""
+        """Return the error of an expression for the values of a message, such as a division by zero; else None."""
         try:
             message.arguments = self._arguments_of(message)
         except Raised as error:
@@ -233,7 +233,7 @@ class AggregateOracle(PlainIntake):
         return None
 
     def _file(self, key: Key, window: Window | TupleWindow, new: list[Taken], now_us: int) -> Cell | None:
-        """Put messages into a window, unless an aggregate of the user's cannot take them: then none."""
+        """Put messages into a window, unless a user aggregate cannot take them: then none."""
         former = self._cells.get((key, window))
         cell = Cell(key, window) if former is None else former
         cell.messages = cell.messages + new
@@ -259,7 +259,7 @@ class AggregateOracle(PlainIntake):
         return cell
 
     def _judge(self, cell: Cell, watermark_us: int, now_us: int) -> list[Pane]:
-        """Full tuple windows fire; else the early or the late trigger decides, by what has come."""
+        """Fire full tuple windows; else the early or the late trigger decides, by the messages that have come."""
         emit = self.definition.emit
         if isinstance(cell.window, TupleWindow) and self._numbers[cell.key] >= cell.window.last:
             cell.fired = True
@@ -273,7 +273,7 @@ class AggregateOracle(PlainIntake):
     def _emit(
         self, cell: Cell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Pane]:
-        """The panes of one judgement: none, one, or a retraction and what replaces it."""
+        """Return the panes of one judgement: none, one, or a retraction and the pane that replaces it."""
         emit = self.definition.emit
         news = bool(cell.pending)
         try:
@@ -281,7 +281,7 @@ class AggregateOracle(PlainIntake):
         except Exception as error:
             cell.pending, cell.since_us = [], None
             if emit.mode == "discarding":
-                cell.emitted_in = self._step  # what is discarded counts as told
+                cell.emitted_in = self._step  # a discarded pane counts as emitted
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
@@ -305,7 +305,7 @@ class AggregateOracle(PlainIntake):
         return panes
 
     def _vanished(self, cell: Cell, timing: Timing) -> list[Pane]:
-        """All of its messages were taken back: so is what it told, and nothing comes in its place."""
+        """Retract the last pane of a window whose messages were all retracted; nothing replaces it."""
         sent, cell.sent = cell.sent, None
         return [] if sent is None else [self._back(cell, sent, timing)]
 
@@ -314,17 +314,17 @@ class AggregateOracle(PlainIntake):
         return Pane(shown(cell.window), self._key(cell), said, timing, index, False, Kind.RETRACT)
 
     def _said(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """What was emitted of the aggregations that there are; of one that there was not then, null."""
+        """Return the emitted values of the current aggregations; null for one that was added since."""
         return {alias: sent.get(alias) for alias in self.definition.agg}
 
     def _value(self, alias: str, cell: Cell, make: Callable[..., Any] = evaluate) -> Any:
         since, numbered = dict(self.definition.since_us), self.definition.numbered
         if not numbered and cell.first_us < since.get(alias, cell.first_us):
-            return None  # it came to the state when the window had, or could have had, messages
+            return None  # it was added to the state when the window had, or could have had, messages
         discarding = self.definition.emit.mode == "discarding"
         rows, messages = [], cell.pending if discarding else cell.remaining
         if numbered and any(alias not in m.arguments for m in messages):
-            return None  # it came to the state when the window had messages
+            return None  # it was added to the state when the window had messages
         for message in messages:
             arguments = message.arguments[alias]
             if arguments is not None:
@@ -334,7 +334,7 @@ class AggregateOracle(PlainIntake):
     def _moment(
         self, cell: Cell, now_us: int, ticked_us: int | None, moved: tuple[int, int] = (0, 0)
     ) -> Moment:
-        """A window before a trigger. ticked_us: `now` of the advance before, None in an ingest; moved: watermarks around it"""
+        """Return a moment of a window. ticked_us: `now` of the last advance, None in an ingest; moved: watermarks around it"""
 
         def shown() -> dict[str, Any]:
             return {**self._key(cell), **{a: self._value_or_none(a, cell) for a in self.definition.agg}}
@@ -358,18 +358,18 @@ class AggregateOracle(PlainIntake):
         return dict(zip(self.definition.by, cell.key, strict=True))
 
     def _sorted(self) -> Sequence[Cell]:
-        """In the order of panes; as they are now, whatever becomes of them."""
+        """Return the windows in the order of panes; a copy, whatever becomes of them."""
         return sorted(self._cells.values(), key=self._place)
 
     def _end(self, cell: Cell) -> int:
-        """The end of a window of event time; a tuple window has none that a watermark could pass."""
+        """Return the end of a window of event time; a tuple window has none that a watermark could pass."""
         return 2**64 if isinstance(cell.window, TupleWindow) else cell.window.end_us
 
     def _is_early(self, cell: Cell, watermark_us: int) -> bool:
         return self._end(cell) > watermark_us
 
     def _closed(self, cell: Cell, watermark_us: int) -> bool:
-        """True if the window takes nothing more."""
+        """True if the window takes no more messages."""
         return past(self._end(cell), self.definition.allowed_lateness_us, watermark_us)
 
     def _expired(self, cell: Cell, watermark_us: int) -> bool:
@@ -377,9 +377,9 @@ class AggregateOracle(PlainIntake):
         return kept is not None and past(self._end(cell), kept, watermark_us)
 
     def _drop_by_size(self, before_us: int, watermark_us: int) -> list[tuple[Cell, Timing]]:
-        """Drop the oldest windows beyond the limits by number; returns those that have something to say.
+        """Evict the oldest windows beyond the limits by number; return those that emit a last pane.
 
-        Decided from the counts as the step before left them.
+        The counts of the step before decide.
         """
         retention, emit = self.definition.retention, self.definition.emit
         groups: dict[Key | None, list[Cell]] = {}
@@ -413,7 +413,7 @@ class AggregateOracle(PlainIntake):
         return last_words
 
     def _counted_cells(self, watermark_us: int) -> Sequence[Cell]:
-        """Those of which there may be too many."""
+        """Return the windows that count towards the limits."""
         return [*self._cells.values()]
 
     def _drop(self, cell: Cell) -> None:
@@ -425,13 +425,13 @@ class AggregateOracle(PlainIntake):
 
 
 def _inherited(message: Taken) -> Window:
-    """The window that a message came from; one that begins before the year 1 has no start."""
+    """Return the window that a message came from; one that begins before the year 1 has no start."""
     start = message.payload[WINDOW_START]
     return Window(START_OF_TIME_US if start is None else instant_us(start), message.time_us + 1)
 
 
 def _by_end(cell: Cell) -> tuple[Any, ...]:
-    """The order of panes of windows that were inherited: by end, key and start."""
+    """Return the sort key of panes of propagated windows: end, key and start."""
     first_us, end_us, key = place(cell)
     return (end_us, [*key, (1, first_us)])
 

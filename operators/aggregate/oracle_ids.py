@@ -1,4 +1,4 @@
-"""Which messages are duplicates by their ids, in a plain dictionary that forgets nothing and asks the windows."""
+"""Duplicates by id, for the oracle: a plain dictionary that forgets nothing and asks the windows."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class PlainIds:
         return True
 
     def forget(self, key: Key, message: Taken) -> None:
-        """It cannot be counted: its ids are those of the next that has them."""
+        """Forget the ids of a message that cannot be counted: the next one with them is new."""
         if self._columns:
             del self._seen[self._known_as(key, message)]
 
     def _known_as(self, key: Key, message: Taken) -> tuple[Key, Key]:
         values = [message.payload[column] for column in self._columns]
-        # Of several inputs messages are known within theirs.
+        # Messages of several inputs are known within their own.
         several = len(self._definition.inputs) > 1
         input = message.position.source.partition(":")[0] if several else None
         return key, (input, *((isinstance(value, bool), value) for value in values))
 
     def _remembered(self, time_us: int, watermark_us: int) -> bool:
-        """Until the last window that begins at or before the event time is out of retention."""
+        """True until the last window that begins at or before the event time is out of retention."""
         spec, kept_us = self._definition.window, self._definition.retention.time_us
         if kept_us is None or kept_us >= UNBOUNDED_US or isinstance(spec, Tuples | TupleSession):
             return True

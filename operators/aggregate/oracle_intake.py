@@ -1,4 +1,4 @@
-"""How the oracle of an aggregate takes messages in: places them, makes columns, buries what cannot be counted."""
+"""Intake of the aggregate's oracle: orders messages, derives columns, drops messages that cannot be counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windrow.operators.oracle.times import event_time_us
 
 
 class PlainIntake(Oracle):
-    """What an aggregate does with a message before windows come in."""
+    """The handling of a message before it reaches windows."""
 
     definition: AggregateDefinition
 
@@ -30,7 +30,7 @@ class PlainIntake(Oracle):
         self._arguments = {i.name: Arguments(self._of(i.name)) for i in definition.inputs}
         wheres = {i.name: definition.where if i.where is None else i.where for i in definition.inputs}
         self._filters = {name: Filter(where) for name, where in wheres.items()}
-        #: What else is asked of messages, beside aggregations, by input.
+        #: Other expressions over messages besides aggregations, by input.
         self._asked: dict[str, list[Arguments]] = {name: [f] for name, f in self._filters.items()}
         self._derived = Arguments({name: Aggregation("any_value", (e,)) for name, e in definition.makes})
         self._dead: list[DeadLetter] = []
@@ -38,16 +38,16 @@ class PlainIntake(Oracle):
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         [only, *others] = self._arguments
-        name = input if others else only  # one input is one, whatever it is called
+        name = input if others else only  # a single input is known by one name
         for arguments in (self._arguments[name], *self._asked[name]):
             arguments.learn([dict.fromkeys(columns)])
         self._learn_made([dict.fromkeys(columns)])
 
-    # -- of which input -----------------------------------------------------------------------------------------------
+    # -- the input of a message ---------------------------------------------------------------------------------------
 
     def _input_of(self, position: Position | None) -> Input:
-        """The input of a message; with several, the source of its position begins with its name."""
-        if self._inputs[0] is not self.definition:  # which makes them anew whenever it is asked
+        """Return the input of a message; with several, the source of its position begins with its name."""
+        if self._inputs[0] is not self.definition:  # it makes them anew at each call
             self._inputs = self.definition, self.definition.inputs
         first, *others = self._inputs[1]
         if not others or position is None:
@@ -55,13 +55,13 @@ class PlainIntake(Oracle):
         return self.definition.input(position.source.partition(":")[0])
 
     def _of(self, input: str) -> dict[str, Aggregation]:
-        """The aggregations of an input: its own, and those of all."""
+        """Return the aggregations of an input: its own, and those of all."""
         return {
             alias: part for alias, a in self.definition.agg.items() if (part := a.part(input)) is not None
         }
 
     def _learn_arguments(self, admitted: Iterable[Taken], others: Iterable[Message]) -> None:
-        """What columns are. A column is known by its name also where only a message that does not count has it: `others`."""
+        """Record the columns of inputs. A column of a message that does not count is known by name only: `others`."""
         for name, arguments in self._arguments.items():
             known = [m.payload for m in admitted if self._input_of(m.position).name == name]
             arguments.learn(
@@ -69,12 +69,12 @@ class PlainIntake(Oracle):
             )
 
     def _arguments_of(self, message: Taken) -> dict[str, tuple[Any, ...] | None]:
-        """By alias; None where the message is not one of those that are aggregated. Raises `Raised`."""
+        """Return arguments by alias; None where the message is not aggregated. Raises `Raised`."""
         found = self._arguments[self._input_of(message.position).name].of(message.payload)
         return {alias: found.get(alias) for alias in self.definition.agg}
 
     def _admitted(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> list[Taken]:
-        """The messages of a step that pass the filter and can be counted, in order."""
+        """Return the messages of a step that pass the filter and can be counted, in order."""
         self._learn_made([m.payload for m in messages])
         made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
         timed = [t for m in made if (t := self._timed(m, now_us)) is not None]
@@ -89,14 +89,14 @@ class PlainIntake(Oracle):
         return admitted
 
     def _learn_made(self, payloads: Iterable[Mapping[str, Any]]) -> None:
-        """All but times: what is none is of any type."""
+        """Learn derived columns, without values that are no time: these are of any type."""
         time = self.definition.event_time
         self._derived.learn([{n: v for n, v in payload.items() if n != time} for payload in payloads])
 
     # -- one by one ---------------------------------------------------------------------------------------------------
 
     def _in_order(self, messages: Iterable[Message]) -> list[tuple[Position, Message]]:
-        """By (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
+        """Return messages by (source, partition, offset, ordinal); messages without a position are numbered on arrival."""
         placed = []
         for message in messages:
             position = message.position
@@ -107,7 +107,7 @@ class PlainIntake(Oracle):
         return sorted(placed, key=lambda pair: pair[0])
 
     def _with_made(self, placed: tuple[Position, Message]) -> tuple[Position, Message] | None:
-        """The message with the keys and the time that are made of its columns."""
+        """Return the message with the derived keys and the derived time."""
         position, message = placed
         try:
             found = self._derived.of(dict(message.payload))
@@ -129,7 +129,7 @@ class PlainIntake(Oracle):
         return Taken(time_us, position, payload, {}, sign=sign)
 
     def _passes(self, message: Taken, watermark_us: int) -> bool:
-        """The filter of the input. What does not pass is nothing, but it was heard, as if it had passed."""
+        """True for a message that passes the filter of the input. Another one only advances the watermark."""
         try:
             if self._filters[self._input_of(message.position).name].passes(message.payload):
                 return True
@@ -142,7 +142,7 @@ class PlainIntake(Oracle):
 
     @abstractmethod
     def _only_advances(self, message: Taken, watermark_us: int) -> bool:
-        """True of what would not be too late by itself."""
+        """True for a message that would not be too late by itself."""
 
     def _admit(self, message: Taken) -> bool:
         position, time_us, payload = message.position, message.time_us, message.payload
@@ -172,5 +172,5 @@ class PlainIntake(Oracle):
         self._dead.append(DeadLetter(reason, detail, position, time_us, repr(payload)))
 
     def _buried(self) -> list[DeadLetter]:
-        """By position; panes that could not be come last."""
+        """Return dead letters by position; failed panes come last."""
         return sorted(self._dead, key=lambda letter: (letter.position is None, letter.position or ()))

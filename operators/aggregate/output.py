@@ -42,12 +42,12 @@ from windrow.operators.steps.output_columns import (
     stamps,
 )
 
-#: What the columns of values begin with, beside state rows.
+#: Prefix of the columns of values, beyond those of state rows.
 VALUE = "v."
 
 
 def pane_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
-    """The schema of panes as users see them."""
+    """Return the schema of panes as users see them."""
     window = TUPLE_WINDOW_TYPE if definition.numbered else TIME_WINDOW_TYPE
     return pa.schema(
         [
@@ -72,7 +72,7 @@ def window_column(definition: AggregateDefinition, starts: pa.Array, ends: pa.Ar
 def pane_rows(
     definition: AggregateDefinition, schema: pa.Schema, panes: Sequence[pa.Table], commit: int
 ) -> pa.Table:
-    """Panes of steps as rows of `schema`."""
+    """Return panes of steps as rows of `schema`."""
     tables = []
     if definition.forwards_retractions:
         panes = [table.filter(pc.not_equal(table.column(KIND), REPLACED)) for table in panes]
@@ -91,12 +91,12 @@ def pane_rows(
 
 
 def _contiguous(table: pa.Table) -> list[pa.Table]:
-    """The rows in parts whose columns lie in one piece each."""
+    """Return the rows in parts whose columns lie in one piece each."""
     return [pa.Table.from_batches([batch]) for batch in table.to_batches()]
 
 
 def pane_message_schema(definition: AggregateDefinition, calculation: Calculation) -> pa.Schema:
-    """The columns of panes as the next operator sees them."""
+    """Return the columns of panes as the next operator sees them."""
     panes = pane_schema(definition, calculation)
     names = (*definition.by, *definition.agg)
     return pa.schema(
@@ -110,7 +110,7 @@ def pane_message_schema(definition: AggregateDefinition, calculation: Calculatio
 def pane_messages(
     definition: AggregateDefinition, calculation: Calculation, panes: Sequence[pa.Table]
 ) -> pa.Table:
-    """Panes as messages for the next operator."""
+    """Return panes as messages for the next operator."""
     schema = pane_message_schema(definition, calculation)
     tables = []
     for table in panes:
@@ -130,8 +130,8 @@ def pane_messages(
 def sorted_states(
     definition: AggregateDefinition, rows: pa.Table, values: Mapping[str, pa.Array]
 ) -> pa.Table:
-    """What windows tell of merged state rows, and their values, sorted by start, end and key."""
-    if definition.takes_back:  # of windows whose messages were all taken back there is nothing to tell
+    """Return the visible columns of merged state rows, and their values, sorted by start, end and key."""
+    if definition.takes_back:  # windows whose messages were all retracted are left out
         holds = pc.greater(rows.column(MESSAGES), 0)
         rows, values = rows.filter(holds), {a: v.filter(holds) for a, v in values.items()}
     emitted = rows.select([START, END, *definition.by, MESSAGES, PANES, FIRST, LAST])
@@ -141,7 +141,7 @@ def sorted_states(
 
 
 def to_infos(definition: AggregateDefinition, rows: pa.Table, fired: BoolArray) -> list[WindowInfo]:
-    """`sorted_states` as window metadata."""
+    """Return `sorted_states` as window metadata."""
     tuples = definition.numbered
     starts, ends = rows.column(START).to_pylist(), rows.column(END).to_pylist()
     spans = list(zip(starts, ends, strict=True))

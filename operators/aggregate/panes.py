@@ -15,9 +15,9 @@ _TIMINGS, _KINDS = {one.value: one for one in Timing}, {one.value: one for one i
 
 
 def to_panes(rows: pa.Table, by: Sequence[str], job: str, *, tuples: bool) -> Iterator[Pane]:
-    """Rows of panes as values. by: columns of keys; tuples: windows are of messages, not of time.
+    """Yield rows of panes as values. by: columns of keys; tuples: windows are of messages, not of time.
 
-    Results are all other columns: those that there were when the rows were told.
+    Results are all other columns: those that there were when the rows were emitted.
     """
     if len(rows) == 0:
         return
@@ -51,7 +51,7 @@ def to_panes(rows: pa.Table, by: Sequence[str], job: str, *, tuples: bool) -> It
 
 
 def dicts(rows: pa.Table, names: Iterable[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of each row, under such names."""
+    """Yield some columns of each row, under such names."""
     if not columns:
         return ({} for _ in range(len(rows)))
     names, each = tuple(names), (rows.column(column).to_pylist() for column in columns)

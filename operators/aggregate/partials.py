@@ -1,4 +1,4 @@
-"""Rows that SQL has pre-aggregated: groups of (slice, key) as state rows of windows."""
+"""Partial aggregates of SQL: groups of (slice, key) as state rows of windows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | None:
-    """What SQL may do: where every aggregation can be computed in part, with the same meaning, and no row has to be seen."""
+    """Return the part that SQL can do, if it can compute part of every aggregation, and no single row is needed."""
     window, retention = definition.window, definition.retention
     sizes = retention.windows is not None or retention.messages is not None
     sees = (
@@ -90,7 +90,7 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
 
 
 def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[str, str] | None:
-    """Accumulator column -> SQL aggregate that computes it; None where an aggregation has none."""
+    """Map accumulator columns to the SQL aggregates that compute them; None where an aggregation has none."""
     columns: dict[str, str] = {}
     for alias, aggregation in definition.agg.items():
         kernel = calculation.kernels[alias]
@@ -107,12 +107,12 @@ def parts_of(definition: AggregateDefinition, calculation: Calculation) -> dict[
 
 
 def _is_hidden(kind: pa.DataType) -> bool:
-    """True if it takes Python to see whether a value can be counted."""
+    """True if only Python can check whether a value can be counted."""
     return bool(pa.types.is_nested(kind)) and may_have_faults(kind)
 
 
 def faults_of(definition: AggregateDefinition, schema: pa.Schema) -> str | None:
-    """Make SQL that is true of a row with a value that cannot be counted and hides in its group; None where none can be."""
+    """Return SQL that is true of a row with a value that cannot be counted and hides in its group; None where none can be."""
     names = {column for aggregation in definition.agg.values() for column in aggregation.columns}
     cases = []
     for name in sorted(names - {*definition.by, definition.event_time}):
@@ -127,7 +127,7 @@ def faults_of(definition: AggregateDefinition, schema: pa.Schema) -> str | None:
 def ingest_groups(
     operator: WindowAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
 ) -> Grouped:
-    """Groups of (slice, key) to state rows of windows, and on to the operator."""
+    """Turn groups of (slice, key) into state rows of windows, and ingest them."""
     definition, windows = operator.definition, None
     taken, table, schema = counted_groups(operator, kv, table, schema)
     if len(table):
@@ -144,7 +144,7 @@ def ingest_groups(
 def counted_groups(
     operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema
 ) -> tuple[Grouped, pa.Table, pa.Schema]:
-    """What groups say of what came, and those of them that count unless they are too late; the columns of their rows."""
+    """Return the summary of groups, the groups that count unless they are too late, and the columns of their rows."""
     taken, definition = Grouped(StepResult()), operator.definition
     if len(table):
         taken.extent = dict(_extent(table))
@@ -168,7 +168,7 @@ def counted_groups(
 
 
 def _faulty(operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema) -> int:
-    """How many rows are in groups with a value that cannot be counted, or of which only each value says whether it can be."""
+    """Count rows in groups with a value that cannot be counted, or where each value decides by itself."""
     if FAULTS in table.column_names and (found := pc.sum(table.column(FAULTS)).as_py()):
         return int(found)
     rows = combine(table.column(ROWS)).to_numpy()
@@ -186,7 +186,7 @@ def _faulty(operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema) -> int:
 
 
 def _noted(definition: AggregateDefinition, table: pa.Table, schema: pa.Schema) -> pa.Schema:
-    """The columns of rows with what groups show of their values."""
+    """Return the columns of rows with the value properties that groups show."""
     for alias, aggregation in definition.agg.items():
         parts = [table.column(n) for n in table.column_names if n.startswith(f"{ACCUMULATOR}{alias}.")]
         for name in aggregation.columns:
@@ -199,7 +199,7 @@ def _noted(definition: AggregateDefinition, table: pa.Table, schema: pa.Schema) 
 
 
 def _extent(table: pa.Table) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
-    """First and last offsets, from groups of rows that carry positions."""
+    """Yield first and last offsets, from groups of rows that carry positions."""
     if OFFSET_MIN in table.column_names:
         grouped = table.group_by([SOURCE, PARTITION], use_threads=False)
         for row in grouped.aggregate([(OFFSET_MIN, "min"), (OFFSET_MAX, "max")]).to_pylist():
@@ -207,7 +207,7 @@ def _extent(table: pa.Table) -> Iterator[tuple[tuple[str, int], tuple[int, int]]
 
 
 def _marks(table: pa.Table) -> Iterator[tuple[tuple[str, int], int]]:
-    """The largest event time of each partition."""
+    """Yield the largest event time of each partition."""
     if SOURCE not in table.column_names:
         yield ("", 0), int(pc.max(table.column(TIME_MAX)).as_py())
         return
@@ -217,7 +217,7 @@ def _marks(table: pa.Table) -> Iterator[tuple[tuple[str, int], int]]:
 
 
 def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> int:
-    """Rows of slices of which every window is past its allowed lateness."""
+    """Count rows of slices of which every window is past its allowed lateness."""
     assigner = assigner_of(definition.window)
     slices = combine(table.column(SLICE)).to_numpy()
     row_of, _, ends = assigner.assign(slices)
@@ -228,13 +228,13 @@ def _late_rows(definition: AggregateDefinition, table: pa.Table, watermark_us: i
 
 
 def rows_ahead(definition: AggregateDefinition, table: pa.Table, now_us: int) -> int:
-    """Rows of groups in which one is too far ahead of now."""
+    """Count rows of groups in which one is too far ahead of now."""
     ahead = pc.greater(table.column(TIME_MAX), last_times(definition.max_ahead_us, now_us))
     return int(combine(table.column(ROWS)).to_numpy()[combine(ahead).to_numpy(zero_copy_only=False)].sum())
 
 
 def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: int) -> Windows:
-    """The windows that slices are part of; a window that takes nothing any more is left out."""
+    """Return the windows that slices are part of; a window that takes no more messages is left out."""
     assigner = assigner_of(definition.window)
     row_of, starts, ends = assigner.assign(combine(table.column(SLICE)).to_numpy())
     open_ = ends > passed(watermark_us, definition.allowed_lateness_us)
@@ -244,7 +244,7 @@ def _windows_of(definition: AggregateDefinition, table: pa.Table, watermark_us: 
 
 
 def slices_of(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
-    """Spark's groups as state rows of slices."""
+    """Return Spark's groups as state rows of slices."""
     n = len(table)
     if OFFSET_MIN in table.column_names:
         where = (table.column(SOURCE), table.column(PARTITION).to_numpy())
@@ -262,7 +262,7 @@ def slices_of(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
 
 
 def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> None:
-    """Rows that SQL set apart, as dead letters."""
+    """Add dead letters of rows that SQL set apart."""
     rows: list[dict[str, Any]] = []
     for letter, n in zip(lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True):
         body = json.loads(letter)

@@ -1,9 +1,8 @@
-"""What a run of single messages tells inside: what each (window, key) says wherever its trigger fires, all at once.
+"""Panes that fire inside a run of single messages: every (window, key) wherever its trigger fires, all at once.
 
-Single steps would read, merge, fire and write a row for each message. Here accumulators are folded up to every place where
-something fires (`micro_batching/entries.py`), and all places are finished at once. What a place told before, which a retraction
-takes back, is
-the last place before it that told something, or what is stored.
+Single steps would read, merge, fire and write a row for each message. Here accumulators are folded up to every place that
+fires (`micro_batching/entries.py`), and all places are finished at once. A retraction takes back the values emitted by the last
+place before it, or the stored ones.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ from windrow.operators.steps.groups import combine
 
 @dataclass(frozen=True)
 class Rule:
-    """When an entry fires.
+    """The condition on which an entry fires.
 
-    trigger: judged at each; timing: of its panes. size: so many messages fill a window, which then fires on time. notes: what
-    last panes said is noted where something comes after
+    trigger: judged at each; timing: of its panes. size: number of messages that fill a window, which then fires on time. notes:
+    last emitted values are recorded if messages follow
     """
 
     trigger: Trigger
@@ -73,8 +72,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Judged:
-    """panes: by message and window, `at` has the message of each. rows: the state rows after, those touched last at the end.
-    waits: True for the entries, as they came, that fired nothing.
+    """The result of a run. panes: by message and window, `at` has the message of each. rows: the state rows after, touched ones
+    last. waits: True for the entries, as they came, that fired nothing.
     """
 
     panes: pa.Table | None
@@ -84,7 +83,7 @@ class Judged:
 
 
 def in_message_order(judged: list[Judged]) -> list[pa.Table]:
-    """Panes of several judgements as one table: as single messages would have told them, and inside a message by window."""
+    """Merge panes of several judgements into one table: in the order of single messages, and inside a message by window."""
     emitted: list[pa.Table] = [j.panes for j in judged if j.panes is not None]
     if len(emitted) < 2:
         return emitted
@@ -94,7 +93,7 @@ def in_message_order(judged: list[Judged]) -> list[pa.Table]:
 
 
 class _Places:
-    """The places of a run that fire, in the order in which entries are laid out: what each says, and whether it does."""
+    """The places of a run that fire, in the order in which entries are laid out: their values, and if each emits a pane."""
 
     def __init__(
         self, judge: Judge, fires: BoolArray, full: BoolArray, accumulators: pa.Table | None
@@ -130,7 +129,7 @@ class _Places:
         return pa.array(self.judge.laid.first[self.group])
 
     def _compare(self, fires: BoolArray) -> None:
-        """Whether a place speaks; whether it is known what was told before it, and where that is: among places, then stored."""
+        """Decide if a place emits, if the values emitted before it are known, and their row: of places, then of stored rows."""
         judge, laid, emit = self.judge, self.judge.laid, self.judge.definition.emit
         number = np.cumsum(fires) - 1  # of the place of an entry
 
@@ -161,16 +160,16 @@ class _Places:
         fired = np.cumsum(self.emits) - self.emits
         first = np.searchsorted(self.group, self.group)
         self.panes = judge.laid.before(PANES)[self.group] + fired - fired[first]
-        #: Panes were sent, and nobody knows any more what the last one said.
+        #: Panes were sent, and the values of the last one are no longer known.
         self.lost = (self.panes > 0) & ~self.emits & ~self.known
 
     def said(self, rows: IntArray) -> dict[str, pa.Array]:
-        """What was told at places, or in stored rows, which are numbered after them."""
+        """Return the values emitted at places, or in stored rows, which are numbered after them."""
         stored = self.judge.stored_values
         return {a: take_or_null(pa.concat_arrays([self.values[a], stored[a]]), rows) for a in self.kinds}
 
     def emitted_panes(self) -> tuple[pa.Table | None, IntArray]:
-        """Panes in the order of messages and windows, a retraction before what replaces it; the message of each."""
+        """Return panes in the order of messages and windows, a retraction before its replacement; and the message of each."""
         if not self.emits.any():
             return None, np.zeros(0, dtype=np.int64)
         new, back = np.flatnonzero(self.emits), np.flatnonzero(self.retracts)
@@ -192,11 +191,10 @@ class _Places:
 
 
 class Judge:
-    """Judges the entries of a run, one after the other, as their steps would.
+    """The judge of the entries of a run, one after the other, as their steps would do it.
 
-    stored: what there is of their (window, key), merged, a row each. values_of: of state rows; last_values: what their last
-    panes
-    said
+    stored: the state rows of their (window, key), merged, a row each. values_of: of state rows; last_values: the last emitted
+    values
     """
 
     def __init__(
@@ -226,7 +224,7 @@ class Judge:
             self.stored_known[: len(stored)] = known
 
     def _noted(self, stored: pa.Table) -> pa.Table:
-        """What was told is noted, for the accumulators go on from there."""
+        """Record emitted values, for the accumulators continue from there."""
         if not self.rule.notes:
             return stored
         where = stored.column_names.index(PENDING)
@@ -256,7 +254,7 @@ class Judge:
         return Judged(panes, at, self._after(emitted, fires, places, accumulators), waits)
 
     def _fires(self, trigger: Trigger, accumulators: pa.Table | None = None) -> tuple[BoolArray, BoolArray]:
-        """(entries that fire, those of them that fill their window). accumulators: at each of them, for a trigger by value."""
+        """Return (entries that fire, those of them that fill their window). accumulators: at each, for a trigger by value."""
         laid = self.laid
         nth = laid.place + 1
         full = np.zeros(len(nth), dtype=bool)
@@ -270,7 +268,7 @@ class Judge:
         return full, full
 
     def _values(self, accumulators: pa.Table | None) -> pa.Table:
-        """What each entry's window says after it, and its key."""
+        """Return the values of each entry's window after it, and its key."""
         laid, by = self.laid, self.definition.by
         state = laid.names(laid.group)
         state = state.append_column(
@@ -282,7 +280,7 @@ class Judge:
         return pa.table({**{b: state.column(b) for b in by}, **self.values_of(state)[0]})
 
     def _triggered(self, trigger: Trigger, values: pa.Table) -> BoolArray:
-        """True for the entries that a trigger by value lets speak: a pane is where the next one counts from."""
+        """True for the entries at which a trigger by value fires: a pane is where the next one counts from."""
         truth = {leaf: true_of(leaf.condition, values) for leaf in leaves(trigger) if isinstance(leaf, When)}
         if isinstance(trigger, When):
             return truth[trigger]
@@ -310,7 +308,7 @@ class Judge:
     def _after(
         self, emitted: _Places, fires: BoolArray, places: BoolArray, accumulators: pa.Table | None
     ) -> pa.Table:
-        """The state rows after the run."""
+        """Return the state rows after the run."""
         laid, discarding = self.laid, self.definition.emit.mode == "discarding"
         count = np.diff(laid.bounds)
         newest = np.full(laid.size, -1, dtype=np.int64)  # the last place of each group that fired
@@ -356,7 +354,7 @@ class Judge:
         return rows.take(pa.array(np.lexsort((start, laid.at[laid.last]))))
 
     def _since(self, where: IntArray, newest: IntArray) -> pa.Array:
-        """Of each group, `now` of its first message that no pane has told: as stored, or of the entry after the last place."""
+        """Return `now` of each group's first message that no pane has emitted: stored, or of the entry after the last place."""
         laid = self.laid
         column = combine(laid.table.column(SINCE))
         first = laid.bounds[:-1].copy()
@@ -370,7 +368,7 @@ class Judge:
     def _with_emitted(
         self, rows: pa.Table, emitted: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray
     ) -> pa.Table:
-        """What last panes said, as far as the accumulators do not say it: for each group its last place, or what is stored."""
+        """Add last emitted values where the accumulators differ: of the last place of each group, or as stored."""
         laid, emit, some = self.laid, self.definition.emit, newest >= 0
         stored = np.arange(laid.size) < laid.stored
         mark = np.full(laid.size, -1, dtype=np.int8)
@@ -382,7 +380,7 @@ class Judge:
             known, lost = emitted.known[newest] | emitted.emits[newest], emitted.lost[newest]
             mark[some] = -1
             if not emit.remembers:
-                # Noted where more has come since; else the accumulators say it.
+                # Recorded where more messages have come since; else they equal the accumulators.
                 known = emitted.emits[newest] & ~fired & self.rule.notes
             else:
                 source = np.where(some & (spoke < 0) & stored, len(emitted) + np.arange(laid.size), source)

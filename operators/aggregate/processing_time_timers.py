@@ -1,4 +1,4 @@
-"""What time lets speak beside the ends of windows: periods and delays."""
+"""Processing-time timers of time windows: periods and delays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ticking(StoredWindows):
     """The part of an aggregator over time windows that `now` moves."""
 
     def _waits(self, timing: str, trigger: Trigger) -> bool:
-        """True if what it does not tell at once is told later, though nothing comes any more."""
+        """True if rows that are not emitted at once are emitted later, even if no message comes."""
         return by_time(trigger) or (timing == EARLY and not self.definition.emit.on_time)
 
     def _tick(
@@ -39,9 +39,9 @@ class Ticking(StoredWindows):
         watermark_us: int,
         ended: list[int],
     ) -> None:
-        """What time lets speak. Periods tick on one grid of `now` for the whole definition, delays for each (key, window).
+        """Fire by processing time. Periods tick on one grid of `now` for the whole definition, delays for each (key, window).
 
-        ended: starts of windows that the watermark has passed, and of which nothing was told for that
+        ended: starts of windows that the watermark has passed, and that emitted no pane for that
         """
         emit, emitted, waiting = self.definition.emit, len(result.panes), list[pa.Table]()
         due, looked_at = self.due.passed(kv, moment.now_us), set[int]()
@@ -65,18 +65,18 @@ class Ticking(StoredWindows):
                     progress.dirty.update(combine(left.column(START)).to_numpy().tolist())
                     waiting.append(left)
         if due - looked_at and not delays(emit.late):
-            # What was due early, and was told when its window ended, waits no more.
+            # A row that was due early, and was emitted when its window ended, is no longer pending.
             rest = np.array(sorted(due - looked_at), dtype=np.int64)
             looked_at.update(rest[self.assigner.ends(rest) <= watermark_us].tolist())
         self.due.note(kv, due & looked_at, waiting, moment.now_us)
         result.panes[emitted:] = together(result.panes[emitted:], self.definition.by)
 
     def _taking(self, kv: KV, watermark_us: int) -> list[int]:
-        """Starts of windows that still take messages."""
+        """Return the starts of windows that still take messages."""
         return self.store.starts(kv, self._first_open(watermark_us), END_OF_TIME_US)
 
     def _first_open(self, watermark_us: int) -> int:
-        """Start of the first window that still takes messages."""
+        """Return the start of the first window that still takes messages."""
         return self.assigner.first_open(passed(watermark_us, self.definition.allowed_lateness_us))
 
     def _fire_triggered(
@@ -90,12 +90,12 @@ class Ticking(StoredWindows):
         trigger: Trigger,
         moment: Moment,
     ) -> pa.Table | None:
-        """Fire what the trigger lets speak; returns the rows with something that goes on waiting."""
+        """Fire the rows that the trigger selects; return the rows that stay pending."""
         always = moment.insists(trigger)
 
         def emit_fired(emitted: StepResult, rows: pa.Table) -> pa.Table:
             fires = self._judged(kv, rows, moment).fires(trigger)
-            if always:  # of a window that has closed only keys with something new
+            if always:  # of a closed window only keys with new messages
                 takes = combine(rows.column(START)).to_numpy() >= self._first_open(moment.moved[1])
                 fires &= takes | (combine(rows.column(PENDING)).to_numpy() > 0)
             if not fires.any():
@@ -105,7 +105,7 @@ class Ticking(StoredWindows):
             )
             return concat([rows.filter(pa.array(~fires)), fired])
 
-        if always:  # it tells whole windows, and leaves nothing that waits
+        if always:  # it emits whole windows, and leaves no row pending
             self._fire_whole(kv, result, dead, starts, progress.watermark_us, emit_fired)
             return None
         near = self.store.near(kv, starts, None)

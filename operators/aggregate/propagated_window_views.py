@@ -1,4 +1,4 @@
-"""What may be asked of an aggregate whose rows keep the windows that they came from."""
+"""View of an aggregate whose rows keep the windows that they came from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windrow.stores.kv import KV
 
 
 class InheritedView(AggregateView):
-    """Over the windows of other operators."""
+    """The view over the windows of other operators."""
 
     def __init__(
         self, logic: InheritedAggregator, stores: Sequence[KV], watermark_us: int, prefix: str = ""
@@ -36,7 +36,7 @@ class InheritedView(AggregateView):
         by = self.definition.by
         wanted, found = key_of(by, key), list[pa.Table]()
         for kv in self.stores:
-            # What begins in the moment before its end ends after it.
+            # A window that begins in the moment before its end ends after it.
             for moments in self.logic.states(kv, low, END_OF_TIME_US):
                 rows = with_starts(moments)
                 mask = (combine(rows.column(START)).to_numpy() <= high) & of_key(rows, wanted)

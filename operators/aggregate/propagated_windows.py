@@ -1,8 +1,8 @@
-"""An aggregate in a chain whose rows keep the windows that they came from.
+"""Aggregate in a chain whose rows keep the windows that they came from.
 
-The last moment of a window is the time of its row, and its start is a column of it. So a window of this operator is, in its
-store, the moment before its end, of a key that its start is a field of: all that follows from ends is that of any window of
-time. Whoever is told sees the window.
+The time of a row is the last moment of its window, and the start is a column. So the store holds a window of this operator as
+the moment before its end, under a key with the start as a field: all rules for ends are those of any window of time. The
+output shows the window.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from windrow.stores.kv import KV
 
 
 class InheritedAggregator(Delegating):
-    """One definition on one store. Holds no state of its own."""
+    """The logic of one definition. Holds no state of its own."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         moments = definition._changed(window=Tumbling(1), by=(*definition.by, WINDOW_START), deliver=None)
@@ -51,7 +51,7 @@ class InheritedAggregator(Delegating):
         again: Refiling | None = self.engine.refiling()
         return None if again is None else replace(again, logic=self)
 
-    # -- what it told -----------------------------------------------------------------------------------------------
+    # -- its output -------------------------------------------------------------------------------------------------
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         schema = pane_schema(self.definition, self.engine.calculation)
@@ -73,7 +73,7 @@ class InheritedAggregator(Delegating):
     def _over(self, schema: pa.Schema) -> Calculation:
         return Calculation(self.engine.definition, self.engine.seen_schema(schema))
 
-    # -- what it knows of its input ---------------------------------------------------------------------------------
+    # -- its input --------------------------------------------------------------------------------------------------
 
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         needs: Needs = self.engine.needs_of(kv, name, other_inputs)
@@ -94,6 +94,6 @@ def _emitted(step: StepResult) -> StepResult:
 
 
 def with_starts(rows: pa.Table) -> pa.Table:
-    """Rows of moments before ends as those of windows."""
+    """Return rows of moments before ends as rows of windows."""
     starts = combine(rows.column(WINDOW_START)).cast(pa.int64()).fill_null(START_OF_TIME_US)
     return rows.set_column(rows.column_names.index(START), START, starts).drop_columns([WINDOW_START])

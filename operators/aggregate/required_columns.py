@@ -1,4 +1,4 @@
-"""What an aggregate needs of the columns of its input."""
+"""Required columns of an aggregate's input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from windrow.operators.steps.schema_inference import Needs, check_types, key_ref
 
 
 class AggregateNeeds(Needs):
-    """Of an aggregate: keys, event time, ids, what is aggregated or filtered by."""
+    """The columns that an aggregate requires: keys, event time, ids, and those it aggregates or filters by."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         self.definition = definition
@@ -36,7 +36,7 @@ class AggregateNeeds(Needs):
         for aggregation in definition.agg.values():
             self._names.update(aggregation.columns)
         self._names.difference_update(dict(definition.makes))
-        #: What is asked beside aggregations, as if one were filtered by it, or of it.
+        #: Expressions besides aggregations, checked as if an aggregation were filtered by them, or of them.
         self._extra: dict[str, Aggregation] = {}
         for n, asked in enumerate(definition.inputs[0].asked):
             self._extra[f"__asked {n}"] = Aggregation("count", (), (), asked)
@@ -56,10 +56,10 @@ class AggregateNeeds(Needs):
             seen = made_schema(makes, pa.schema(types.items()))
             for expression in beside:
                 expression.evaluate(seen.empty_table())
-            # Also of what came to the state, whose columns no message may have had yet.
+            # Also of added aggregations, whose columns no message may have had yet.
             Calculation(self.definition._changed(since_us=()), seen)
 
-        with suppress(TypeClash):  # of a column without a type
+        with suppress(TypeClash):  # a column has no type
             check_types(asked, columns)
 
     def named(self, names: Iterable[str]) -> set[str]:
@@ -86,7 +86,7 @@ class AggregateNeeds(Needs):
                     pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()
                 )
                 no_column = isinstance(error, UnknownColumn) and names_no_column(error)
-                # What is made of others may not be known yet.
+                # A derived column may not be known yet.
                 return None if of_others or not uses or no_column else error.message
             for key in dict(makes):
                 refusal = key_refusal(key, seen.field(key).type) if key in self.keys else None

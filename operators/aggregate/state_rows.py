@@ -1,6 +1,6 @@
-"""State rows: one row per (window, key), merged from what is stored and what a step brings.
+"""State rows: one row per (window, key), merged from stored rows and the rows of a step.
 
-Stored rows come oldest first. An upsert row stands for everything before it; deltas after it are merged in. The merge is
+Stored rows come oldest first. An upsert row replaces everything before it; deltas after it are merged in. The merge is
 a left fold in that order, so the same commits give the same bits.
 """
 
@@ -34,7 +34,7 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.groups import Groups, combine, value_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions
 
-#: So many rows are sorted as numbers, where they can be.
+#: From this number on, rows are sorted as numbers, where they can be.
 _MANY = 1 << 12
 
 
@@ -49,7 +49,7 @@ def delta_rows(
     each: bool = False,
     groups: Groups | None = None,
 ) -> tuple[pa.Table, Groups, list[Broken]]:
-    """Deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key).
+    """Return the deltas of a slice: `row_of[i]` belongs to the window `[starts[i], ends[i])`; one row per (window, key).
 
     each: one for each of these lines; groups: these lines by (window, key), where that is known
     """
@@ -98,19 +98,19 @@ def delta_rows(
 
 
 def _is_each(row_of: IntArray, rows: int) -> bool:
-    """True if these are all rows, as they lie."""
+    """True if these are all rows, in order."""
     return len(row_of) == rows and bool((row_of == np.arange(rows)).all())
 
 
 def _net_counts(sign: IntArray, groups: Groups) -> IntArray:
-    """Of each group, how many messages came less those that went."""
+    """Return of each group the number of messages that came less those that were retracted."""
     net = np.zeros(groups.size, dtype=np.int64)
     np.add.at(net, groups.codes, sign)
     return net
 
 
 class Windows(NamedTuple):
-    """Which windows rows are part of: row `row_of[i]` of `[starts[i], ends[i])`; a row may be part of many."""
+    """The windows that rows are part of: row `row_of[i]` of `[starts[i], ends[i])`; a row may be part of many."""
 
     row_of: IntArray
     starts: IntArray
@@ -120,7 +120,7 @@ class Windows(NamedTuple):
 def merge_slices(
     calculation: Calculation, slices: pa.Table, windows: Windows, groups: Groups | None = None
 ) -> tuple[pa.Table, list[Broken]]:
-    """One delta per (window, key) from deltas of slices, which are not laid out once for each of their windows.
+    """Return one delta per (window, key) from deltas of slices, which are not repeated for each of their windows.
 
     `slices` have the columns of state rows but `__start` and `__end`, and nothing was emitted of them. groups: the rows of
     `windows` by (window, key), if known
@@ -160,7 +160,7 @@ def merge_slices(
 
 
 def apart(calculation: Calculation, rows: pa.Table, touched_from: int) -> tuple[pa.Table, pa.Table]:
-    """(rows of those (window, key) that have one at that index or later, the others)."""
+    """Return (rows of those (window, key) that have one at that index or later, the others)."""
     by = calculation.definition.by
     codes = Groups([rows.column(START), *(rows.column(b) for b in by)], len(rows)).codes
     touched = np.zeros(len(rows), dtype=bool)
@@ -176,9 +176,9 @@ def apart(calculation: Calculation, rows: pa.Table, touched_from: int) -> tuple[
 def merge_rows(
     calculation: Calculation, rows: pa.Table, *, notes: bool = False, groups: Groups | None = None
 ) -> tuple[pa.Table, list[Broken]]:
-    """One row per (window, key) of `rows`, which come oldest first.
+    """Merge `rows`, which come oldest first, to one row per (window, key).
 
-    `notes`: what last panes said is noted where what came since is merged in. groups: the rows by (window, key), if known
+    `notes`: last emitted values are recorded where later rows are merged in. groups: the rows by (window, key), if known
     """
     by = calculation.definition.by
     if groups is None:
@@ -203,7 +203,7 @@ def merge_rows(
 def _merge_some(
     calculation: Calculation, rows: pa.Table, groups: Groups, several: BoolArray, notes: bool
 ) -> tuple[pa.Table, list[Broken]]:
-    """As `_merge_groups` where most groups have one row, which stays as it is."""
+    """Merge as `_merge_groups` where most groups have one row, which stays as it is."""
     numbers = np.flatnonzero(several)
     affected = several[groups.codes]
     few = Groups.of_codes((np.cumsum(several) - 1)[groups.codes[affected]], len(numbers))
@@ -250,12 +250,12 @@ def _merge_groups(
 
 
 def _stays(name: str, fresh: Mapping[str, pa.Array]) -> bool:
-    """True for a column of which a group has what its first row has."""
+    """True for a column in which a group keeps the value of its first row."""
     return name != UPSERT and name not in fresh and not name.startswith(ACCUMULATOR)
 
 
 def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
-    """Indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
+    """Return indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
     if len(rows) < 2:
         return np.arange(len(rows), dtype=np.int64)
     starts = combine(rows.column(START)).to_numpy()
@@ -265,7 +265,7 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
         order = np.argsort(starts, kind="stable")
         same = np.diff(starts[order]) == 0
         tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
-        if 2 * len(tied) < len(rows):  # the start says it of most, as of sessions
+        if 2 * len(tied) < len(rows):  # the start decides for most, as of sessions
             mine = order[tied]
             order[tied] = mine[_in_whole_order(rows.select([START, END, *by]).take(pa.array(mine)), by)]
             return order
@@ -273,7 +273,7 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
 
 
 def _numbers_order(rows: pa.Table, starts: IntArray, by: Sequence[str]) -> IntArray | None:
-    """`in_window_order` of many windows whose keys are near each other; None of others."""
+    """Return `in_window_order` of many windows whose keys are near each other; None of others."""
     if len(rows) < _MANY:
         return None
     lengths = combine(rows.column(END)).to_numpy() - starts
@@ -282,7 +282,7 @@ def _numbers_order(rows: pa.Table, starts: IntArray, by: Sequence[str]) -> IntAr
 
 
 def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
-    """`in_window_order`, comparing all columns of all rows."""
+    """Return `in_window_order`, comparing all columns of all rows."""
     columns: dict[str, pa.Array] = {}
     for name in (START, END, *by):
         column = combine(rows.column(name))

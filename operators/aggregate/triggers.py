@@ -1,7 +1,7 @@
-"""Which rows of state speak now: the triggers of an emission, judged for many rows at once.
+"""Triggers of an emission, evaluated for many state rows at once: they select the rows that fire now.
 
-An ingest judges what it changed, an advance what time has come to. In an advance a trigger by count or by value decides only
-beside one by time (`wr.all_of`) that has come: alone it was judged when the messages came.
+An ingest judges the rows that it changed, an advance those whose time has come. In an advance a trigger by count or by value
+decides only together with one by time (`wr.all_of`) that has come: alone it was judged when the messages came.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Batch
 from windrow.stores.timers import TimerIndex
 
-#: When what waits by a delay is due, by the start of its window, in the operator's auxiliary family.
+#: Due times of pending rows with a delay, by the start of their window, in the operator's auxiliary family.
 DUE_KEY = b"\x00due"
 #: The time of the timer of each window, by its start.
 TIME_KEY = b"\x00dut"
@@ -45,8 +45,8 @@ TIME_KEY = b"\x00dut"
 
 @dataclass(frozen=True)
 class Moment:
-    """When rows are judged. before_us: `now` of the advance before; None in an ingest, in which no time passes. moved: the
-    watermark before an advance, and in it; in an ingest it does not move.
+    """The moment at which rows are judged. before_us: `now` of the last advance; None in an ingest, in which no time passes.
+    moved: the watermark before an advance, and in it; in an ingest it does not move.
     """
 
     step: int
@@ -67,7 +67,7 @@ class Moment:
         return any(isinstance(leaf, EveryPeriod) and self.ends(leaf) for leaf in leaves(trigger))
 
     def insists(self, trigger: Trigger) -> bool:
-        """True if a period of it has ended that asks for a pane though nothing is new."""
+        """True if a period of it has ended that asks for a pane even if no message is new."""
         return any(
             isinstance(leaf, EveryPeriod) and leaf.always and self.ends(leaf) for leaf in leaves(trigger)
         )
@@ -75,14 +75,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Judged:
-    """State rows, merged, and how their values are found, should a trigger ask for them."""
+    """State rows, merged, with a function for their values, should a trigger need them."""
 
     rows: pa.Table
     moment: Moment
     values: Callable[[], pa.Table]
 
     def fires(self, trigger: Trigger) -> BoolArray:
-        """True for each row that the trigger lets speak now."""
+        """True for each row that fires now."""
         if isinstance(trigger, AnyOf):
             return np.asarray(np.logical_or.reduce([self.fires(t) for t in trigger.triggers]))
         if self.moment.before_us is None:
@@ -125,13 +125,13 @@ class Judged:
                 return np.zeros(len(pending), dtype=bool)
 
     def _silent(self) -> BoolArray:
-        """True where no pane was told in this step."""
+        """True where no pane was emitted in this step."""
         emitted = combine(self.rows.column(EMIT_STEP)).fill_null(-1).to_numpy()
         return np.asarray(emitted != self.moment.step, dtype=bool)
 
 
 def true_of(condition: Expr, values: pa.Table) -> BoolArray:
-    """True where it is true; a row for which it raises is as one for which it is null."""
+    """True where the condition is true; a row for which it raises counts as null."""
     if len(values) == 0:
         return np.zeros(0, dtype=bool)
     try:
@@ -147,21 +147,21 @@ def true_of(condition: Expr, values: pa.Table) -> BoolArray:
 
 
 def since(rows: pa.Table) -> IntArray:
-    """`now` of the step that took the first message of each row which no pane has told; where nobody noted it, long ago."""
+    """Return `now` of the step of each row's first message that no pane has emitted; long ago where it was not recorded."""
     if SINCE not in rows.column_names:
         return np.full(len(rows), START_OF_TIME_US, dtype=np.int64)
     return np.asarray(combine(rows.column(SINCE)).fill_null(START_OF_TIME_US).to_numpy(), dtype=np.int64)
 
 
 def delays(trigger: Trigger) -> tuple[int, ...]:
-    """The delays that a trigger waits for, in microseconds."""
+    """Return the delays that a trigger waits for, in microseconds."""
     return tuple(leaf.delay_us for leaf in leaves(trigger) if isinstance(leaf, Delay))
 
 
 class Due:
-    """Timers of windows with something that waits by a delay, one each, at the first moment at which some of it is due.
+    """The timers of windows with rows pending by a delay, one each, at the first moment at which a row is due.
 
-    Of no use, and no record, under an emission without `wr.delay`.
+    Unused, and without a record, under an emission without `wr.delay`.
     """
 
     def __init__(self, emit: Emit, cf: str) -> None:
@@ -175,18 +175,18 @@ class Due:
         return END_OF_TIME_US if first_us is None else first_us
 
     def after(self, now_us: int) -> int:
-        """The first moment at which something may be due that is new at `now_us`."""
+        """Return the first moment at which a row that is new at `now_us` may be due."""
         return now_us + min(self._delays) if self.active else END_OF_TIME_US
 
     def waiting_since(self, kv: KV, deltas: pa.Table, nows_us: IntArray) -> pa.Table:
-        """Deltas that say at which `now` each of them came; their windows are looked at when the first of it is due."""
+        """Return deltas with the `now` at which each came; set timers of their windows for the first one that is due."""
         came = np.stack([combine(deltas.column(START)).to_numpy(), nows_us], axis=1)
         first = np.unique(came, axis=0).tolist()
         self._hasten(kv, {start: self.after(now_us) for start, now_us in reversed(first)}, set())
         return deltas.append_column(SINCE, pa.array(nows_us))
 
     def begin(self, kv: KV, starts: set[int]) -> None:
-        """Set a timer for these windows alone, which have something that waits since an unknown moment."""
+        """Set a timer for these windows alone, which have rows pending since an unknown moment."""
         if self.active:
             batch = Batch()
             self.timers.drop(batch)
@@ -195,18 +195,18 @@ class Due:
             self._move(kv, dict.fromkeys(starts, START_OF_TIME_US))
 
     def end(self, kv: KV, starts: Sequence[int]) -> None:
-        """Let all that waits in windows which are late from now on be due: a late delay may be over."""
+        """Make all pending rows due in windows that are late from now on: a late delay may be over."""
         if self.active:
             known = self._times(kv, starts)
             self._move(kv, dict.fromkeys(known, START_OF_TIME_US))
 
     def passed(self, kv: KV, now_us: int) -> set[int]:
-        """Windows in which something may be due."""
+        """Return windows in which a row may be due."""
         due = self.timers.due(kv, now_us) if self.active else ()
         return {decode_i64(name) for _, name, _, _ in due}
 
     def note(self, kv: KV, looked_at: set[int], waiting: Sequence[pa.Table], now_us: int) -> None:
-        """Windows were looked at; `waiting`: rows with something that no pane has told."""
+        """Update the timers of evaluated windows; `waiting`: rows with messages that no pane has emitted."""
         if not looked_at:
             return
         times = dict[int, int]()
@@ -225,7 +225,7 @@ class Due:
         self._move(kv, moved | {start: min(at_us, known.get(start, at_us)) for start, at_us in times.items()})
 
     def _times(self, kv: KV, starts: Sequence[int]) -> dict[int, int]:
-        """The times of the timers that windows have."""
+        """Return the times of the timers that windows have."""
         packed = kv.multi_get(self._cf, [TIME_KEY + encode_i64(start) for start in starts])
         return {start: decode_i64(time) for start, time in zip(starts, packed, strict=True) if time}
 

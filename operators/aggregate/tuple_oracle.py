@@ -1,4 +1,4 @@
-"""Messages on which code of the user's raises, as the oracle takes them where they are in all of their windows or in none."""
+"""Oracle of messages on which user code raises, where a message is in all of its windows or in none."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from windrow.operators.oracle.cells import Cell, Key, Taken
 if TYPE_CHECKING:
     from windrow.operators.aggregate.oracle import AggregateOracle
 
-#: What came to each window of each key.
+#: New messages of each window of each key.
 Touched = dict[tuple[Key, Window | TupleWindow], list[Taken]]
 
 
 def without_failed(
     oracle: AggregateOracle, touched: Touched, filed: list[tuple[Key, Taken]], numbers: dict[Key, int]
 ) -> Touched:
-    """A message on which code raises, with others of its step in one of its windows, is in none, and gets no number.
+    """Remove a message on which code raises, with others of its step in one of its windows; it is in none and gets no number.
 
     filed: the messages of the step, in order. numbers: how many there were of each key before it
     """
@@ -39,7 +39,7 @@ def without_failed(
 
 
 def _failed(oracle: AggregateOracle, touched: Touched) -> list[Taken]:
-    """The messages of windows in which code raises; they are dead letters."""
+    """Return the messages of windows in which code raises; they are dead letters."""
     failed = list[Taken]()
     for (key, window), new in touched.items():
         former = oracle._cells.get((key, window), Cell(key, window))

@@ -1,7 +1,7 @@
-"""The windowed aggregator over tuple windows: ranges of sequence numbers of one key. Seed 003 "Basic Tuple-based Window".
+"""Aggregator over tuple windows: ranges of sequence numbers of one key. Seed 003 "Basic Tuple-based Window".
 
-Numbers are given when messages are filed, in position order, from 1. Windows are `[1 + k * step, size + k * step]`, both ends
-included. A full window fires ON_TIME, once, and for good; a partial one is visible to early panes and queries. Retention
+Messages are numbered when they are processed, in position order, from 1. Windows are `[1 + k * step, size + k * step]`, both
+ends included. A full window fires ON_TIME, once, and for good; a partial one is visible to early panes and queries. Retention
 is by count.
 """
 
@@ -42,13 +42,13 @@ from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
 from windrow.stores.window_state import PlainWindows
 
-#: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with something that waits for a period,
+#: Auxiliary keys: `c<key>` the last number of a key, `d<key>` a key with rows that are pending until a period ends,
 #: `r<key>` a key whose windows are to be counted against the retention at the next step.
 _COUNTER, _DIRTY, _COUNTED = b"c", b"d", b"r"
 
 
 class TupleAggregator(Steps):
-    """One definition of a tuple window on one store."""
+    """The logic of one definition of a tuple window."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         assert isinstance(definition.window, Tuples)
@@ -59,13 +59,13 @@ class TupleAggregator(Steps):
         self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
 
     def stays(self, key: bytes, value: bytes) -> bool:
-        """The number of messages of each key, too."""
+        """True also for the number of messages of each key."""
         return key[:1] == _COUNTER or super().stays(key, value)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Drop what the counts of the step before put out of retention, then the period that `now` crossed."""
+        """Evict the windows that the counts of the last step put out of retention, then fire the period that `now` crossed."""
         progress, result, dead = self._begin(kv)
         before_us = progress.now_us
         if progress.schema is not None:
@@ -79,7 +79,7 @@ class TupleAggregator(Steps):
         return self._end(kv, progress, result, dead)
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        """Number the messages and file them; full windows fire, and partial ones as the early trigger says."""
+        """Number the messages and store them; full windows fire, and partial ones by the early trigger."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
@@ -113,7 +113,7 @@ class TupleAggregator(Steps):
             why=f"{self.definition.name!r} numbers messages by all that came before them",
         )
 
-    # -- filing -----------------------------------------------------------------------------------------------------
+    # -- storing ----------------------------------------------------------------------------------------------------
 
     def _file(
         self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice, now_us: int
@@ -140,7 +140,7 @@ class TupleAggregator(Steps):
         self._judge(kv, progress, result, dead, merged, Moment(progress.step, now_us))
 
     def _number(self, kv: KV, rows: Slice, batch: Batch) -> IntArray:
-        """The number of each row among those of its key. batch: gets what is to be written where they count."""
+        """Return the number of each row among those of its key. batch: receives the writes for those that count."""
         encoded, groups = self._keys(rows)
         stored = kv.multi_get(self.aux_cf, [_COUNTER + k for k in encoded])
         taken = np.array([0 if v is None else int.from_bytes(v, "big") for v in stored], dtype=np.int64)
@@ -161,7 +161,7 @@ class TupleAggregator(Steps):
         return encoded, groups
 
     def _assign(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
-        """(row index, first number of a window that holds it), for each such window."""
+        """Return (row index, first number of a window that holds it), for each such window."""
         copies = -(-self.size // self.step)
         newest = (numbers - 1) // self.step * self.step + 1
         firsts = newest[:, None] - np.arange(copies - 1, -1, -1, dtype=np.int64)[None, :] * self.step
@@ -173,7 +173,7 @@ class TupleAggregator(Steps):
     def _bury(
         self, rows: Slice, row_of: IntArray, codes: IntArray, broken: list[Broken], dead: DeadLetters
     ) -> tuple[Slice, IntArray]:
-        """Messages on which the user's code raised get no number; the others are filed without them."""
+        """Drop messages on which user code raised, without a number; the others are stored without them."""
         import traceback
 
         bad = np.zeros(len(rows), dtype=bool)
@@ -200,7 +200,7 @@ class TupleAggregator(Steps):
         parts = []
         for mask, timing in ((full, ON_TIME), (due, EARLY)):
             if mask.any():
-                # A full window is told whatever `on_time` says: nobody will tell it later.
+                # A full window is emitted whatever `on_time` is: no later pane would emit it.
                 parts.append(self._fire(kv, progress, result, dead, merged.filter(pa.array(mask)), timing))
         result.panes = together(result.panes, self.definition.by)
         rest = ~(full | due)
@@ -211,7 +211,7 @@ class TupleAggregator(Steps):
             self._note_waiting(kv, merged.filter(pa.array(rest)))
 
     def _note_waiting(self, kv: KV, rows: pa.Table) -> None:
-        """Mark the keys of rows that wait for a period, where there is one."""
+        """Mark the keys of rows that are pending until a period ends, where there is one."""
         if by_time(self.definition.emit.early):
             batch = Batch()
             for key in self._encode(rows):
@@ -219,7 +219,7 @@ class TupleAggregator(Steps):
             kv.write(batch)
 
     def _judged(self, kv: KV, rows: pa.Table, moment: Moment) -> Judged:
-        """Merged rows, before a trigger."""
+        """Return merged rows, ready for a trigger."""
         by = self.definition.by
         return Judged(
             rows, moment, lambda: pa.table({**{b: rows.column(b) for b in by}, **self._values(kv, rows)[0]})
@@ -316,7 +316,7 @@ class TupleAggregator(Steps):
             self._note_waiting(kv, rows.filter(pa.array(waiting)))
 
     def _look_for_unsaid(self, kv: KV) -> None:
-        """Mark the keys with something that no pane has told."""
+        """Mark the keys with messages that no pane has emitted."""
         table = self.store.read_all(kv)
         batch = Batch()
         batch.delete_range(self.aux_cf, _DIRTY, b"e")
@@ -325,7 +325,7 @@ class TupleAggregator(Steps):
             self._note_waiting(kv, table.filter(pa.array(combine(table.column(PENDING)).to_numpy() > 0)))
 
     def _open_rows(self, kv: KV, key: bytes) -> pa.Table | None:
-        """State rows of one key's partial windows."""
+        """Return the state rows of one key's partial windows."""
         value = kv.get(self.aux_cf, _COUNTER + key)
         last = 0 if value is None else int.from_bytes(value, "big")
         low = max(1, last - self.size + 2)
@@ -335,7 +335,7 @@ class TupleAggregator(Steps):
         return table.filter(pa.array(combine(table.column(MESSAGES)).to_numpy() < self.size))
 
     def _retire(self, kv: KV) -> None:
-        """Drop the oldest windows beyond the limits, as the step before left them; a partial window is never dropped."""
+        """Evict the oldest windows beyond the limits, as the last step left them; a partial window is never evicted."""
         if self.definition.retention.windows is None and self.definition.retention.messages is None:
             return
         touched = [k[1:] for k, _ in kv.scan(self.aux_cf, _COUNTED, b"s")]
@@ -357,7 +357,7 @@ class TupleAggregator(Steps):
         kv.write(batch)
 
     def _floors(self, kv: KV, keys: list[bytes]) -> dict[bytes, int]:
-        """The first number that is kept, for each of the keys, which share one limit, that has to drop windows."""
+        """Return the first number that is kept, for each of the keys, which share one limit."""
         retention = self.definition.retention
         last: dict[bytes, int] = {}
         holders: dict[int, list[bytes]] = {}  # first number of a window -> the keys that have it
@@ -385,13 +385,13 @@ class TupleAggregator(Steps):
         return floors
 
     def _held(self, first: int, last: int) -> int:
-        """How many messages the window that begins at `first` holds, of `last` in all."""
+        """Return how many messages the window that begins at `first` holds, of `last` in all."""
         return min(self.size, last - first + 1)
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
     def states(self, kv: KV, low: int, high: int) -> Iterator[pa.Table]:
-        """State rows of retained windows whose first number is in `[low, high)`, with their present values, sorted."""
+        """Yield state rows of retained windows whose first number is in `[low, high)`, with their present values, sorted."""
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:
             return

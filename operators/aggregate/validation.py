@@ -1,4 +1,4 @@
-"""What the user wrote of an aggregate, checked and turned into the fields of its definition."""
+"""Validation of the user's arguments of an aggregate, which become the fields of its definition."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def normalise(
     deliver: Policy | None = None,
     inputs: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Check what the user wrote and turn it into the fields of `AggregateDefinition`. inputs: what aggregations may be of."""
+    """Check the user's arguments and turn them into the fields of `AggregateDefinition`. inputs: names that `of` may have."""
     keys, time, makes = _derived_columns(by, event_time)
     _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
     _check_of(agg, inputs)
@@ -121,7 +121,7 @@ def normalise(
 
 
 def _delivered(deliver: Policy | None, ids: Any, makes: Makes, named: Collection[str]) -> Policy | None:
-    """The policy of its input. named: columns of it."""
+    """Return the policy of its input. named: columns of it."""
     policy = policy_of(deliver, ids_of(ids), marks=True)
     if policy is not None and makes:
         raise ConfigurationError(
@@ -133,7 +133,7 @@ def _delivered(deliver: Policy | None, ids: Any, makes: Makes, named: Collection
 
 
 def _of_taken(agg: Mapping[str, Aggregation], policy: Policy | None) -> dict[str, Aggregation]:
-    """Aggregations that leave out what is marked as skipped, unless they name the mark themselves."""
+    """Return aggregations without messages that are marked as skipped, unless they name the mark themselves."""
     mark = None if policy is None else policy.mark
     if mark is None:
         return dict(agg)
@@ -145,7 +145,7 @@ def _of_taken(agg: Mapping[str, Aggregation], policy: Policy | None) -> dict[str
 
 
 def _derived_columns(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Makes]:
-    """(key columns, the column of event time, what of them is made of others)."""
+    """Return (key columns, the column of event time, the derived ones of them)."""
     (keys, made_keys), (time, made_time) = keys_of(by), time_of(event_time)
     if made_time and time in keys:
         raise ConfigurationError(
@@ -165,7 +165,7 @@ def _checked(
     positions: Positions | None,
     dead_letter_limit: int,
 ) -> None:
-    """Refuse names, windows and aggregations that are none."""
+    """Refuse names, windows and aggregations that are not valid."""
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
     check.name(name, "name")
     if input is not None:
@@ -214,7 +214,7 @@ def _checked(
 
 
 def _check_of(agg: Mapping[str, Aggregation], inputs: Collection[str]) -> None:
-    """Refuse aggregations of what is no input."""
+    """Refuse aggregations of a name that is no input."""
     for alias, aggregation in agg.items():
         of = (
             [aggregation.input] if aggregation.input is not None else [name for name, _ in aggregation.shares]
@@ -258,7 +258,7 @@ def _check_session(
     emit: Emit,
     keys: Sequence[str],
 ) -> None:
-    """Refuse what sessions do not do."""
+    """Refuse options that sessions do not support."""
     if isinstance(window, TupleSession):
         _check_tuple_session(window, kept, keys)
     if not isinstance(window, Session):
@@ -280,7 +280,7 @@ def _check_session(
 
 
 def _check_inherited(window: Inherited, columns: Sequence[str], kept: Retention) -> None:
-    """Refuse what windows of another operator cannot have."""
+    """Refuse options that windows of another operator cannot have."""
     if kept.windows is not None or kept.messages is not None:
         raise BadWindow(f"{window!r} is kept by time, not by {kept!r}: use retention='7 days', or wr.forever")
     if WINDOW_START in columns:
@@ -303,7 +303,7 @@ def _check_tuple_session(window: TupleSession, kept: Retention, keys: Sequence[s
 
 
 def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:
-    """How long past the watermark a window takes messages, in microseconds."""
+    """Return how long past the watermark a window takes messages, in microseconds."""
     if allowed_lateness is None:
         lateness_us = default_lateness(kept, emit)
     else:
@@ -330,7 +330,7 @@ def _check_choices(
     event_time_unit: str | None,
     scale: str | None,
 ) -> None:
-    """Refuse what is none of the choices of an option."""
+    """Refuse values that are none of the choices of an option."""
     if null_keys not in ("group", "dead_letter"):
         raise ConfigurationError(f"null_keys={null_keys!r}: use 'group' or 'dead_letter'")
     if integer_overflow not in ("dead_letter", "decimal"):

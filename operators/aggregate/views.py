@@ -1,4 +1,4 @@
-"""What may be asked of an aggregate: its windows, and the messages of one that keeps them."""
+"""View of an aggregate: its windows, and its messages where it keeps them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ from windrow.operators.view import (
 from windrow.stores.kv import KV
 from windrow.stores.spill import Away
 
-#: Finds the messages that a shard keeps; beside it `key` or `key_prefix`, as the message store takes them.
+#: Finds the messages that a shard keeps; also takes `key` or `key_prefix`, as the message store does.
 Finds: TypeAlias = Callable[..., Slice | None]
 
 
 class AggregateView(View):
-    """Over time windows."""
+    """The view over time windows."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         super().__init__(logic, stores, watermark_us, prefix)
@@ -78,7 +78,7 @@ class AggregateView(View):
         return {b: schema.field(b).type if b in schema.names else pa.null() for b in self.definition.by}
 
     def _known(self, kv: KV) -> pa.Schema | None:
-        """The columns of the input; the operator is bound to them."""
+        """Return the columns of the input; the operator is bound to them."""
         known = Progress.load(kv, self.logic.aux_cf).schema
         if known is not None:
             self.logic._bind(known)
@@ -93,7 +93,7 @@ class AggregateView(View):
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> Sequence[WindowInfo]:
-        """They are read at once, and made when they are looked at."""
+        """Return windows that are read at once, and built when they are accessed."""
         self.input(input)
         rows = self._rows(start, end, key)
 
@@ -136,7 +136,7 @@ class AggregateView(View):
         return pa.table(columns, schema=schema)
 
     def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
-        """What windows tell of all shards, sorted; None for nothing."""
+        """Return the window rows of all shards, sorted; None where there are none."""
         low, high = times_between(start, end)
         wanted, by = key_of(self.definition.by, key), self.definition.by
         runs: list[pa.Table] = []
@@ -159,7 +159,7 @@ class AggregateView(View):
         return whole.take(pa.array(in_window_order(whole, by)))
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        """The windows of a shard that may overlap the closed range, sorted."""
+        """Yield the windows of a shard that may overlap the closed range, sorted."""
         found: Iterator[pa.Table] = self.logic.states(
             kv, self.logic.assigner.first_open(low), _after(high), key
         )
@@ -193,14 +193,14 @@ class AggregateView(View):
         ]
 
     def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        """What finds the messages between two bounds, or of a window of numbers."""
+        """Return a finder of the messages between two bounds, or of a window of numbers."""
         if self.definition.numbered and isinstance(start, TupleWindow):
             return partial(self.numbered, window=alone(start, end))
         low, high = bounds_between(start, end)
         return partial(self.between, low=low, high=high)
 
     def _found(self, kv: KV, finds: Finds, wanted: Mapping[str, Any] | None) -> Slice | None:
-        """Messages of a shard; their sources have our prefix."""
+        """Return messages of a shard; their sources have the job's prefix."""
         rows = None if self._known(kv) is None else finds(kv)
         return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
 
@@ -210,16 +210,16 @@ class AggregateView(View):
         return self._found(kv, partial(self.between, low=low, high=high), wanted)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        """Kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
+        """Return kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
         purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
         return self._scanned(kv, max(low, (purged_us, None), key=lambda bound: bound[0]), high, **fields)
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
-        """Kept messages of these numbers."""
+        """Return kept messages of these numbers."""
         raise NotImplementedError(f"windows of {self.definition.name!r} have no numbers")
 
     def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        """What the message store has between two bounds of its order, which is of times or of numbers."""
+        """Return messages between two bounds of the store's order, which is of times or of numbers."""
         rows: Slice | None = self.logic.history.between(kv, low, high, self.logic.calculation, **fields)
         return rows
 
@@ -228,14 +228,14 @@ class AggregateView(View):
         known = [Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores]
         return message_columns([None if s is None else self.logic.seen_schema(s) for s in known])
 
-    # -- why --------------------------------------------------------------------------------------------------------
+    # -- provenance -------------------------------------------------------------------------------------------------
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         at_us = instant_us(at, "start")
         return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """`rows`: panes, or what of them another operator keeps."""
+        """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
         made: dict[tuple[Any, ...], Made] = {}
         found = []
         for row in rows:
@@ -262,7 +262,7 @@ class AggregateView(View):
         return Made(info, None, {self.definition.inputs[0].name: messages})
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
-        """The messages that a shard keeps of a window, as the window took them."""
+        """Return the messages of a window that a shard keeps, as the window took them."""
         start, end = info.window.start_us, info.window.end_us  # type: ignore[union-attr]
         rows = self._kept(kv, (start, None), (end - 1, None), info.key or None)
         if rows is None:
@@ -286,7 +286,7 @@ class AggregateView(View):
 
 
 class TupleView(AggregateView):
-    """Over windows of sequence numbers."""
+    """The view over windows of sequence numbers."""
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         found: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
@@ -302,7 +302,7 @@ class TupleView(AggregateView):
         return _between(rows, rows.times, low[0], high[0])
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
-        """Kept messages of these numbers, of each key its own."""
+        """Return kept messages of these numbers, of each key its own."""
         return self._scanned(kv, (0, ("", 0, window.first)), (0, ("", 0, window.last)), **fields)
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
@@ -315,11 +315,11 @@ class TupleView(AggregateView):
 
 
 class SessionView(AggregateView):
-    """Over session windows."""
+    """The view over session windows."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         super().__init__(logic, stores, watermark_us, prefix)
-        self.counted_in = ()  # what a commit writes of a session is all of it
+        self.counted_in = ()  # a commit writes a whole session
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         found: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
@@ -340,7 +340,7 @@ class SessionView(AggregateView):
         return None if rows is None else of_sessions(rows, sessions, self.definition.by)
 
     def _row_of(self, info: WindowInfo, kv: KV) -> pa.Table | None:
-        """The state row of a session."""
+        """Return the state row of a session."""
         start = _start(info)
         rows = self.logic.kept(kv, start, start + 1, info.key)
         if rows is None:
@@ -354,7 +354,7 @@ class SessionView(AggregateView):
         return replace(super()._provenance(info), joined_by=self._joined_by(info))
 
     def _joined_by(self, info: WindowInfo) -> Position | None:
-        """The message that made the session one of two; of several the last."""
+        """Return the message that merged two sessions into this one; of several the last."""
         for kv in self.stores:
             rows = self._row_of(info, kv)
             if rows is not None and JOINED_BY in rows.column_names:
@@ -364,7 +364,7 @@ class SessionView(AggregateView):
 
 
 class TupleSessionView(SessionView):
-    """Over sessions by messages of others: windows of the numbers of messages."""
+    """The view over sessions by messages of others: windows of the numbers of messages."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
         last = max((logic.progress(kv).watermark_us for kv in stores), default=0)
@@ -377,7 +377,7 @@ class TupleSessionView(SessionView):
         return _between(rows, rows.times, low[0], high[0])
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
-        """Kept messages of these numbers, which are of all keys."""
+        """Return kept messages of these numbers, which are of all keys."""
         rows = super().between(kv, (window.first, None), (window.last, None), **fields)
         if rows is None:
             return None
@@ -392,14 +392,14 @@ class TupleSessionView(SessionView):
 
 
 def view_of(definition: AggregateDefinition) -> type[AggregateView]:
-    """The kind of view that shows windows of this definition."""
+    """Return the view class of windows of this definition."""
     if definition.session:
         return TupleSessionView if definition.numbered else SessionView
     return TupleView if definition.tuple_window else AggregateView
 
 
 def _between(rows: Slice, values: IntArray, low: int, high: int) -> Slice:
-    """The rows whose value is in a closed range."""
+    """Return the rows whose value is in a closed range."""
     return rows.take(np.flatnonzero((values >= low) & (values <= high)))
 
 
@@ -408,12 +408,12 @@ def _after(high: int) -> int:
 
 
 def _start(info: WindowInfo) -> int:
-    """Where a window begins: microseconds, or the number of its first message."""
+    """Return the start of a window: microseconds, or the number of its first message."""
     return info.window.first if isinstance(info.window, TupleWindow) else info.window.start_us
 
 
 def _time_of(row: Mapping[str, Any]) -> tuple[int, bool]:
-    """A time at which the window of a pane is open, and True if it starts there; False if that is its last moment."""
+    """Return a time at which the window of a pane is open, and True if it starts there; False if that is its last moment."""
     window = row.get("window")
     start = row.get(WINDOW_START) if window is None else window.get("start", window.get("first"))
     if start is not None:
