@@ -28,7 +28,7 @@ _LONGEST = 255
 
 
 class Part(NamedTuple):
-    """What records have of a column. kind: there; None if they have nothing of it. values: are copied there, less `base`."""
+    """One column of the records to write. kind: there; None if they need no bytes. values: are copied there, less `base`."""
 
     name: str
     item: bytes
@@ -83,7 +83,7 @@ def text(name: str, ends: IntArray, data: Any, null: BoolArray | None = None) ->
 
 
 class Item(NamedTuple):
-    """What a shape says of a part. at: where its frame begins."""
+    """Description of one part in a shape. at: the offset of its frame."""
 
     name: str
     what: int
@@ -94,13 +94,13 @@ class Item(NamedTuple):
 
     @property
     def kind(self) -> str | None:
-        """Of what records have of it."""
+        """The numpy type of its bytes in a record; None if records have none."""
         width = self.high - self.low if self.what == TEXT else self.width
         return None if width == 0 else f"V{width}" if self.what == TEXT else f"<u{width}"
 
 
 def items_of(names: Sequence[str], shape: bytes) -> tuple[list[Item], int]:
-    """What a shape says of parts of these names, and how long a frame is."""
+    """Parse a shape. Returns the items of parts of these names, and the length of a frame."""
     found, at = list[Item](), 0
     for i, name in enumerate(names):
         item = Item(name, *tuple(shape[ITEM * i : ITEM * (i + 1)]), at)  # type: ignore[call-arg]

@@ -25,7 +25,7 @@ FORMAT: Final = 1
 
 
 class Kind(enum.IntEnum):
-    """What a value of a window is. Numbers are persisted."""
+    """Kind of a window's value. Numbers are persisted."""
 
     BLOCK = 1
     #: A block of a window of which some block says what there is no more (`stores/tombstones.py`).
@@ -41,7 +41,7 @@ class Kind(enum.IntEnum):
 
 
 class Codec(enum.IntEnum):
-    """How a value has its rows. Numbers are persisted."""
+    """Encoding of the rows in a value. Numbers are persisted."""
 
     #: An Arrow record batch.
     ARROW = 1
@@ -65,7 +65,7 @@ HEADER = struct.Struct(">BBBBI8sQQQ")
 
 
 class Block(NamedTuple):
-    """What stands before the rows of a block.
+    """Header of a block.
 
     first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
     a divided window, where the kind is `DIVIDED`, there is only `since`, from where it was divided.

@@ -40,7 +40,7 @@ _OF_NUMBERS, _OF_TEXTS = (1, 2, 4), (1, 2, 4, 8)
 
 
 class _Column(NamedTuple):
-    """How a column is kept, what is kept of it, and what the one row has."""
+    """Encoded column: the encoding, the kept values, and the value of the one row."""
 
     how: int
     kept: pa.ChunkedArray | pa.Array | None
@@ -175,7 +175,7 @@ def opened(value: bytes) -> Value:
 
 
 def _opened(data: pa.Buffer, columns: int) -> Value:
-    """What is behind the head of a value."""
+    """Decode the bytes after the head of a value."""
     if not columns:
         whole = pa.ipc.open_stream(data).read_all()
         return Value(dict.fromkeys(whole.column_names, _KEPT), whole, whole)

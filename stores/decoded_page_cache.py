@@ -33,7 +33,7 @@ class _Source:
 
 
 class Written:
-    """What was written last of one kind of pages, and of what was written before the most, where it is not written again."""
+    """Cache of the last write of one kind of pages, and of the largest write before it until most of that is rewritten."""
 
     def __init__(self) -> None:
         self._sources: tuple[_Source, ...] = ()
@@ -44,7 +44,7 @@ class Written:
         self._sources = (last,) if len(most.places) <= 2 * len(values) else (most, last)
 
     def release(self) -> None:
-        """What is too much to be kept for long goes."""
+        """Drop the cached rows if they are too large to keep beyond a commit."""
         if sum(source.nbytes for source in self._sources) > RECENT_BYTES:
             self._sources = ()
 

@@ -224,7 +224,7 @@ class BlockWindows:
             at = after
 
     def pages(self, kv: KV, start: int) -> int:
-        """How many pages the window at `start` has; none where it is not of pages."""
+        """Return the number of pages of the window at `start`; 0 where it has none."""
         return self._pages.count(kv, start)
 
     def first_start(self, kv: KV) -> int | None:
@@ -318,7 +318,7 @@ class BlockWindows:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def blocks(self, kv: KV, start: int) -> int:
-        """How many blocks the window at `start` has."""
+        """Return the number of blocks of the window at `start`."""
         return len(self._values(kv, encode_i64(start)))
 
     def _first(self, kv: KV, low: bytes, high: bytes | None) -> Pair | None:

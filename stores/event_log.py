@@ -47,13 +47,13 @@ class Wide(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """How long stretches of event time are; wide: if some are longer."""
+    """Width of the time buckets; wide: if some are longer."""
 
     width_us: int
     wide: Wide | None = None
 
     def begin(self, time_us: int) -> int:
-        """Where the first of those begins that may hold that time."""
+        """Return the start of the first bucket that may hold that time."""
         if time_us <= START_OF_TIME_US:
             return START_OF_TIME_US
         longer = self.wide is not None and time_us < self.wide.end_us
@@ -62,13 +62,13 @@ class Stretches(NamedTuple):
 
 
 def wide(kv: KV, cf: str, name: bytes) -> Wide | None:
-    """Which stretches are longer than usual, as noted under this name."""
+    """Return the record of long buckets under this name; None where all are as usual."""
     packed = kv.get(cf, name)
     return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
 
 
 def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int:
-    """How long stretches are for rows of these times: longer than usual where they lie far apart; it is noted then."""
+    """Return the bucket width for rows of these times. A width above the usual one, for rows far apart, is recorded."""
     width_us = stretch_us(times, usual_us)
     if width_us > usual_us:
         known = wide(kv, cf, name) or Wide(width_us, width_us)
@@ -243,7 +243,7 @@ def _inside(rows: pa.Table, low_us: int, high_us: int) -> pa.Table:
 
 
 def stretch_us(times: IntArray, width_us: int) -> int:
-    """How long stretches are for rows of these times: `width_us`, or where they are far apart a power of two as long."""
+    """Return the bucket width for rows of these times: `width_us`, or a power of two as long where they are far apart."""
     extent_us = int(times.max()) - int(times.min())
     most = max(SPARSE, len(times) // FEW)
     while extent_us // width_us > most and len(np.unique(times // width_us)) > most:

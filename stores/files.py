@@ -105,7 +105,7 @@ def refuse_links(folder: str) -> None:
 
 
 def inode_of(path: str) -> tuple[int, int]:
-    """Which folder it is, whatever its name."""
+    """Return the identity of a folder, which is independent of its name."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
@@ -134,7 +134,7 @@ def _unlink(name: str, folder: int) -> None:
 
 @contextlib.contextmanager
 def on_disk(location: str) -> Iterator[None]:
-    """What the file system refuses below `location` is told with the place and the remedy."""
+    """Raise errors of the file system below `location` with the path and the remedy."""
     try:
         yield
     except OSError as error:

@@ -18,7 +18,7 @@ _MANY = 10_000
 
 
 class MemoryStore(MemoryKV):
-    """What lay in the folder when it was opened, and what was written since: the folder stays as it is."""
+    """Store in memory, with the content of the folder when it was opened and later writes. The folder is not changed."""
 
     def __init__(self, path: str, cfs: Sequence[str], lock_wait_s: float) -> None:
         super().__init__(cfs)

@@ -77,7 +77,7 @@ class _Run(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What a step reads of a run for the keys `here`: these blocks, or what the process holds of it.
+    """Part of a run that a step reads for the keys `here`: these blocks, or rows that the process holds.
 
     found: the rows of each key in the run, the first and the one behind the last; None where no index says so.
     """
@@ -251,7 +251,7 @@ class KeyedEvents:
             yield some, _table(self.cf, schema, theirs)
 
     def _part(self, kv: KV, held: Held, run: _Run, here: IntArray, asked: Hashes) -> _Part:
-        """What to read of a run for these hashes."""
+        """Return the part of a run to read for these hashes."""
         known = held.get(run.digest)
         if known is not None:
             return _Part(run, here, here[:0], known, _edges(_own(known, HASH), asked))
@@ -339,7 +339,7 @@ def _level(rows: int) -> int:
 
 
 def _to_merge(runs: Sequence[_Run], rows: int) -> list[_Run]:
-    """Those that become one with a new run of so many rows."""
+    """Return the runs to merge with a new run of so many rows."""
     merged: list[_Run] = []
     rest = [run for run in runs if run.nbytes < LARGE_BYTES]
     while True:
@@ -375,7 +375,7 @@ def _blocks(fences: Hashes, asked: Hashes) -> IntArray:
 
 
 def _covered(first: IntArray, last: IntArray, n: int) -> IntArray:
-    """Those of `n` blocks that lie in one of these ranges, whose last ones are in them."""
+    """Return those of `n` blocks that lie in one of these ranges, whose last ones are included."""
     edges = np.zeros(n + 1, dtype=np.int64)
     np.add.at(edges, first, 1)
     np.add.at(edges, last + 1, -1)

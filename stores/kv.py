@@ -130,7 +130,7 @@ class Batch:
 
     @property
     def held_bytes(self) -> int:
-        """Those of them that are in memory."""
+        """Bytes of those keys and values that are in memory."""
         points = [changes.points.data for changes in self._changes.values()]
         return sum(sum(map(len, some)) + sum(map(len, filter(None, some.values()))) for some in points)
 
@@ -240,7 +240,7 @@ class Batch:
 
 
 class Changes(Protocol):
-    """What a step has changed, however much that is: a batch, or what does not fit memory."""
+    """Changes of a step, of any size: a batch, or changes that do not fit memory."""
 
     @property
     def nbytes(self) -> int: ...

@@ -15,7 +15,7 @@ from windrow.core.message_keys import decode_positions
 
 
 class Layout(enum.Enum):
-    """What a message key is made of, in order."""
+    """Layout of a message key: its parts, in order."""
 
     OFFSET = "offset"
     FIELDS_OFFSET = "fields_offset"

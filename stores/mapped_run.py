@@ -104,7 +104,7 @@ class Run:
 
 
 class Pairs:
-    """What becomes a run: pairs in any order, each key once, all of one length."""
+    """Builder of a run: pairs in any order, each key once, all keys of one length."""
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []

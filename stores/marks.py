@@ -93,7 +93,7 @@ class Marks:
 
 
 def _of(pairs: Iterable[Pair], low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
-    """What is marked there of these moments."""
+    """Return the marks of these moments among the pairs."""
     found = [_unpack(value) for _, value in pairs]
     if not found:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)

@@ -219,7 +219,7 @@ class MessageStore:
         )
 
     def spans(self, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]) -> list[Pair]:
-        """Where each key has what is of start <= time < end. Fields come first."""
+        """Return the key range of each key's messages with start <= time < end. Fields come first."""
         if not self.layout.fields_first:
             raise ValueError(f"the layout {self.layout.name} does not begin with the fields")
         spans = zip((key + FIELDS_END for key in keys), starts, ends, strict=True)
@@ -314,7 +314,7 @@ class MessageStore:
         return edge(start), prefix_end(edge(end))
 
     def _within(self, pairs: Iterable[Pair], start: Bound, end: Bound) -> Iterator[Pair]:
-        """Those of the pairs between the bounds, found by taking each key apart."""
+        """Yield the pairs between the bounds. Each key is parsed."""
         timed = self.layout.has_time
         for pair in pairs:
             parts = self.split(pair[0])
@@ -327,8 +327,8 @@ class MessageStore:
             yield pair
 
     def holding(self, kv: KV, ranges: Mapping[bytes, tuple[int, int]]) -> list[bytes]:
-        """Those of the keys that may have messages of their times, first and last: of the others the index says that there are
-        none, which costs less than to look. Fields come first.
+        """Return the keys that may have messages of their times, first and last. By the index the others have none, which costs
+        less than a read. Fields come first.
         """
         keys = list(ranges)
         low, high = (np.array(edges) // self.bucket for edges in zip(*ranges.values(), strict=True))
@@ -414,7 +414,7 @@ def encode_times(values: IntArray | None) -> list[bytes]:
 
 
 def _of_keys(pairs: Iterable[Pair], keys: Collection[bytes]) -> Iterable[Pair]:
-    """Those of the pairs, time before fields, that are of one of the keys; all, where keys are of many lengths."""
+    """Return the pairs, time before fields, that are of one of the keys; all, where keys are of many lengths."""
     wanted = {key + FIELDS_END for key in keys}
     ends = {8 + len(key) for key in wanted}
     if len(ends) > _LENGTHS:

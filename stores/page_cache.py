@@ -1,10 +1,10 @@
-"""A store that has at hand the pages of windows that it was given last: who writes all of them in each commit, as a busy job
-does, need not read them from RocksDB.
+"""Write-through cache of the pages that a store wrote last. A busy job rewrites the same pages in every commit, and with this
+cache it need not read them back from RocksDB.
 
-Nobody else writes a store that is open, so what it was given last is what it holds. Whoever reads gets the very value that was
-written, and may know it by that. A process has so many bytes of pages at hand, of all of its stores: where there are more,
-first those of the others go. One whose own are more has none, and begins again with those of its next write: where each
-commit writes more than that it reads them all from RocksDB.
+Nobody else writes an open store, so the cache holds what the store holds. A reader gets the very value that was written, and
+may recognize it by identity. A process caches so many bytes of pages, of all its stores. Above that, the pages of other stores
+are evicted first. A store whose own pages exceed the limit evicts all, and starts again with those of its next write. If each
+commit writes more than that, it reads all pages from RocksDB.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RecentKV(RocksKV):
 
 
 class _Pages:
-    """Those of a column family. starts: of the windows that they are of."""
+    """Cached pages of a column family. starts: of the windows that they are of."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

@@ -48,9 +48,9 @@ _WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 class Head(NamedTuple):
-    """What stands first in a page. The last three are of the window, and stand in its page 0: all its pages, rows in them.
+    """Header of a page. The last three fields describe the window and are in its page 0: all its pages, rows in them.
 
-    waits: page 0 has it where some row of the window's pages may have something that no pane has told.
+    waits: page 0 has it where some row of the window's pages may have something that no pane has emitted.
     """
 
     codec: int
@@ -76,12 +76,12 @@ def size_of(value: bytes) -> int:
 
 
 def rows_in(pages: Iterable[bytes]) -> IntArray:
-    """How many rows are in each page: `Head.of(page).rows`, of many."""
+    """Return the number of rows in each page: `Head.of(page).rows`, of many."""
     return np.frombuffer(b"".join([page[4:8] for page in pages]), ">u4").astype(np.int64)
 
 
 class Columns(NamedTuple):
-    """Where the columns of a schema lie in a page, by their numbers."""
+    """Layout of a schema's columns in a page, by their numbers."""
 
     record: np.dtype[np.void]
     fixed: list[int]
@@ -93,7 +93,7 @@ class Columns(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Of what a shape of narrow pages tells: bytes of nulls, whole numbers, texts."""
+        """The parts that a shape of narrow pages describes: bytes of nulls, whole numbers, texts."""
         return [f"null{i}" for i in range(self.record["null"].shape[0])] + [
             f"{i}" for i in (*self.fixed, *self.varying) if self.record[f"{i}"].kind != "V"
         ]
@@ -231,7 +231,7 @@ def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
 
 
 class _Read(NamedTuple):
-    """What many pages have, column by column. texts: the length of each text, and the bytes of all."""
+    """Raw content of many pages, column by column. texts: the length of each text, and the bytes of all."""
 
     nulls: npt.NDArray[np.uint8]
     fixed: dict[int, npt.NDArray[Any]]
@@ -291,8 +291,8 @@ def _of_shapes(values: list[bytes], schema: pa.Schema, columns: Columns) -> pa.T
 def _cuts(
     values: list[bytes], begin: int, first: int, width: int, varying: int
 ) -> tuple[npt.NDArray[np.uint8], list[list[memoryview]]]:
-    """What stands in each page before its records, which `begin` there and are of so many bytes, and what stands in it from
-    there on: records, columns that vary, tail. first: where their lengths stand"""
+    """Split pages at `begin`. Returns the bytes of each page before its records, and its records of `width` bytes, varying
+    columns and tail. first: the offset of the varying columns' lengths"""
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     if (short := np.flatnonzero(sizes < begin)).size:
         raise CorruptState(f"window page of {sizes[short[0]]} bytes cannot be read: it is cut off")

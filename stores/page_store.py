@@ -52,11 +52,11 @@ NO_PAGES: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class Held(NamedTuple):
-    """What `near` has of a window: the head of page 0, pages, keys of what has come since; True if that is all that waits to
-    be told. Of a window that is not of pages yet: no head, and its prefix where there is something.
+    """Result of `near` for a window: the head of page 0, pages, keys of the blocks since; True if only these wait
+    to be emitted. A window without pages has no head, and its prefix where it has blocks.
 
-    asked: the pages that were asked for, there or not. beside: of a window beside which rows wait, these. stays: it has pages
-    though no row may be in them.
+    asked: the pages that were asked for, present or not. buffered: rows in the write buffer, for a window that has one. stays:
+    it has pages though no row may be in them.
     """
 
     head: Head | None
@@ -69,7 +69,7 @@ class Held(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a window's pages will be: how many, rows in them all, whether some wait; those that are there already. stays: though
+    """Planned pages of a window: their number, rows in them all, whether some wait; those that exist already. stays: even if
     no row is in them.
     """
 
@@ -126,7 +126,7 @@ class Pages:
         keys: pa.Table | None,
         blocks_of: Callable[[KV, bytes], Sequence[bytes]],
     ) -> Near:
-        """Those of `keys` and of what has come since; of a window that is not of pages all blocks, as `blocks_of` has them."""
+        """Read `keys` and the blocks since; of a window without pages all blocks, as `blocks_of` returns them."""
         starts = sorted(set(starts))
         heads = self._heads(kv, starts)
         asked = _hashes_by_start(starts, keys, self.by, [head.pages if head else 0 for _, head in heads])
@@ -190,7 +190,7 @@ class Pages:
     def _get(
         self, kv: KV, prefix: bytes, wanted: Collection[int], pages: int, first: bytes
     ) -> dict[int, bytes]:
-        """Those of the wanted pages that there are; `first` is page 0."""
+        """Return the wanted pages that exist; `first` is page 0."""
         if pages == 1:
             return {0: first}
         if 4 * len(wanted) < pages or self._written.has(first):
@@ -285,7 +285,7 @@ class Pages:
         _put_run(kv, self.cf, pairs)
 
     def count(self, kv: KV, start: int) -> int:
-        """How many pages a window has; none where it is not of pages."""
+        """Return the number of pages of a window; 0 where it has none."""
         [(_, head)] = self._heads(kv, [start])
         return head.pages if head else 0
 

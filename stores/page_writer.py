@@ -163,7 +163,7 @@ def _fixed(array: pa.Array, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 
 def _ends(array: pa.Array) -> IntArray:
-    """Where the bytes of each value begin, and where the last ends."""
+    """Return the offset of each value's bytes, and the end of the last."""
     kind, offsets = np.dtype(TEXTS[array.type]), array.buffers()[1]
     if offsets is None or len(array) == 0:
         return np.zeros(len(array) + 1, dtype=np.int64)

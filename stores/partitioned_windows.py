@@ -58,7 +58,7 @@ _SAMPLE = 8_192
 
 
 def slice_bytes(whole: int) -> int:
-    """How much is folded at once of a window whose first block has so many bytes: at least as much of the others."""
+    """Return the bytes to fold at once of a window whose first block has so many: at least as many of the others."""
     return max(PART_BYTES, min(2 * whole, 2 * PART_BYTES))
 
 
@@ -73,12 +73,12 @@ class Part(NamedTuple):
 
     @property
     def grown(self) -> float:
-        """What has come since it was folded, in times of what it was; a small one is left to gather."""
+        """Bytes since the part was folded, relative to its size then; a small part counts as half of `PART_BYTES`."""
         return self.since / max(self.whole, PART_BYTES // 2)
 
 
 class Directory(NamedTuple):
-    """What there is of a divided window: its parts, ascending, and what waits, which are the blocks `[old, old_after)`, of
+    """Directory of a divided window: its parts, ascending, and its waiting blocks. These are the blocks `[old, old_after)` from
     before it was divided, then all from `since` on.
 
     dealt: bytes of blocks that were dealt out, less all that came before it was divided.

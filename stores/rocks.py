@@ -142,7 +142,7 @@ class RocksKV:
             time.sleep(0.02)
 
     def _families(self) -> set[str]:
-        """What the store has. Damage is judged by who holds the lock: as RocksDB opens it, which takes the lock first."""
+        """Return the store's column families. Damage is reported later, when RocksDB opens the store under its lock."""
         try:
             return set(rocksdict.Rdict.list_cf(self.path, rocksdict.Options(raw_mode=True)))
         except Exception as error:

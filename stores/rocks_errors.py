@@ -1,4 +1,4 @@
-"""What rocksdict's errors mean: plain Exceptions, told apart by their text; and waiting, where it is open elsewhere."""
+"""Errors of rocksdict, which are plain Exceptions and differ by text only; and the wait for a store that is open elsewhere."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Waiting:
 
 
 def _holder(error: Exception) -> str | None:
-    """Who has the store open; None if the error says nothing of that."""
+    """Return the process that has the store open; None if the error says nothing of that."""
     text = str(error)
     if "/LOCK:" not in text:
         return None

@@ -26,7 +26,7 @@ IDLE_S = 60.0
 
 
 class Held:
-    """What is held of one store."""
+    """Cached runs of one store."""
 
     def __init__(self, all_of_them: Decoded, read_s: float) -> None:
         self._all, self._reads = all_of_them, 0
@@ -98,7 +98,7 @@ class Decoded:
         return sum(len(held.tables) for held in self._stores.values())
 
     def of(self, store: Hashable) -> Held:
-        """What is held of a store, which is the one of this name."""
+        """Return the cached runs of the store of this name."""
         with self.lock:
             if store not in self._stores:
                 self._stores[store] = Held(self, self._clock())
@@ -161,7 +161,7 @@ class Decoded:
 
 
 def name_of(kv: KV) -> Hashable:
-    """What a store is known by: its folder, however often it is opened; another one is what it is."""
+    """Return the cache name of a store: its folder, however often it is opened; the object's id where it has none."""
     while isinstance(kv, Overlay):
         kv = kv.base
     return getattr(kv, "path", id(kv))

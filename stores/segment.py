@@ -61,7 +61,7 @@ def _whole(parts: Iterator[tuple[int, int, Batch, dict[str, Any]]]) -> tuple[int
 
 
 def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
-    """What each envelope holds, of a file of `left` bytes; one at a time is in memory."""
+    """Yield the content of each envelope in a file of `left` bytes; one at a time is in memory."""
     more = True
     while more:
         head = file.read(HEADER_SIZE)
@@ -83,7 +83,7 @@ def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dic
 
 
 def _fields(payload: memoryview) -> list[Any]:
-    """What msgpack has in a payload. Of a batch that is not compressed it is a view: that is nearly all of it."""
+    """Parse a msgpack payload. An uncompressed batch, which is nearly all of it, becomes a view."""
     reader = msgpack.Unpacker(strict_map_key=False)
     reader.feed(payload[:HEAD_BYTES])
     try:
@@ -134,7 +134,7 @@ def _pieces(
 
 
 def _bytes_header(size: int) -> bytes:
-    """What msgpack has before so many bytes."""
+    """Return msgpack's header of so many bytes."""
     if size < 1 << 8:
         return struct.pack(">BB", 0xC4, size)
     return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)

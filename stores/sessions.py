@@ -80,11 +80,11 @@ class SessionStore:
         self._aux, self.width_us, self._keeps = aux, width_us, keeps
 
     def home(self, ends: IntArray) -> IntArray:
-        """Where sessions lie that end there and grow no more."""
+        """Return the bucket of sessions that end there and cannot grow."""
         return ends // self.width_us * self.width_us
 
     def buckets(self, kv: KV, from_us: int = START_OF_TIME_US) -> list[Bucket]:
-        """Those with sessions that end at `from_us` or after it."""
+        """Return the buckets with sessions that end at `from_us` or after it."""
         low = max(from_us, START_OF_TIME_US + self.width_us) // self.width_us * self.width_us
         pairs = kv.scan(self._aux, _DIRECTORY + encode_i64(low), _DIRECTORY + b"\xff" * 9)
         at = len(_DIRECTORY)
@@ -294,8 +294,8 @@ class SessionStore:
         kv.write(batch)
 
     def without(self, near: Near, stay: IntArray, must: Hashes) -> tuple[Near, IntArray]:
-        """Of `near`, pages of sessions that may still grow, those to be written where of its rows only these `stay`, and which
-        of these are in them: pages of which half is not right any more, and pages of keys with these hashes.
+        """Select from `near` the pages of growing sessions to write if only the rows `stay` remain, and their rows among these.
+        They are the pages of which half is out of date, and pages of keys with the hashes `must`.
         """
         held = near.held[HOT]
         if near.rows is None or held.head is None or not len(held.asked):
@@ -323,7 +323,7 @@ class SessionStore:
         return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])
 
     def _moved(self, kept: Callable[[pa.Table], pa.Table], rows: pa.Table) -> pa.Table:
-        """What is kept of stored rows."""
+        """Return the stored rows that `kept` keeps."""
         return _as_stored(kept(self._as_rows(rows)))
 
     def _is_emptied(self, near: Near, home: int, homes: IntArray) -> bool:

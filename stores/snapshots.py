@@ -50,7 +50,7 @@ class StoredFile(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a manifest says."""
+    """Content of a manifest."""
 
     shard: int
     commit: int
@@ -152,7 +152,7 @@ class SnapshotStore:
         return snapshot
 
     def read(self, manifest: str) -> Snapshot:
-        """What a manifest says, its own bytes verified."""
+        """Return the content of a manifest, after its own bytes are verified."""
         match = _NAME.fullmatch(manifest)
         if match is None:
             raise CorruptState(f"{manifest!r} is no name of a snapshot manifest")

@@ -168,7 +168,7 @@ class RangeSet:
         return i >= 0 and key < self.ends[i]
 
     def gaps(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """What of [start, end) no range covers, in order; `end` None is no end."""
+        """Yield the parts of [start, end) that no range covers, in order; `end` None is no end."""
         first = bisect.bisect_right(self.ends, start)
         last = len(self.starts) if end is None else bisect.bisect_left(self.starts, end)
         for i in range(first, last):

@@ -106,15 +106,15 @@ class Spill:
 
     @property
     def numbers(self) -> list[int]:
-        """Those of the tables that have rows."""
+        """Numbers of the tables that have rows."""
         return sorted(number for number, pieces in self._pieces.items() if pieces)
 
     def rows(self, number: int = 0) -> int:
-        """How many rows a table has."""
+        """Return the number of rows of a table."""
         return sum(piece.rows for piece in self._pieces.get(number, ()))
 
     def nbytes(self, number: int = 0) -> int:
-        """How many bytes a table has."""
+        """Return the number of bytes of a table."""
         return sum(piece.nbytes for piece in self._pieces.get(number, ()))
 
     def read(self, numbers: Iterable[int]) -> list[pa.Table]:

@@ -150,7 +150,7 @@ class _Changes:
 
     @property
     def nbytes(self) -> int:
-        """Of all that was put; what was put again counts twice."""
+        """Bytes of all puts; a key that is put again counts twice."""
         return sum(self.sizes.get(cf, 0) for cf in self.cfs)
 
     def __len__(self) -> int:

@@ -1,8 +1,7 @@
-"""Rows of which some say that those of a key are gone: what changes in a window of blocks is added to it, which is not written
-again.
+"""Tombstone blocks. A change to a window of blocks is appended as a delta, and the window is not rewritten.
 
-A block says so by a row whose `__upsert` is false, and is of version 9 then, as all that come after it: rows that lie before it
-in this window are gone whose keys have the same hash. Those of them that stay come again behind it.
+A tombstone is a row whose `__upsert` is false. Its block, and all later ones, are of version 9. It deletes the earlier rows
+of this window whose keys have the same hash. Rows of such keys that stay are appended again after it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def takes_away(rows: pa.Table) -> bool:
 
 
 def live_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """What is there of rows, oldest first."""
+    """Return the rows that no tombstone deletes, oldest first."""
     upserts = _upserts(rows)
     if upserts.all():
         return rows
@@ -40,7 +39,7 @@ def live_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
 
 
 def changes(rows: pa.Table, stays: BoolArray, by: Sequence[str]) -> pa.Table:
-    """What says that of `rows`, all that there are of their keys in their windows, only some stay."""
+    """Return the delta after which only some of `rows` stay. `rows` are all rows of their keys in their windows."""
     codes = _codes(rows.column(START).to_numpy(), hashes_of(rows, by))
     gone = np.flatnonzero(~stays)
     _, first = np.unique(codes[gone], return_index=True)

@@ -45,7 +45,7 @@ class Near:
 
 
 class WindowStore(Protocol):
-    """Where state rows live. `kv` is read-your-writes inside a commit."""
+    """Store of state rows. `kv` is read-your-writes inside a commit."""
 
     #: True if `append` takes deltas that were not merged with what is stored.
     merges_on_read: bool

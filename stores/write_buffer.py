@@ -46,14 +46,14 @@ class Waiting(NamedTuple):
         return cls([key for key, _ in blocks], rows, hashes_of(rows, by))
 
     def where(self, selected: BoolArray) -> Waiting:
-        """Those rows alone; the blocks are these of all."""
+        """Return the selected rows alone; `keys` still are those of all blocks."""
         if selected.all():
             return self
         return Waiting(self.keys, self.rows.filter(pa.array(selected)), self.hashes[selected])
 
 
 class WaitingRows:
-    """What waits beside one window of a column family."""
+    """Write buffer of one window of a column family."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], start: int) -> None:
         self.cf, self.aux, self.by, self._prefix = cf, aux, tuple(by), encode_i64(start)
@@ -72,7 +72,7 @@ class WaitingRows:
         return Waiting.of(found, Schemas(kv, self.aux), self.by) if found else None
 
     def replace(self, kv: KV, there: Waiting, left: Waiting) -> None:
-        """Of what is there so much is left."""
+        """Replace the buffered rows `there` by those that are `left`."""
         batch = Batch()
         batch.delete_many(self.cf, there.keys)
         if len(left.rows):
