@@ -1,1 +1,1 @@
-"""Value types, definitions, time, errors and binary codecs: what every other layer speaks about."""
+"""Value types, definitions, time, errors and binary codecs, which every other layer uses."""

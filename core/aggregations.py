@@ -39,8 +39,8 @@ def count(column: Column | None = None) -> Aggregation:
 
 
 def skipped(mark: str = MARK) -> Aggregation:
-    """The number of rows that a delivery policy skipped: that of the aggregate itself, `deliver=wr.deliver.latest().marked()`,
-    or of a `wr.Delivery` before it that tells them with a mark.
+    """Count the rows that a delivery policy skipped: that of the aggregate itself, `deliver=wr.deliver.latest().marked()`,
+    or of a `wr.Delivery` before it that marks them.
 
     mark: the column that says so, as `marked(...)` or `wr.Delivery(mark=...)` names it
 
@@ -229,7 +229,7 @@ def collect_list(column: Column, *, order: str = "position") -> Aggregation:
 
 
 def sort_list(column: Column, by: Column | None = None, *, descending: bool = False) -> Aggregation:
-    """All non-null values, sorted: by themselves, or by another column. Equal ones stand by position.
+    """Collect all non-null values, sorted: by themselves, or by another column. Equal ones are ordered by position.
 
     column: a column's name or an expression; of anything that has an order, unless `by` is given
     by: a column or expression of anything that has an order; rows where it is null are skipped

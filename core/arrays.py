@@ -23,7 +23,7 @@ _ITEMS = {8: "u1", 16: "u2", 32: "u4", 64: "u8"}
 
 
 def is_one(column: pa.Array | pa.ChunkedArray) -> bool:
-    """True if the values are all the same, as sources mostly are; told by a glance of most that are not."""
+    """True if the values are all the same, as sources mostly are. Most other columns are recognized by three values."""
     n = len(column)
     if n < 2 or column.null_count or pa.types.is_nested(column.type) or not column[0].equals(column[n - 1]):
         return False

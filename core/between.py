@@ -78,13 +78,13 @@ def between(
     name: str = "",
     closed: str = "both",
 ) -> Between:
-    """A window for each anchor, from what the anchor says; a `frame=` of `wr.Over` with `anchors=`.
+    """Define a window for each anchor from the anchor's values; a `frame=` of `wr.Over` with `anchors=`.
 
     start, end: columns of the anchors that hold times, or expressions over their columns that give them
-    obsolete: before that time no later anchor of the key will begin a window, so that the messages there can go
+    obsolete: before that time no later anchor of the key will begin a window, so that the messages there can be evicted
     function: in the place of these: takes a table of anchors, gives one of as many rows, `start` and `end`, and `obsolete`
         where it is promised, timestamps or integers as event times are. Each row must follow from its own anchor alone
-    name: of the function, stands for it in the fingerprint: give another one when it means something else
+    name: of the function; the fingerprint has it: give another one when the function's meaning changes
     closed: which of the two times belong to the window: "both", "left", "right" or "neither"
 
     Raises `BadWindow` (WR105).

@@ -1,9 +1,9 @@
-"""Bytes that sort as what they stand for: integers, escaped bytes, and columns of them as matrices.
+"""Order-preserving encodings: integers, escaped bytes, and columns of them as matrices.
 
     escaped   = bytes with 00 written as 00 ff, closed by 00 01
     i64       = big-endian with the sign bit flipped; u32, u64 = big-endian
 
-`keys.py` and `message_keys.py` are made of these.
+`keys.py` and `message_keys.py` are built on these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what people type, before it means anything: a wrong type is told with the value and the remedy."""
+"""Checks of users' arguments: an error for a wrong type names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     by_place = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     bound = len(by_place[:1]) if by_place[:1] == ["self"] else 0
     what = function.__qualname__.removesuffix(".__init__").removesuffix("Definition")
-    said_of = what.removeprefix("Verbs.")  # which no user has heard of
+    said_of = what.removeprefix("Verbs.")  # no user knows that name
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

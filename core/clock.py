@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 def _steady_ns() -> int:
-    """Time since some moment, which nobody sets; the time that a machine sleeps counts, where its system can tell."""
+    """Return the time of a clock that nobody sets. Time in which the machine sleeps counts, where its system measures it."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)
 
@@ -40,9 +40,9 @@ def clock_of(clock: Clock | None) -> Clock:
 
 
 class SystemClock:
-    """The machine's clock, held by one that nobody sets.
+    """The machine's clock, checked against a monotonic one.
 
-    `now` never goes back, so a clock that is a year ahead for ten seconds would end all periods for a year. A step forward
+    `now` never decreases, so a clock that is a year ahead for ten seconds would end all periods for a year. A step forward
     of more than a minute counts when it has lasted for ten; a step back never does. Until then time passes at its own pace.
     """
 

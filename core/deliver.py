@@ -22,7 +22,7 @@ _REMEDY = (
 )
 
 
-#: The column by which what is skipped is told apart, where nobody names another one.
+#: The default name of the column that marks skipped messages.
 MARK = "skipped"
 
 
@@ -58,12 +58,12 @@ class Policy:
         )
 
     def marked(self, mark: str = MARK) -> Policy:
-        """The same policy of a `wr.Aggregate` whose windows count what it skips, by `wr.skipped()`.
+        """Return the same policy for a `wr.Aggregate` whose windows count what it skips, by `wr.skipped()`.
 
         mark: the column, beside those of the input, that is true for a message that is skipped
 
         Aggregations that do not name that column leave such messages out. Raises `ConfigurationError` (WR100) where nothing is
-        skipped, or what is skipped goes elsewhere.
+        skipped, or what is skipped is recorded elsewhere.
 
         >>> import windrow as wr
         >>> wr.deliver.latest().marked()
@@ -166,7 +166,7 @@ def throttle(interval: Duration, *, per: str = "key", record: str | None = None)
 
 
 def synchronous() -> Policy:
-    """Every message; `add_message` returns when its commit is there, and a sink has got what it told.
+    """Deliver every message; `add_message` returns when its commit exists and a sink has received the panes it emitted.
 
     >>> synchronous()
     wr.deliver.synchronous()

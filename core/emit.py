@@ -72,7 +72,7 @@ class EveryPeriod:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A pane when `now` is so much past that of the first message of a (key, window) which no pane has told."""
+    """A pane when `now` is so much past that of the first message of a (key, window) that no pane has emitted."""
 
     delay_us: int
 
@@ -238,7 +238,7 @@ def every(
 
 
 def delay(age: Duration) -> Delay:
-    """A trigger by the age of what is new: so long after the first message that no pane has told.
+    """Fire by the age of new messages: so long after the first message that no pane has emitted.
 
     age: by how much `now` has to be past that of the step which took this message; each (key, window) has its own time,
         where `wr.every("10 seconds")` has one grid for all
@@ -255,11 +255,11 @@ def delay(age: Duration) -> Delay:
 
 
 def when(condition: pc.Expression) -> When:
-    """A trigger by what a window holds: where an expression of its values is true.
+    """Fire by the content of a window: where an expression of its values is true.
 
     condition: an expression of keys and aggregates, e.g. `wr.col("n") >= 3`. It is judged of each (key, window) that an ingest
         step changed, once a step; null is false, and so is what cannot be computed, such as a division by zero. As long as it
-        stays true each step tells; with mode="discarding" a window begins again at nothing
+        stays true each step emits a pane; with mode="discarding" a window begins again at nothing
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is no expression.
 
@@ -328,14 +328,14 @@ def _trigger(value: Any, name: str) -> Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """When results are told: before a window ends, when it does, and after; and what a pane says about the one before.
+    """Emission of panes: before a window ends, when it does, and after; and the relation of a pane to the one before.
 
     early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`,
         `wr.delay(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
     late: the same for messages that come after (default every 10 seconds of `now`); `wr.past_end` too
     on_time: one pane when it does, for every window that holds a message (default True)
     mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
-        "retracting" (the whole result, and the former pane is taken back first)
+        "retracting" (the whole result, and the former pane is retracted first)
     only_if_changed: no pane whose values equal the former pane's; discarding, no pane where nothing new came
     closing_pane: one more pane when the window closes, changed or not, marked `is_last`
     drop_late: nothing is taken once the window has fired (allowed lateness 0), as in Spark's output modes
@@ -419,12 +419,12 @@ class Emit:
 
     @property
     def remembers(self) -> bool:
-        """True if a pane is compared with the former one, or takes it back."""
+        """True if a pane is compared with the former one, or retracts it."""
         return self.mode == "retracting" or (self.only_if_changed and self.mode == "accumulating")
 
     @property
     def emits_late(self) -> bool:
-        """True if some pane tells what comes after the end of its window."""
+        """True if some pane has messages that arrive after the end of its window."""
         return self.closing_pane or not isinstance(self.late, Never)
 
     def __repr__(self) -> str:

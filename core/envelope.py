@@ -4,7 +4,7 @@
 
 Integers are big-endian. The checksum (zlib's crc32) covers kind, version and payload. A reader learns from
 the first twelve bytes whether this is ours, what it is, whether it can be read, and where it ends; it never
-guesses. A version that is not known is refused. Records of a file stand one after the other.
+guesses. An unknown version is an error. Records of a file follow each other.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class DuplicateColumn(ConfigurationError):
 
 
 class BadInstant(ConfigurationError):
-    """What is given for a moment is none, or lies beyond the years 1 to 9999.
+    """A value is not a moment in time, or is outside the years 1 to 9999.
 
     Remedy: Give an aware `datetime`, text such as `"2013-07-01 05:10Z"`, or microseconds since the epoch as a whole number.
     """
@@ -269,7 +269,7 @@ class DefinitionChanged(StateError):
 class Fenced(StateError):
     """Another driver has opened this job since, or the log no longer knows whether our last record exists.
 
-    Remedy: Run one driver for a job. If there was only one, open the job again: it goes on from its last commit.
+    Remedy: Run one driver for a job. If there was only one, open the job again: it continues from its last commit.
     """
 
     code = "WR205"
@@ -341,7 +341,7 @@ class OffsetGap(InputError):
 
 
 class PositionsMissing(InputError):
-    """Rows without positions where only positions can tell whether they were counted.
+    """Rows have no positions, and only positions could show whether they were counted.
 
     Remedy: Keep `topic`, `partition` and `offset` in the frame, name columns by `wr.positions(...)`, or give ids by
     `wr.ids(...)`.
@@ -360,9 +360,9 @@ class SourceBehind(InputError):
 
 
 class SourceLost(InputError):
-    """What a source should still hold is gone: records expired before they were read, or a topic was made anew.
+    """A source has lost data that was not read: records expired, or a topic was recreated.
 
-    Remedy: Decide: `fail_on_data_loss=False` goes on with what is there, where that is safe; else begin at another
+    Remedy: Decide: `fail_on_data_loss=False` continues with what is there, where that is safe; else begin at another
     location.
     """
 
@@ -388,7 +388,7 @@ class OperatorClosed(WindrowError):
 
 
 class SinkFailed(WindrowError):
-    """The sink refused the panes of a commit. The commit stands.
+    """The sink refused the panes of a commit. The commit remains valid.
 
     Remedy: Mend the sink and start again: these panes go out first.
     """

@@ -114,7 +114,7 @@ class Expr:
         untyped = [f.name for f in schema if pa.types.is_null(f.type) and self.mentions(f.name)]
         for kinds in itertools.product(_KINDS, repeat=min(len(untyped), _GUESSED)):
             yield partial(_typed, kinds=dict(itertools.zip_longest(untyped, kinds, fillvalue=_KINDS[0])))
-        # Nor decimals with integers that stand in the expression.
+        # Nor decimals with integer literals of the expression.
         yield _with_floats
 
     def _over(self, table: pa.Table) -> pa.ChunkedArray:
@@ -130,7 +130,7 @@ class Expr:
 
 
 def _aligned(table: pa.Table) -> pa.Table:
-    """Columns that lie where bytes were read are copied: Arrow would tell the user that they are poorly aligned."""
+    """Copy columns that lie in read buffers: Arrow would warn the user of their poor alignment."""
     for i, column in enumerate(table.columns):
         if any(b is not None and b.address % 8 for chunk in column.chunks for b in chunk.buffers()):
             table = table.set_column(i, table.field(i), column.take(pa.array(range(len(column)))))

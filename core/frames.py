@@ -93,16 +93,16 @@ def rows_between(
     partial: str = "skip",
     order: str = "event_time",
 ) -> RowsBetween:
-    """A frame of so many messages of a key around each message: `ROWS BETWEEN` of SQL.
+    """Define a frame of so many messages of a key around each message: `ROWS BETWEEN` of SQL.
 
     start, end: the first and the last of them, counted from the message itself: -2 is the second before it, 0 itself, 1 the
         next one. `wr.unbounded` or `wr.forever` as the start, with end 0, is a running result
     closed: which of the two belong to it: "both", "left", "right" or "neither"
     partial: of a message around which there are not so many: "skip" (no row for it), "emit" (of those there are), "null"
-    order: in which messages stand, "event_time" (ties by position), or "position": as they come, so that no watermark is
+    order: of the messages, "event_time" (ties by position), or "position": as they come, so that no watermark is
         waited for
 
-    A start behind the end is turned round. Raises `BadWindow` (WR105).
+    A start after the end is swapped with it. Raises `BadWindow` (WR105).
 
     >>> rows_between(-2, 0)
     wr.rows_between(-2, 0)

@@ -26,7 +26,7 @@ def aggregate_function(
     name: what it is called, also in the fingerprint; default: the name of the class or function
     version: raise it when the meaning of the state changes; state of another version is refused (WR204)
     returns: the type of its values, of pyarrow
-    envelope: a function of a table gets where each message stood, too: `__source`, `__partition`, `__offset`, `__ordinal`
+    envelope: a function of a table gets each message's position, too: `__source`, `__partition`, `__offset`, `__ordinal`
 
     Gives what is called with columns to make an aggregation. Raises `BadAggregate` (WR109) where a method or a name is
     missing, or `returns` is no type. An error that your code raises makes dead letters `aggregate_failed` of the messages

@@ -1,10 +1,10 @@
-"""Binary keys that sort as their values do.
+"""Keys in binary form, which sort as their values do.
 
 A store compares keys byte by byte, so every key is written such that byte order is value order, and such that
 no key is the beginning of another value's key: joining fields by a separator is how expiring `b"key"` came to
 delete `b"key2"` elsewhere. The format is drawn in `docs/reference/formats.md`.
 
-    key       = field*                      each field: one type tag, then a body that tells where it ends
+    key       = field*                      each field: one type tag, then a self-delimiting body
 
 Tags rise with the order of types: null first. `00` is no tag: it closes a list of fields where something
 follows (`FIELDS_END`), and sorts below every tag, so that ("a",) stays before ("a", "b"). Equal values get

@@ -21,7 +21,7 @@ class Logger:
         self._facts = facts or {}
 
     def bind(self, **facts: Any) -> Logger:
-        """The same logger, which tells these facts with every event."""
+        """Return the same logger, which adds these facts to every event."""
         return Logger(self._name, {**self._facts, **facts})
 
     def debug(self, event: str, **facts: Any) -> None:
@@ -37,7 +37,7 @@ class Logger:
         self._log(logging.ERROR, event, facts)
 
     def log(self, level: int, event: str, *values: Any) -> None:
-        """As of Python's own loggers: librdkafka tells what it meets like this."""
+        """Log as Python's own loggers do: librdkafka reports through this method."""
         self._log(level, event % values if values else event, {})
 
     def _log(self, level: int, event: str, facts: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Logger:
             if plain.isEnabledFor(level):
                 text = " ".join(f"{name}={value!r}" for name, value in {**self._facts, **facts}.items())
                 plain.log(level, "%s: %s", event, text)
-        except Exception:  # what is told about the work is no part of it
+        except Exception:  # logging is no part of the work
             return
 
 

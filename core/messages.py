@@ -16,7 +16,7 @@ class Position(NamedTuple):
 
     source: e.g. a topic or a file
     partition, offset: ints; offsets must not go back
-    ordinal: tells apart rows that were made from one record
+    ordinal: distinguishes rows that were made from one record
 
     >>> Position("flights", 0, 17)
     Position(source='flights', partition=0, offset=17, ordinal=0)
@@ -33,7 +33,7 @@ class Message:
     """One message: its fields, and where it came from.
 
     payload: the fields by name, among them the event time and the keys
-    position: a `Position`. Without one the embedded runner numbers messages as they come, and a redelivery cannot be told
+    position: a `Position`. Without one the embedded runner numbers messages as they come, and cannot recognize a redelivery
 
     >>> Message({"t": "2013-07-01 05:10Z", "k": "AA"}, Position("flights", 0, 17)).position.offset
     17
@@ -129,10 +129,10 @@ class Pane:
 
     window: a `Window`, or a `TupleWindow`
     key, values: the keys and the aggregates, by name
-    timing: "EARLY", "ON_TIME" or "LATE": when it was told, relative to the watermark passing the window's end
-    index: counts the panes of the (key, window) from 0; a retraction has the index of what it takes back
+    timing: "EARLY", "ON_TIME" or "LATE": when it was emitted, relative to the watermark passing the window's end
+    index: counts the panes of the (key, window) from 0; a retraction has the index of the pane it retracts
     is_last: True only when no later pane is possible
-    kind: "INSERT", or "RETRACT" for one that takes back
+    kind: "INSERT", or "RETRACT" for a retraction
     commit, token: which commit told it
 
     >>> pane = Pane(Window(0, 60_000_000), {"k": "AA"}, {"n": 2}, Timing.ON_TIME, 0)
@@ -169,8 +169,8 @@ class JoinedRow:
     values: the columns by name
     timing: of a join "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
     commit, token: which commit told it
-    kind: "INSERT", or "RETRACT" for one that takes back what was told before, with the values that it had
-    index: how often a row of its message was told before; is_last: True if nothing can change it any more
+    kind: "INSERT", or "RETRACT" for a retraction of an emitted row, with the values that it had
+    index: how often a row of its message was emitted before; is_last: True if nothing can change it any more
 
     >>> row = JoinedRow({"order": 1, "parcels": None}, Timing.ON_TIME)
     >>> print(row)

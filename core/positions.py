@@ -28,7 +28,7 @@ class Positions:
 
 
 def positions(offset: str, *, partition: str | None = None, source: str | None = None) -> Positions:
-    """Name the columns that say where a row stands in its source. Rows at or below what was counted do nothing.
+    """Name the columns of a row's position in its source. Rows at or below a counted position are ignored.
 
     offset: a column of ints that increase within a (source, partition)
     partition: a column of ints; without it all rows are of partition 0
@@ -93,7 +93,7 @@ def topic_source(topic: str, topic_id: str | None) -> str:
 
 
 def topic_of(source: str) -> tuple[str, str | None]:
-    """(topic, its id where the source tells it). A prefix that names the input of a join is taken off."""
+    """Return (topic, its id where the source has it). A prefix that names the input of a join is removed."""
     name = source.rpartition(":")[2]
     topic, _, topic_id = name.rpartition(TOPIC_ID)
     return (topic, topic_id) if _ID.fullmatch(topic_id) and topic else (name, None)

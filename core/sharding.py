@@ -34,7 +34,7 @@ class Sharding:
         """SQL of the shard of a row. fields: of its key, as SQL, each with whether it is a number."""
         if not fields or self.shards == 1:
             return "0"
-        # What is equal as a number is equal as a double; what only a double cannot tell apart shares a shard.
+        # Equal numbers are equal as doubles; numbers that only a double cannot distinguish share a shard.
         hashed = [f"cast({sql} as double) + 0D" if number else sql for sql, number in fields]
         return f"cast((pmod(xxhash64({', '.join(hashed)}), {KEY_GROUPS}) * {self.shards}) div {KEY_GROUPS} as int)"
 

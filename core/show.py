@@ -16,7 +16,7 @@ def call(name: str, /, *args: Any, **kwargs: Any) -> str:
 
 
 class Raw(str):
-    """Text that stands as it is in a `call`."""
+    """Text that a `call` shows without quotes."""
 
     def __repr__(self) -> str:
         return str(self)

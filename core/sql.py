@@ -17,7 +17,7 @@ _PLAIN = "__x"
 
 
 def plain(name: str) -> str:
-    """A name for the way to the tasks: PySpark's `mapInArrow` reads names as SQL, and cannot be told to quote them."""
+    """Return a name that PySpark's `mapInArrow` passes on unchanged: it parses names as SQL and cannot quote them."""
     return _PLAIN + name.encode().hex() if "." in name or "`" in name else name
 
 

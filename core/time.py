@@ -1,7 +1,7 @@
 """Time as integers: event time is int64 microseconds since the epoch, UTC; a duration is int64 microseconds.
 
 The public API takes `timedelta`, `datetime` (aware only) or text such as `"10 seconds"`; everything below the facade
-speaks integers with `_us` in their names.
+uses integers with `_us` in their names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Types of columns: what two of them widen to, and columns brought to a wider one. Semantics "Types".
+"""Types of columns: the common wider type of two, and conversion of columns to it. Semantics "Types".
 
 A stream's column has one type, which only ever gets wider: numbers and decimals widen, structs gain fields, dictionaries
-and views are what they stand for. Everything that was written in a narrower type is brought to the present one when it is read.
+and views are decoded. Everything that was written in a narrower type is converted to the present one when it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOLDERS = (Mapping, list, tuple, set, frozenset)
 NESTED_MOST = 32
 #: Digits of the widest decimals: of 128 bits, of 256.
 _DIGITS, _MOST_DIGITS = 38, 76
-#: Types that most columns have, which stand for nothing else.
+#: Types that most columns have, which need no decoding.
 _PLAIN = {kind.id for kind in (pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.binary())}
 #: Digits of a decimal that a float gives back.
 FLOAT_DIGITS = 15

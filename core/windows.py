@@ -114,7 +114,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class TupleSession:
-    """Windows of one key between two pauses: at most `messages` messages of other keys stand between two of its own."""
+    """Windows of one key between two pauses: at most `messages` messages of other keys lie between two of its own."""
 
     messages: int
 
@@ -314,17 +314,17 @@ def session(
     max_length: Duration | None = None,
     messages: int | None = None,
 ) -> Session | TupleSession:
-    """Windows between two pauses of a key: messages at most `gap` apart are one session, `[first, last + gap)` of event time.
+    """Define windows between two pauses of a key: messages at most `gap` apart are one session, `[first, last + gap)`.
 
     gap: a duration, e.g. "30 minutes"; two messages exactly that far apart are in one session. Or an expression that gives
         each message its own, as a duration or as integer microseconds: `[first, the furthest t + gap)`
-    cut: wr.tumbling or wr.calendar: sessions never go across a boundary of these windows, and end at it
+    cut: wr.tumbling or wr.calendar: sessions never cross a boundary of these windows, and end at it
     max_length: a duration; a session ends so long after its first message at the latest, and the next message begins another.
         For definitions that keep messages (wr.median, functions of tables), since one that comes late may move every cut
     messages: in the place of a gap: at most so many messages of other keys stand between two of a session, whose window is that
         of the numbers of its first and its last message among all
 
-    Sessions grow, and two become one where a message comes between them: a pane of a window that is no more is taken back.
+    Sessions grow, and a message between two of them merges them: a pane of a window that no longer exists is retracted.
     Raises `BadWindow` (WR105) where the gap is not positive, or `cut` is none of these, `BadDuration` (WR101).
 
     >>> session("30 minutes")
