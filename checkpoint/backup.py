@@ -94,7 +94,7 @@ def _copy(seen: job_admin.Look, staging: JobFolders) -> Backup:
 
 
 def _named(folders: JobFolders, record: Commit) -> Iterator[str]:
-    """Every file that a commit names, but its dead letters."""
+    """Yield every file that a commit names, except its dead letters."""
     for result in record.shards:
         yield from (named.path for named in ShardFiles(folders, result.shard).named(record))
     for files in pane_files(folders, record).values():

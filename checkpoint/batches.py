@@ -40,7 +40,7 @@ class BatchFacts:
     new_query_id, new_batch_id: of the batch
     has_positions: True if the rows of the frame carry positions
     has_ids: True if every operator knows its messages by ids: what was counted before is found by lookup
-    relation: how they stand to the offsets of the last commit. UNKNOWN before the Spark action: ask again
+    relation: of the rows to the offsets of the last commit. UNKNOWN before the Spark action: ask again
         after it, before the commit is created
     fresh_start: True if the user said that an empty log is meant, although the query has run before
     whole_files: True if positions are (file, row): files are known by name, and no offsets are kept of them
@@ -220,7 +220,7 @@ def _refuse_gap_of_numbers(facts: BatchFacts) -> BatchDecision | None:
 
 
 def _refuse_middle_of_another(facts: BatchFacts) -> BatchDecision:
-    """Ids tell what was counted, not what is missing: another query is let in from its beginning only."""
+    """Refuse another query unless it starts at its beginning: ids show what was counted, not what is missing."""
     return BatchDecision(
         action=BatchAction.REFUSE_SKIPPED_BATCH,
         why=f"this is another Spark query than that of commit {facts.commit}, at its batch {facts.new_batch_id}: "

@@ -1,6 +1,6 @@
-"""The files that commits name: written by an attempt, found and read by whoever comes, checked each time they are read.
+"""Files that commits name. An attempt writes them, any process may read them, and each read verifies them.
 
-Of a shard a commit names what changed in window metadata (`changelog/`), the messages that were filed (`segments/`), panes by
+For a shard a commit names the changes of window metadata (`changelog/`), the messages that were filed (`segments/`), panes by
 operator, and dead letters. Where a transport carries them, a file that is not here is fetched.
 """
 
@@ -33,7 +33,7 @@ CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
 #: So many rows are looked at.
 LOOK_ROWS = 256
 
-#: What an operator tells in a commit.
+#: Rows that an operator emits in a commit.
 Rows: TypeAlias = pa.Table | Gathered
 
 
@@ -105,7 +105,7 @@ class ShardFiles:
                 )
             yield batch
 
-    # -- what stands for all commits up to one ----------------------------------------------------------------------
+    # -- files that replace those of all commits up to one ----------------------------------------------------------
 
     def bases(self) -> list[int]:
         """Commits of compact changelogs, newest first."""
@@ -226,7 +226,7 @@ def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> No
 
 
 def bring_letters(folders: JobFolders, transport: Transport, file: DeadLetterFile) -> str:
-    """The file of dead letters, as it was written; fetched where it is not here."""
+    """Return the path of a dead-letter file. The file is fetched if it is not on this machine."""
     path = folders.dead(file.name)
     if file.at is not None:
         _fetch(transport, file.shard, file.at, path)

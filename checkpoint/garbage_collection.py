@@ -1,8 +1,8 @@
-"""Step 6: what nothing needs any more goes, so that a job is as small after years as it was on its first day.
+"""Garbage collection (step 6): deletes files that nothing needs, so that a job's size does not grow with its age.
 
-In slices, each shorter than a commit, between which whoever drives goes on with his work. A slice deletes files or truncates
-the log; each is safe alone, and nothing depends on the next one ever coming: a crash between two of them leaves files that go
-the next time. What may go is decided by numbers of commits, never by ages of files:
+It runs in slices, each shorter than a commit, between which the driver continues its work. A slice deletes files or truncates
+the log. Each is safe alone, and none depends on the next: a crash between two of them leaves files that are deleted
+the next time. Numbers of commits, never ages of files, decide what is deleted:
 
     changelog, segments    below the older of the two newest whole snapshots of their shard; changelog also below a base
     panes, dead letters    published; dead letters when their retention is over, and a commit has said so
@@ -102,7 +102,7 @@ def _unlink(paths: Iterable[str]) -> Slices[None]:
 
 
 def _dead_letters(job: Job, horizon: int) -> Slices[None]:
-    """Dead letters: a commit says first from where on they are kept; what is below goes then, and what no commit names."""
+    """Delete dead letters below the commit from which the last commit keeps them, and those that no commit names."""
     last = job.log.last_commit
     assert last is not None
     recorded = last.floors.get(LETTERS_FROM, 0)

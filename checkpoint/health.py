@@ -81,13 +81,13 @@ def health_of(
 
 
 def note_alive(path: str, now_us: int) -> None:
-    """Say that a driver looked and had nothing to commit. It is told to probes, and part of nothing: it may be lost."""
+    """Record that a driver had nothing to commit. Only probes read the file, and it may be lost."""
     with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
         file.write(str(now_us))
 
 
 def alive_at(path: str) -> int | None:
-    """When that was said last; None where it was not, or just is."""
+    """Return the time that `note_alive` recorded last; None where there is none, or it is being written."""
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())

@@ -39,7 +39,7 @@ logger = get_logger()
 
 #: Files of commits are kept at least this many commits, for readers that look back.
 KEEP_COMMITS = 32
-#: A task is told so many: those that a store may not have taken in, and the one that it holds.
+#: A task receives so many commits: those that a store may not have applied, and the one that it holds.
 RECENT = TAKES_IN_EVERY + 1
 
 
@@ -384,17 +384,17 @@ class Job:
         return self.log.state.summary.after(commits).taken
 
     def dead_letters(self) -> list[DeadLetterFile]:
-        """The dead letters that are kept, oldest first."""
+        """List the files of dead letters that are kept, oldest first."""
         summary = self.log.tail().summary
         if (
             self._kept.next_commit or 0
-        ) <= summary.commit:  # the log let go of commits that were not followed
+        ) <= summary.commit:  # the log has dropped commits that were not followed
             self._kept = Kept(summary)
         self._kept.follow(self.log.commits(self._kept.next_commit))
         return list(self._kept.dead_letters)
 
     def letter_file(self, file: DeadLetterFile) -> str:
-        """The file of dead letters; fetched where it is not here."""
+        """Return the path of a dead-letter file. The file is fetched if it is not on this machine."""
         return bring_letters(self.folders, self.transport, file)
 
     def mark_published(self, commit: int) -> None:

@@ -114,7 +114,7 @@ def reset(location: str, *, now_us: int, driver: str) -> str:
         job=before.job,
         meta=dict(before.meta),
     )
-    # The data goes first: were the commits gone and a snapshot left, a later job could take it for its own.
+    # Data is deleted first: a snapshot that outlived the commits could be taken for that of a later job.
     for name in DATA_FOLDERS:
         _delete(os.path.join(seen.folders.location, name))
     sync_directory(seen.folders.location)
@@ -171,7 +171,7 @@ def _refuse_open_stores(folders: JobFolders) -> None:
 def fork(source: str, target: str, *, now_us: int, driver: str) -> Commit:
     """Copy the state of the job at `source`, as of its last commit, to `target`, under an identity of its own.
 
-    The original is only read, and may be running. The copy goes on from the same offsets, watermark and `now`, with the
+    The original is only read, and may be running. The copy continues from the same offsets, watermark and `now`, with the
     next commit number; opened with the same definitions it gives what the original would. Panes up to the last commit,
     published or not, are the original's: the copy's begin with the commit after it. Returns that last commit.
     """
@@ -228,7 +228,7 @@ def _copy(seen: Look, staging: JobFolders, now_us: int, driver: str) -> Commit:
         published=last.commit - 1,
         shards=tuple(ShardResult(shard=shard, snapshot=name) for shard, name in snapshots.items()),
     )
-    # Dead letters are the original's, as its panes are.
+    # Dead letters belong to the original, as its panes do.
     before = replace(log.state.summary.after(known[:-1]), commit=last.commit - 1, dead_letters=())
     claim = replace(
         seen.epoch,

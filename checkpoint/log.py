@@ -282,7 +282,7 @@ class RecordLog:
         """True if the log was truncated beyond the last record that we know.
 
         Records are removed in ascending order, so a number can be free again only when the one before it is.
-        Another driver that was passed may have put a record of its own there: bytes tell.
+        Another driver in the same state may have written a record of its own there: comparing the bytes shows it.
         """
         if self._state.next_seq == 0:
             return self.files.is_truncated()
@@ -338,7 +338,7 @@ class RecordLog:
             raise damage
 
     def _read_on(self, seen: dict[int, tuple[Record, bytes]], known: int = -1) -> int:
-        """Fold records up to the end, which is returned: the lowest number without a file. Those up to `told` are known of."""
+        """Fold records up to the end and return it: the lowest number without a file. Those up to `known` exist."""
         seq = self._state.next_seq
         while True:
             if seq in seen:

@@ -40,14 +40,14 @@ class Marker(NamedTuple):
         return cls(*fields)
 
     def is_of(self, known: Mapping[int, Commit]) -> bool:
-        """False if the log has another commit of that number, or none any more: then nothing tells."""
+        """True unless the log has another commit of that number, or none any more, which leaves no evidence."""
         if self.identity is None or self.commit == 0:
             return True
         return self.commit in known and identity_of(known[self.commit]) == self.identity
 
 
 def identity_of(record: Commit) -> str:
-    """Tells a commit from that of the same number in another history of the job: of a backup that went on by itself."""
+    """Return a hash that distinguishes a commit from that of the same number in another history: a restored backup's."""
     wrote = [[r.shard, r.segment, r.digest] for r in record.shards]
     emitted: bytes = msgpack.packb([record.seq, record.epoch, record.commit, record.now_us, wrote])
     return xxhash.xxh3_64_hexdigest(emitted)

@@ -17,7 +17,7 @@ Offsets = Mapping[Partition, int]
 class SliceRelation(Enum):
     """Relation of the rows of one slice to the offsets that the job has already read."""
 
-    UNKNOWN = "unknown"  # not evaluated yet: a Spark frame tells its offsets only by being run
+    UNKNOWN = "unknown"  # not evaluated yet: the offsets of a Spark frame are known only once it ran
     EMPTY = "empty"  # no row
     BELOW = "below"  # every row was read before
     OVERLAPS = "overlaps"  # some rows were read before, and the rest follows without a gap

@@ -2,9 +2,9 @@
 
     observed facts  ->  decision: an action by name, why, and what the user can do if it is a refusal
 
-No function here reads a file or a clock; the driver and the shards look, ask, and do what they are told. So
+No function here reads a file or a clock: the driver and the shards gather facts and carry out decisions. So
 every combination of facts can be tabled, and tests/checkpoint/test_recovery.py does. The steps of
-docs/explanation/commit-protocol.md that ask: `on_startup` in 0.4, `on_shard_open` in 3.1. Of batches: `batches.py`.
+docs/explanation/commit-protocol.md that decide here: `on_startup` in 0.4, `on_shard_open` in 3.1. Of batches: `batches.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StoreFound(Enum):
     """Condition of a shard's local store, as it is found."""
 
     ABSENT = "absent"
-    OK = "ok"  # of this job and shard, checksums right; `applied` tells how far it is
+    OK = "ok"  # of this job and shard, checksums right; `applied` is the commit that it holds
     CORRUPT = "corrupt"
     DIVERGED = "diverged"  # its newest commit has another digest than the log has for it
     OTHER_JOB = "of another job"  # or another shard: a leftover
@@ -55,7 +55,7 @@ class ShardFacts:
     changelog: the commit up to which the changelog of window metadata is complete; None: there is none
     needs_messages: True if the operators keep messages, which the changelog does not have
     can_replay: True if windrow can read the source again, from where the earliest retained window starts
-    replayable: False if windrow could not, whoever told how: messages of a chain
+    replayable: False if windrow could not, with any `replay=`: messages of a chain
     """
 
     committed: int

@@ -1,10 +1,10 @@
-"""Replay: which recorded steps a shard has to do again to have its messages back, and which messages each of them took.
+"""Replay of recorded steps: those that a shard must repeat to restore its messages, and the messages that each took.
 
 Pure functions of the log's commits, for a shard whose store, snapshots and segments are lost while its changelog is there.
 A step that took messages files them under the number that it had then: each commit notes the number of an operator's last
-step (`step.<operator>`), so the step that stands j steps before the end of commit c has that number less j.
+step (`step.<operator>`), so the step that is j steps before the end of commit c has that number less j.
 
-What cannot be had back exactly is refused (`StateLost`), never guessed.
+A replay that cannot be exact raises `StateLost`; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def steps_again(
             for partition, following in step.next_offsets.items():
                 reached[partition] = max(following, reached.get(partition, following))
         if before is None:
-            reached.update(commit.next_offsets)  # what a truncated log does not tell step by step
+            reached.update(commit.next_offsets)  # a truncated log does not have it step by step
         before = commit
     return redo
 

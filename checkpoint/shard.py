@@ -284,7 +284,7 @@ class Shard:
             )
 
     def _write(self, batch: Batch) -> None:
-        """Into the store. What RocksDB finds as it rewrites its files it tells whoever writes next, in each process anew."""
+        """Write into the store. If RocksDB finds damage while it rewrites files, the next write of each process reports it."""
         try:
             self.kv.write(batch)
         except CorruptState as error:
@@ -320,8 +320,8 @@ class Shard:
         return Batch()
 
     def apply(self, commit: int, changes: Batch, record: Commit | None = None, begun: bool = False) -> None:
-        """Take in what a commit changed: first into the transport's changelog, then into the store. record: of the commit;
-        without it the store cannot be told from that of another history. begun: a part of it is there."""
+        """Apply a commit's changes: first to the transport's changelog, then to the store. record: of the commit;
+        without it the store cannot be distinguished from that of another history. begun: a part of it is there."""
         spec, batch, marker = self.spec, Batch(), self.marker(commit, record)
         spec.transport.copy(spec.job, spec.shard, commit, partial(self._key_by_key, changes))
         if changes.nbytes <= PART_BYTES and not begun:
@@ -379,7 +379,7 @@ class Shard:
                 self.kv.write(batch)
         if replay is not None:
             replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
-        # Last: a store that was killed before this holds nothing, as far as anybody can tell.
+        # Last: a store that was killed before this counts as empty.
         self._mark(upto, known.get(upto))
 
     # -- 3.2: run and write -----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class RecordFiles(Protocol):
         """The bytes of record `seq`, None if there is none."""
 
     def recall(self, seq: int) -> bytes | None:
-        """As `read`, of a record that `numbers` has just told of: nobody is asked whether it is there still."""
+        """Return the bytes of a record that `numbers` has just listed, as `read` does, but without checking that it exists."""
 
     def exists(self, seq: int) -> bool: ...
 

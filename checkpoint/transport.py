@@ -115,7 +115,7 @@ def cache_of(folders: JobFolders) -> tuple[str, str] | None:
 
 
 def refuse_lost_log(folders: JobFolders, log: Log) -> None:
-    """Raise `StateLost` where files stand beside a log that has no record: they are of a job whose log is lost."""
+    """Raise `StateLost` where a log without records has files next to it: they are of a job whose log is lost."""
     found = folders.named_by_commits()
     if found is not None and log.tail().epoch is None:  # asked last: another driver may begin a job just now
         raise StateLost(

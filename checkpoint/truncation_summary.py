@@ -26,7 +26,7 @@ LETTERS_FROM = "dead"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFile:
-    """The dead letters of one shard in one commit: `rows` of them in the file `name`.
+    """File of the dead letters of one shard in one commit: `rows` of them in the file `name`.
 
     at: [first, last] offset where a transport keeps the file; None where it keeps none. digest: of the file, in hex
     """
@@ -70,7 +70,7 @@ class Summary:
         )
 
     def dump(self) -> dict[str, Any]:
-        """As it stands in a claim."""
+        """Return it as a claim stores it."""
         taken = sorted(self.taken.items(), key=lambda item: item[0] or "")
         return {
             "commit": self.commit,
@@ -101,7 +101,7 @@ def load(meta: Mapping[str, Any]) -> Summary:
 
 
 def letters_in(record: Commit) -> list[DeadLetterFile]:
-    """The dead letters of a commit, by shard."""
+    """List the files of dead letters of a commit, by shard."""
     found = []
     for result in record.shards:
         name, rows = letter_file(result), result.counters.get(DEAD_FILE)
@@ -114,19 +114,19 @@ def letters_in(record: Commit) -> list[DeadLetterFile]:
 
 
 def letter_file(result: ShardResult) -> str | None:
-    """The name under which an attempt wrote its dead letters, if it wrote any."""
+    """Return the name under which an attempt wrote its dead letters; None if it wrote none."""
     return result.segment or result.panes
 
 
 def letters_kept(summary: Summary, commits: Iterable[Commit]) -> list[DeadLetterFile]:
-    """The dead letters that are kept, oldest first, of a log's summary and the commits that it has."""
+    """List the files of dead letters that are kept, oldest first, of a log's summary and the commits that it has."""
     kept = Kept(summary)
     kept.follow(commits)
     return kept.dead_letters
 
 
 class Kept:
-    """The dead letters that are kept, oldest first, of a log's summary and of the commits that follow it, each read once."""
+    """Files of dead letters that are kept, oldest first, of a log's summary and of later commits, each read once."""
 
     def __init__(self, summary: Summary) -> None:
         self.dead_letters = list(summary.dead_letters)

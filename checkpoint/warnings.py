@@ -77,7 +77,7 @@ def warn_on_opening(logger: Logger, recorded_us: int | None, clock_us: int, last
 
 
 def warn_of_clock(logger: Logger, recorded_us: int | None, clock_us: int) -> None:
-    """A warning for a job whose `now` is ahead of the clock: it never goes back, so nothing periodic happens until then."""
+    """Warn of a job whose `now` is ahead of the clock: `now` never decreases, so nothing periodic fires until then."""
     if recorded_us is not None and recorded_us - clock_us > STEP_US:
         logger.warning(
             "the job's now is ahead of the clock, and waits for it. If a clock was wrong: windrow watermark LOCATION --set-now",

@@ -1,6 +1,6 @@
-"""From the bytes of records to rows: JSON, msgpack, Avro, Protobuf, or a function of your own.
+"""Decoders from the bytes of records to rows: JSON, msgpack, Avro, Protobuf, or a function of your own.
 
-A record that cannot be read is no error: its row says what is wrong, and goes to the dead letters with its position.
+A record that cannot be decoded raises no error: its row has the reason, and becomes a dead letter with its position.
 """
 
 from __future__ import annotations

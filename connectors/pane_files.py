@@ -21,7 +21,7 @@ from windrow.stores.spill import Spill
 SLICE_ROWS = 1 << 16
 #: Files of fewer bytes are read at once.
 MAPPED_BYTES = 4 << 20
-#: What stands for an operator's name where the rows are dead letters.
+#: The operator's name where the rows are dead letters.
 DEAD_LETTERS = "dead_letters"
 
 
@@ -31,9 +31,9 @@ def _nobody_else() -> None:
 
 @dataclass(frozen=True)
 class PaneFiles:
-    """The panes of one operator in one commit: Parquet files, one per shard, and what they mean.
+    """Panes of one operator in one commit: Parquet files, one per shard, and their metadata.
 
-    files: their paths. rows: how many panes they hold. operator, definition, job: whose they are
+    files: their paths. rows: the number of panes. operator, definition, job: the owners
     epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
     letters_of: the commit, where the rows are its dead letters.
     """
@@ -52,11 +52,11 @@ class PaneFiles:
         return self.definition.by
 
     def table(self) -> pa.Table:
-        """All rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
+        """Return all rows: `window`, keys, aggregates, `pane`, `commit`; of dead letters as they are kept."""
         return concat([read_file(f) for f in self.files])
 
     def tables(self) -> Iterator[pa.Table]:
-        """All rows, in the same order, some thousand at a time."""
+        """Yield all rows, in the same order, some thousand at a time."""
         # A shard may know less of the columns than another.
         first, *others = [pq.read_schema(file).empty_table() for file in self.files] or [pa.table({})]
         common = None if all(t.schema.equals(first.schema) for t in others) else concat([first, *others])
@@ -65,7 +65,7 @@ class PaneFiles:
                 yield rows if common is None else concat([common, rows])
 
     def panes(self) -> list[Any]:
-        """All rows as Python values: panes, rows of a join, or dead letters. Too many at once? `tables()`."""
+        """Return all rows as Python values: panes, rows of a join, or dead letters. For too many at once use `tables()`."""
         found: list[Any] = []
         for rows in self.tables():
             if self.letters_of is not None:

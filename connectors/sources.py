@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def kafka(kafka: Kafka | str, topics: str | Sequence[str], **options: Any) -> KafkaStream:
-    """Topics that windrow reads itself, in this process (`run`) or in Spark's tasks (`writeStream`).
+    """Read topics in this process (`run`) or in Spark's tasks (`writeStream`), without Spark's source.
 
     kafka: `wr.Kafka(...)`, or its servers
     topics: a name, or several
@@ -23,9 +23,9 @@ def kafka(kafka: Kafka | str, topics: str | Sequence[str], **options: Any) -> Ka
         keyed: equal keys lie in one partition, so that Spark reads without a shuffle; fixes the number of partitions
         starting: "earliest" or "latest", for partitions where the job has not been
         max_offsets: at most so many in one commit
-        fail_on_data_loss: False goes on, and logs it, where records expired unread
+        fail_on_data_loss: False continues, and logs it, where records expired unread
 
-    Where to read on is in the job's own log. Raises `ConfigurationError` (WR100); when it is read `KafkaFailed` (WR601) and
+    The job's own log has the next offsets. Raises `ConfigurationError` (WR100); when it is read `KafkaFailed` (WR601) and
     `SourceLost` (WR304).
     """
     from windrow.connectors.kafka.stream import kafka_stream

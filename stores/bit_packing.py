@@ -1,11 +1,11 @@
-"""Records of as few bytes as their values need, where many pages are written at once: a session of 163 bytes takes 47.
+"""Bit packing of records where many pages are written at once: records are as short as their values allow, 47 bytes for 163.
 
     shape    for each of the bytes of nulls, the whole numbers and the texts of a record, in this order, four bytes: kind and
              three numbers. 0: a number of so many bytes, 0 where all are the same. 1: a text, as long as the others, of so many
              bytes, and between which places it has bytes of its own. 2: the length of a text, in so many bytes
-    frame    of each of them the number that is to be added, i64, or of a text all its bytes: those that all have are right
+    frame    for each of them the number to add, i64, or for a text all its bytes, of which those that all share are valid
 
-Values of other widths, as of decimals, stand in records as they are. Numbers are told apart from unsigned ones by their column.
+Values of other widths, as of decimals, are stored unchanged. The column's type says whether a number is signed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from windrow.core.arrays import BoolArray, IntArray, extremes
 
 NUMBER, TEXT, LENGTH = 0, 1, 2
-#: Of each part of a record in the shape.
+#: Bytes in the shape for each part of a record.
 ITEM = 4
 #: A number that is added.
 _BASE = np.dtype("<i8")

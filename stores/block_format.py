@@ -1,4 +1,4 @@
-"""Values of windows. All begin with the same eight bytes: magic, version, kind, codec, u32 rows.
+"""Format of windows' values. All begin with the same eight bytes: magic, version, kind, codec, u32 rows.
 
 A block of rows: `<start i64><number u64>` -> header, Arrow record batch or narrow page (`stores/page_format.py`).
 
@@ -28,14 +28,14 @@ class Kind(enum.IntEnum):
     """Kind of a window's value. Numbers are persisted."""
 
     BLOCK = 1
-    #: A block of a window of which some block says what there is no more (`stores/tombstones.py`).
+    #: A block of a window that has tombstones (`stores/tombstones.py`).
     CHANGED = 2
-    #: A block beside pages.
+    #: A block of a window that has pages.
     BESIDE = 3
     #: A block of a divided window.
     DIVIDED = 4
     DIRECTORY = 5
-    #: A block of rows that wait beside pages (`stores/write_buffer.py`).
+    #: A block of a write buffer (`stores/write_buffer.py`).
     WAITING = 6
     PAGE = 7
 
@@ -49,7 +49,7 @@ class Codec(enum.IntEnum):
     PACKED = 2
     #: A page of records of as few bytes as their values need (`stores/bit_packing.py`).
     NARROW = 3
-    #: An Arrow stream: rows whose schema is not kept. It is handed from one to another, and not stored.
+    #: An Arrow stream: rows whose schema is not kept. It is passed in memory only, and not stored.
     STREAM = 4
     MSGPACK = 5
 
@@ -59,7 +59,7 @@ SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
 
-#: How every value begins.
+#: The first bytes of every value.
 HEAD = struct.Struct(">BBBBI")
 HEADER = struct.Struct(">BBBBI8sQQQ")
 
@@ -85,7 +85,7 @@ class Block(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The newest block of a window: its number, what stands before its rows, and bytes of these."""
+    """Newest block of a window: its number, its header, and the bytes of its rows."""
 
     number: int
     block: Block

@@ -1,6 +1,6 @@
-"""Pages that were written last, and the rows in them: who reads these very values needs not take them apart.
+"""Cache of the pages that were written last with their decoded rows: a read of these very values need not decode them.
 
-It does not matter which store they were read from, nor when: a value is known by being the same one. What a store gives again
+It does not matter which store they were read from, nor when: a value is recognized by identity. The cache of raw pages
 is in `stores/page_cache.py`.
 """
 

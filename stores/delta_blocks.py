@@ -292,7 +292,7 @@ class BlockWindows:
         newer: bytes,
         merged: pa.Table,
     ) -> None:
-        """`merged` in the place of the blocks up to `number`, which had `size` bytes. newer: the newest, which tells of it."""
+        """Put `merged` in place of the blocks up to `number`, of `size` bytes. newer: the newest block, which records this."""
         block, batch = newest.block, Batch()
         rows = merged.append_column(UPSERT, pa.array(np.ones(len(merged), dtype=bool)))
         schema = put_schema(kv, self.aux, batch, rows.schema)

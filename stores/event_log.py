@@ -88,7 +88,7 @@ class Events:
         self._bucket = Stretches(width_us, wide).begin
 
     def add(self, kv: KV, rows: pa.Table, step: int, *, width_us: int | None = None) -> None:
-        """rows: of a step, which has a number of its own. width_us: of their stretches, which `wide` tells from then on."""
+        """rows: of a step, which has a number of its own. width_us: of their buckets; `wide` has it from then on."""
         batch, rows = Batch(), rows.combine_chunks()
         width_us = self.width_us if width_us is None else width_us
         times, encoder = rows.column(TIME).to_numpy(), Encoder(rows, width_us)

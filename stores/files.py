@@ -112,10 +112,10 @@ def inode_of(path: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def beheaded(path: str, inode: tuple[int, int]) -> Iterator[None]:
-    """A store of RocksDB without CURRENT, which takes no room and no writing: who opens it next finds it damaged.
+    """Remove CURRENT from a RocksDB store, which needs no space and no write, so that the next open finds it damaged.
 
-    inode: of its folder, for which another may stand under its name. It is looked at again behind what is done: RocksDB may
-    write a new CURRENT in its last moments.
+    inode: of its folder; another folder may have its name. CURRENT is removed again after the body: RocksDB may
+    write a new one in its last moments.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ def write_whole(
 
 
 class Unnamed:
-    """A file in the system's temporary folder that has no name: it goes with whoever has it, however the process ends."""
+    """File without a name in the system's temporary folder: it is deleted with its owner, however the process ends."""
 
     def __init__(self) -> None:
         with on_disk(tempfile.gettempdir()):
@@ -257,7 +257,7 @@ def sync_directory(path: str) -> None:
 
 
 def now_ns(directory: str) -> int:
-    """Now, by the clock of the file system that stamps the files of a directory. What killed processes left of it goes."""
+    """Return the time by the clock of a directory's file system. Probe files that killed processes left are deleted."""
     path = os.path.join(directory, f"now.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with open(path, "xb", opener=private):
         pass

@@ -103,7 +103,7 @@ class KeyedEvents:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def add(self, kv: KV, rows: pa.Table, number: int, *, width_us: int | None = None) -> None:
-        """number: of these rows, no others have it. width_us: of their stretches, which `wide` tells from then on."""
+        """number: of these rows, no others have it. width_us: of their buckets; `wide` has it from then on."""
         batch = Batch()
         for start_us, part in by_stretch(rows, self._stretches.width_us if width_us is None else width_us):
             head = encode_i64(start_us)

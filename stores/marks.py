@@ -1,11 +1,11 @@
-"""Keys that have to be looked at when time comes to a moment, written blindly and read by ranges of time.
+"""Time index of keys: the keys to inspect when time reaches a moment, written without reads and read by ranges of time.
 
     <prefix><bucket i64><step u64>   the moments as i64, then as many numbers of keys (`stores/page_format.py`) as u64, little
     endian;
-                                 of many marks the next ones under <part u32> behind the step
+                                 of many marks the next ones under <part u32> after the step
 
-A bucket is `width_us` of moments. Marks are never taken off one by one: whoever reads them looks whether there still is
-something to do, and a bucket goes as a whole.
+A bucket is `width_us` of moments. Marks are never deleted one by one: the reader checks whether there still is
+something to do, and a bucket is deleted as a whole.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
 
-#: So many marks are in a value: who looks for what lies before it may have to read it.
+#: So many marks are in a value: a reader of earlier marks may have to read it.
 MOST = 1 << 12
 
 
 class Marks:
-    """The marks under one prefix of a column family."""
+    """Marks under one prefix of a column family."""
 
     def __init__(self, cf: str, prefix: bytes, width_us: int) -> None:
         self.cf, self.prefix, self.width_us = cf, prefix, width_us

@@ -66,7 +66,7 @@ def choose_layout(
 
 
 class PositionColumns(NamedTuple):
-    """Positions of rows, column by column; scalars stand for a column of one value."""
+    """Positions of rows, column by column; a scalar is a column of one value."""
 
     sources: Sequence[str] | pa.Array | pa.ChunkedArray
     partitions: npt.ArrayLike
@@ -383,7 +383,7 @@ class MessageStore:
         return 1
 
     def _expire_buckets(self, kv: KV, batch: Batch, group: bytes, head: bytes, floor: int) -> int:
-        """Frees every bucket of `group` that lies wholly below the floor; `head` goes between fields and
+        """Delete every bucket of `group` that lies wholly below the floor; `head` is the key's part between fields and
         number."""
         last = floor // self.bucket
         end = group + encode_i64(last)
@@ -426,7 +426,7 @@ def _of_keys(pairs: Iterable[Pair], keys: Collection[bytes]) -> Iterable[Pair]:
 
 
 def compare(position: Position, bound: int | Sequence[Any] | None) -> int:
-    """Below, at or above a bound: -1, 0, 1. A shorter bound stands for all positions that begin with it."""
+    """Compare with a bound: -1 below, 0 at, 1 above. A shorter bound equals all positions that begin with it."""
     if bound is None:
         return 0
     if isinstance(bound, int):

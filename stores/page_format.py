@@ -1,4 +1,4 @@
-"""Pages: merged state rows of some keys to a value, laid out so that many values are read as one.
+"""Format of pages: merged state rows of some keys in one value, laid out so that many values are read as one.
 
     page    head, u32 bytes of each column that varies and of the tail, rows x record, those bytes column by column, tail
     narrow  head, shape, frame, then as above, of the columns that still vary: where many pages are written at once, records are
@@ -31,13 +31,13 @@ from windrow.stores.block_format import FORMAT, HEADER, MAGIC, Codec, Kind, chec
 from windrow.stores.key_hash import hashes
 from windrow.stores.window_state import UPSERT, Schemas, unpack_table
 
-#: What is narrow is this part of what its rows take, about.
+#: A narrow page has about this fraction of its rows' bytes.
 _PART = 4
 #: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
 _TABLE_BYTES = 64 << 20
-#: Where rows are asked for by the number of their key, not by the key.
+#: The column of key hashes where rows are selected by hash, not by key.
 HASH = "__hash"
 PAGE_HEAD = struct.Struct(">BBBBI8sI?3xQ")
 #: Of its head, up to the schema.
@@ -126,7 +126,7 @@ def columns_of(schema: pa.Schema) -> Columns:
 
 
 def hashes_of(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """For each row a number of its key, which may stand in its place."""
+    """Return a hash of each row's key, by which rows may be selected in place of the key."""
     if HASH in rows.column_names:
         return np.asarray(rows.column(HASH).to_numpy(), dtype=np.uint64)
     if not by:

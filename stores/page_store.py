@@ -1,11 +1,11 @@
-"""Windows whose single keys are judged: their merged rows in pages by a hash of the key, what has come since beside them.
+"""Page store of windows whose triggers inspect single keys: merged rows in pages by a hash of the key, later rows in blocks.
 
     <start i64><0xfffd><page u48>     a page (`stores/page_format.py`); page 0 says how many there are
-    <start i64><0xffff><number u48>   a block of what has come since, from number 1 on
+    <start i64><0xffff><number u48>   a block of later rows, from number 1 on
 
-A trigger that looks at single keys reads their pages and what has come since, and writes those pages: its cost follows what it
-looks at. What waits for a period is what has come since, and where that had to be folded meanwhile, or a trigger by count left
-something, page 0 says so, and all pages are looked at once.
+A trigger that inspects single keys reads their pages and the later blocks, and writes those pages: its cost follows the keys it
+inspects. The later blocks wait for a period. If they had to be folded meanwhile, or a trigger by count left
+something, page 0 records it, and all pages are inspected once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from windrow.stores.spill_partitions import of_pages
 from windrow.stores.window_state import PENDING, START, UPSERT, Near, Schemas, put_schema
 from windrow.stores.write_buffer import Waiting
 
-#: Pages of more bytes that are written together wait in a file until they are committed.
+#: Pages of more bytes that are written together are buffered in a file until they are committed.
 RUN_BYTES = 4 << 20
 #: Where pages are likely to be read again in the same commit, they may be so many bytes more.
 REMEMBERED_BYTES = 64 << 20
@@ -102,8 +102,8 @@ class Pages:
         remembers: bool = False,
         buffered: int | None = None,
     ) -> None:
-        """page_rows: so many are in a page, about, if not as usual. remembers: what was written last may be asked for next.
-        beside: the start of a window beside which rows wait (`stores/write_buffer.py`)
+        """page_rows: so many are in a page, about, if not as usual. remembers: the pages written last may be read next.
+        buffered: the start of a window that has a write buffer (`stores/write_buffer.py`)
         """
         self.cf, self.aux, self.by, self._page_rows = cf, aux, tuple(by), page_rows
         self._buffered = buffered
@@ -112,11 +112,11 @@ class Pages:
 
     @property
     def page_rows(self) -> int:
-        """So many rows are in a page, about."""
+        """The approximate number of rows in a page."""
         return PAGE_ROWS if self._page_rows is None else self._page_rows
 
     def release(self) -> None:
-        """A commit is about to end: the next one may ask for what was written last, if it is not too much to keep."""
+        """Drop cached pages that are too large to keep, as a commit ends. The next one may read the rest."""
         self._written.release()
 
     def near(
@@ -156,7 +156,7 @@ class Pages:
         waiting: bool,
         blocks_of: Callable[[KV, bytes], Sequence[bytes]],
     ) -> Near:
-        """asked: hashes of keys by window, None for all. waiting: all that waits to be told, too."""
+        """asked: hashes of keys by window, None for all. waiting: all rows that wait to be emitted, too."""
         schemas = Schemas(kv, self.aux)
         pages, tables, held = list[bytes](), list[pa.Table](), dict[int, Held]()
         for start, (value, head), mine in zip(starts, heads, asked, strict=True):

@@ -1,14 +1,14 @@
-"""Windows of many keys: rows in parts by a hash of the key, and what waits to be dealt out to these.
+"""Hash-partitioned windows of many keys: rows in parts by a hash of the key, and blocks to be dealt out to these.
 
     <start i64><part u16><number u48>   pages (`stores/page_format.py`); part: where its range of hashes begins, 0 to 0x7fff
-    <start i64><0xffff><number u48>     blocks of what has come since; number 0: the directory
+    <start i64><0xffff><number u48>     blocks of later rows; number 0: the directory
 
-A window is divided without being read: its parts are empty, and its blocks wait, as all that comes does. Each commit deals out
-the oldest of what waits, about twice what it brings, and folds parts that have doubled, of about as many bytes as it brings
+A window is divided without being read: its parts are empty, and its blocks wait, as all later ones do. Each commit deals out
+the oldest waiting blocks, about twice what it brings, and folds parts that have doubled, of about as many bytes as it brings
 and deals out, so that none pays for the whole. From
-the parts to what waits, the rows of a key are in the order in which they came. What is done when depends on numbers and bytes
-only, so that it is the same wherever a commit is done again. All is found by the directory, not by a scan, which would have to
-pass all that was there since RocksDB last tidied up.
+the parts to the waiting blocks, the rows of a key are in the order of arrival. The schedule depends on numbers and bytes
+only, so that a repeated commit does the same. Values are found by the directory, not by a scan, which would have to
+pass all values deleted since RocksDB's last compaction.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Directory(NamedTuple):
         return HEAD.pack(MAGIC, FORMAT, Kind.DIRECTORY, Codec.MSGPACK, len(self.parts)) + packed
 
     def waiting(self, newest: int) -> Iterator[int]:
-        """The numbers of blocks that wait, oldest first, but for the newest: it says what has come."""
+        """Yield the numbers of waiting blocks, oldest first, except the newest, which is the commit's own."""
         return chain(range(self.old, self.old_after), range(self.since, newest))
 
 
@@ -170,7 +170,7 @@ class DividedWindows:
         kv.write(batch)
 
     def fold(self, kv: KV, prefix: bytes, newest: Newest, merge: Merge) -> None:
-        """Deal out and fold as much as goes with what has come."""
+        """Deal out and fold an amount in proportion to the newest block."""
         directory, work = self.directory(kv, prefix), Overlay(kv)
         assert directory is not None
         directory, dealt = self._deal(work, prefix, newest, directory)

@@ -1,5 +1,5 @@
-"""A store that is of no use is moved aside, and by nobody but who holds its lock: whoever has it open goes on writing under its
-name, where the next one is built.
+"""Quarantine of a broken store: it is moved aside only under its lock. A process that has it open continues to write under its
+name, where the next store is built.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURN: Final = threading.RLock()
 def move_aside(path: str, inode: tuple[int, int], target: str) -> bool:
     """Rename the folder of a store to `target`. inode: of the folder that was looked at.
 
-    False, and nothing is changed, where somebody has the store open, or another folder stands under its name by now.
+    Returns False, and changes nothing, where another process has the store open, or another folder has its name by now.
     """
     with TURN, contextlib.ExitStack() as stack:
         if inode in OPEN.values():

@@ -30,7 +30,7 @@ def mirror(path: str, target: str) -> None:
         manifest = current.decode(errors="replace").strip()
         if not manifest.startswith("MANIFEST-"):
             raise CorruptState(f"the store {path} is damaged: its CURRENT says {manifest!r}")
-        # The manifest before the folder: it may name a file that goes, never one that we do not see.
+        # The manifest before the folder: it may name a file that is deleted since, never one that we do not see.
         shutil.copyfile(inside(path, manifest), inside(target, manifest))
         for name in os.listdir(path):
             source = os.path.join(path, name)

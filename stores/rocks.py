@@ -1,7 +1,7 @@
-"""RocksDB behind the KV protocol: the only module that knows rocksdict.
+"""RocksDB as a `KV`. This is the only module that uses rocksdict.
 
-What a shard keeps on disk is a cache of its committed segments, so RocksDB's own log is off, and a crash
-loses what was not flushed. What is flushed must be whole commits: `atomic_flush` is on, and the marker of the
+A shard's data on disk is a cache of its committed segments, so RocksDB's own log is off, and a crash
+loses unflushed data. Only whole commits may be flushed: `atomic_flush` is on, and the marker of the
 last applied commit travels in the batch that it marks.
 
 Things that rocksdict 0.3.29 does and this module works around (each has a test):
@@ -14,12 +14,12 @@ Things that rocksdict 0.3.29 does and this module works around (each has a test)
 - `set_iterate_lower_bound` sets the upper bound. Backward scans stop by comparing.
 - Iterators, handles and batches that are still referenced keep the store open, and LOCK held, after
   `close()`.
-- As a handle goes, its column family is flushed alone: on a full disk the marker may fit, and its data not. Who leaves a
-  store flushes it as one before, also where nobody closed it; where that fails, and something was in memory alone, it is left
+- When a handle is dropped, its column family is flushed alone: on a full disk the marker may fit, and its data not. `RocksKV`
+  flushes all as one before, also where nobody closed it. If that fails, and data was in memory alone, the store is left
   without CURRENT.
 - RocksDB takes a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
 - Without CURRENT a directory full of data opens as a new, empty store.
-- Threads of RocksDB are not there after a fork: a child that lets go of a store waits for them for ever, or writes to it.
+- Threads of RocksDB do not exist after a fork: a child that drops a store waits for them for ever, or writes to it.
 """
 
 from __future__ import annotations
@@ -336,10 +336,10 @@ class RocksKV:
             raise translate(error, self.path) from error
 
     def close(self) -> None:
-        """Flushes, and releases the lock. A scan that is still open fails when it is read on.
+        """Flush, and release the lock. A scan that is still open fails at its next read.
 
         All column families are flushed as one first: a process killed between two of them, each of which
-        rocksdict flushes alone when its handle goes, would leave a marker ahead of its data."""
+        rocksdict flushes alone when it drops the handle, would leave a marker ahead of its data."""
         if self._db is None:
             return
         try:

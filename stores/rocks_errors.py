@@ -18,7 +18,7 @@ PATIENCE_S = 0.1
 #: Nobody of this process lets go of a store while it waits, unless another thread is just closing it.
 OWN_WAIT_S = 1.0
 
-#: What RocksDB tells in the system's words where the disk refuses.
+#: Text of the system in RocksDB's errors when the disk fails.
 _OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 

@@ -1,9 +1,9 @@
-"""Decoded runs of kept messages, in the process, by a digest of their bytes: whoever finds one there need not read it again.
+"""Cache of decoded runs of kept messages, in the process, by a digest of their bytes: a cached run is not read again.
 
-What a digest stands for never changes: an attempt that is given up, state that is set back, another process that has had the
-shard in between, all that does no harm. So nothing is ever thrown away for being wrong, only for not being asked for, or to
-make room: the process holds so many bytes, of which each store that is read may have its part. What stores that nobody has
-read for a while had held goes by itself.
+The content of a digest never changes. An abandoned attempt, a reset state, or another process that has had the
+shard in between does no harm. An entry is never evicted for being wrong, only for not being read, or to
+make room: the process holds so many bytes, of which each store that is read has its part. Entries of stores that were not
+read for a while are evicted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from windrow.stores.kv import KV, Overlay
 
 #: So many bytes are held in all. What a table takes beside its columns.
 MOST_BYTES, TABLE_BYTES = 128 << 20, 16 << 10
-#: What nobody has asked for in so many reads of its store goes.
+#: An entry that is not used in so many reads of its store is evicted.
 READS = 256
-#: Of a store that nobody has read in so many seconds all goes.
+#: All entries of a store that was not read for so many seconds are evicted.
 IDLE_S = 60.0
 
 
@@ -35,7 +35,7 @@ class Held:
         self.tables: dict[bytes, tuple[pa.Table, int, int]] = {}
 
     def begin(self) -> None:
-        """A read, of one or many runs."""
+        """Begin a read, of one or many runs."""
         with self._all.lock:
             self._all.here(self)
             self._reads += 1
@@ -91,7 +91,7 @@ class Decoded:
         self._most, self._idle_s, self._clock = most_bytes, idle_s, clock
         self._stores: dict[Hashable, Held] = {}
         self._watch: threading.Timer | None = None
-        # An interrupt may leave it held: by a thread that goes on then, and does not wait for itself.
+        # An interrupt may leave it held, by a thread that then continues and does not wait for itself.
         self.lock = threading.RLock()
 
     def __len__(self) -> int:

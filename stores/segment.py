@@ -30,9 +30,9 @@ from windrow.stores.kv import Batch, Changes
 
 #: A batch of more bytes is written in parts of about so many: then it is in memory once, not four times.
 PART_BYTES = 16 << 20
-#: What stands before a batch is not more than so many bytes, but rarely.
+#: The fields before a batch rarely have more than so many bytes.
 HEAD_BYTES = 1 << 16
-#: How many bytes msgpack has for the length of bytes, by what stands before it.
+#: Bytes of msgpack's length of bytes, by the type byte before it.
 _WIDTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 #: Bytes of a file that are read at once for its digest.
 READ_BYTES = 1 << 20

@@ -115,7 +115,7 @@ class SnapshotStore:
         return name
 
     def is_whole(self, manifest: str) -> bool:
-        """True if all that a manifest names is there, as large as it was; what is in it only `verify` tells."""
+        """True if every file that a manifest names exists with its recorded size; only `verify` checks the content."""
         try:
             blobs = self.read(manifest).blobs
             return all(os.path.getsize(inside(self._blobs, d)) == size for d, size in blobs.items())

@@ -1,7 +1,7 @@
-"""Rows that need not be in memory all at once: they wait in a file, in the system's temporary folder, that has no name.
+"""Spill of rows to an unnamed file in the system's temporary folder, so that they need not be in memory all at once.
 
-Whatever becomes of the process, nothing is left behind: the file goes with the last that was read from it. A column of one
-value, and one that another has, too, are told and not written: of panes these are half.
+No file remains however the process ends: it is deleted with the last table that was read from it. A column of one
+value, or equal to another column, is recorded and not written: of panes these are half.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MANY = 1 << 12
 
 
 class _Piece(NamedTuple):
-    """A record batch: where its bytes lie, its columns, and those that lie there. nbytes: of all. told: of each of the others
-    the one value, or which of those that lie there it is.
+    """Spilled record batch: the place of its bytes, its columns, and those that are written. nbytes: of all. held: of others
+    the one value, or the index of the equal written column.
     """
 
     at: int
@@ -80,7 +80,7 @@ class Spill:
         self._pieces.setdefault(number, []).append(piece)
 
     def _apart(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, pa.Array | int]]:
-        """The columns that are to be written, and what is told of the others."""
+        """Split a batch into the columns to write and the records of the others."""
         lie, held = list[int](), dict[int, pa.Array | int]()
         for i, column in enumerate(batch.columns):
             if _is_constant(column) and (of_one := self._repeated(column[0], len(column))) is not None:
@@ -234,7 +234,7 @@ def _is_constant(column: pa.Array) -> bool:
 
 
 def _equal(column: pa.Array, other: pa.Array) -> bool:
-    """True if two columns of values that are the same where they are equal are; told by a glance of most that are not."""
+    """True if two columns are equal. Most others are recognized by a few values."""
     if column.type != other.type or in_bits(column.type):
         return False
     return bool(column[0].equals(other[0]) and column[-1].equals(other[-1]) and column.equals(other))

@@ -1,6 +1,6 @@
-"""Changes that are too many for memory: what a step writes goes to a store of its own, and is read back from there.
+"""Overlay that spills: if a step's changes do not fit memory, they are written to a store of their own and read from it.
 
-Of each cf, first ranges that were deleted, in memory, then points that came after them, in the store: 01 and the value of a
+Each cf has first its deleted ranges, in memory, then later points, in the store: 01 and the value of a
 put, 00 for a delete. The store lives as long as its step.
 """
 

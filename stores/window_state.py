@@ -1,8 +1,8 @@
-"""Window metadata: two layouts behind one Protocol.
+"""Window metadata: two layouts that implement one Protocol.
 
 Both keep *state rows*, Arrow columns with one row per (window, key): `__start`, `__end`, the key columns, counts, first and
 last position, what was emitted, and the accumulators. A row is either a *delta*, to be merged with the rows before it,
-or an *upsert*, which stands for all of them (`__upsert`).
+or an *upsert*, which replaces them all (`__upsert`).
 
 `BlockWindows` (`stores/delta_blocks.py`): one value per window and commit, an Arrow record batch of the rows of that commit.
 `PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
@@ -68,8 +68,8 @@ class WindowStore(Protocol):
         ...
 
     def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
-        """Rows of the windows that start at `starts`, all that there are of a (window, key) if there is one: of `keys`, a table
-        of `__start` and the key columns, and of those that lie beside them; without `keys`, of all that wait to be told.
+        """Return rows of the windows that start at `starts`, all of a (window, key) if any: of `keys`, a table
+        of `__start` and the key columns, and of keys in the same pages; without `keys`, of all that wait to be emitted.
         """
         ...
 

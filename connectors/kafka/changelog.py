@@ -1,11 +1,11 @@
-"""The compacted changelog of window metadata, one partition a shard.
+"""Compacted changelog of window metadata, one partition per shard.
 
 Only committed changes come here, commit by commit. Key: u8 length of the column family's name, the name, the store's key;
 value: the store's, none where the key is gone. Each commit is one transaction, and ends with the shard's marker: an empty key,
 value msgpack [version, job, shard, commit]. So a reader sees whole commits only, and knows by the marker which.
 
-Of several executors that apply one commit, one at a time may write: whoever holds the transactional id of the shard. It goes
-on after the marker that it finds when it takes the id, and leaves out what is there. Commits are in the order of offsets
+Of several executors that apply one commit, only the holder of the shard's transactional id may write. It continues
+after the marker that it finds when it takes the id, and omits what is there. Commits are in the order of offsets
 then, each once, and what compaction keeps of a key is its newest committed value.
 """
 

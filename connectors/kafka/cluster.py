@@ -14,7 +14,7 @@ from windrow.core.extras import need
 from windrow.core.logs import get_logger
 from windrow.core.positions import Partition, topic_of
 
-#: librdkafka tells what it meets through this one too.
+#: librdkafka logs through this one too.
 logger = get_logger("windrow.kafka")
 
 #: Whoever waits for the cluster waits so long.
@@ -172,7 +172,7 @@ def topic_partition(topic: str, partition: int, offset: int | None = None) -> An
 
 
 def ended_at(message: Any) -> int | None:
-    """The end of its partition, where that is what a message tells."""
+    """Return the end offset of a partition if the message reports it, else None."""
     from confluent_kafka import KafkaError
 
     return int(message.offset()) if message.error().code() == KafkaError._PARTITION_EOF else None
@@ -193,7 +193,7 @@ def passes(error: Any) -> bool:
 
 
 def assigned(partitions: Any, next_offsets: Sequence[Mapping[Partition, int]]) -> list[Any]:
-    """Give partitions of a consumer the offset where a job goes on reading, the lowest of its inputs.
+    """Give partitions of a consumer the offset where a job continues to read, the lowest of its inputs.
 
     An input that has taken messages of a topic reads a partition that it has not seen from the beginning, unless the partition
     comes with an offset.

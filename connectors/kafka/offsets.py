@@ -200,7 +200,7 @@ def advanced(start: Offsets, target: Offsets, extents: Extents, most: int | None
     """Return the end of the next batch: at most `most` offsets from `start`, shared among partitions by how much they have.
 
     A partition that is new begins here, at its first offset, and is read from the next batch on: so that every batch is
-    described whole by its two ends. Nothing goes back.
+    described whole by its two ends. No offset decreases.
     """
     ahead = {
         (name, p): max(0, target[name].next.get(p, o) - o)
@@ -222,8 +222,8 @@ def advanced(start: Offsets, target: Offsets, extents: Extents, most: int | None
 
 
 def shared(ahead: Mapping[tuple[str, int], int], most: int | None) -> dict[tuple[str, int], int]:
-    """`most` in parts that are as the numbers in `ahead`. Each partition that has something ahead gets something; if there are
-    more of them than `most`, each topic does, as far as it goes.
+    """Divide `most` in proportion to the numbers in `ahead`. Each partition that has something ahead gets a part; if there are
+    more of them than `most`, each topic does, as far as it suffices.
     """
     total = sum(ahead.values())
     if most is None or total <= most:

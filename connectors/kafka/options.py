@@ -14,7 +14,7 @@ from windrow.core.suggestions import meant
 
 EARLIEST, LATEST = -2, -1
 
-#: Options by the names that the documentation has; Spark hands them over in lower case.
+#: Options by their names in the documentation; Spark passes them in lower case.
 NAMES = (
     "subscribe",
     "assign",

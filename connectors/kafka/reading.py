@@ -1,7 +1,7 @@
-"""Records of one range of offsets as Arrow record batches.
+"""Reader of one range of offsets, as Arrow record batches.
 
-Offsets have gaps: transactions end in records that nobody sees, aborted ones leave nothing, compaction takes some. So a range
-is read to its end by position: a record at or past the end says so, or the partition's end, which librdkafka tells.
+Offsets have gaps: transactions end in invisible records, aborted ones leave nothing, compaction removes some. So a range
+is read to its end by position: up to a record at or past the end, or to the partition's end, which librdkafka reports.
 
 A worker process keeps its clients: Spark uses the process again for the next batch.
 """
@@ -28,7 +28,7 @@ logger = get_logger()
 #: About so many records in one Arrow batch, and about so many bytes of them.
 BATCH_ROWS = 16_384
 BATCH_BYTES = 16 << 20
-#: Messages that exist at a time, as objects: few, or the garbage collector goes over them again and again, and the processor's
+#: Messages that exist at a time, as objects: few, or the garbage collector scans them repeatedly, and the processor's
 #: caches hold none of them (measured: 512 take half the time of 16,384).
 CHUNK_ROWS = 512
 #: Ranges that the broker was asked for at a time, each by a consumer of its own.
@@ -126,7 +126,7 @@ def _assign(consumer: Any, wanted: Range, offset: int) -> None:
 def _fetch(
     consumer: Any, options: SourceOptions, wanted: Range, attributes: Iterable[str]
 ) -> Iterator[Fetched]:
-    """The records of one range, which the consumer was told to read."""
+    """Yield the records of one range, which is assigned to the consumer."""
     from confluent_kafka import KafkaError
 
     position, fetched, chunk = wanted.start, Fetched(attributes), CHUNK_ROWS

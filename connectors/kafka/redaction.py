@@ -27,7 +27,7 @@ SHOWN = frozenset(
     """.split()  # noqa: SIM905
 )
 HIDDEN = "***"
-#: Shorter ones are told from the middle of other words by what stands around them.
+#: Shorter values are hidden only as whole words, not inside other words.
 _LONG = 4
 
 

@@ -21,7 +21,7 @@ from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, KafkaFailed, StateLost
 from windrow.stores.files import make_folder, write_whole
 
-#: Below Kafka's usual limit of a record, 1 MB, with room for what stands around it.
+#: Below Kafka's usual limit of a record, 1 MB, with room for the envelope.
 CHUNK_BYTES = 900_000
 #: What a topic has lost is asked again after so long.
 _LOW_FOR_S = 1.0

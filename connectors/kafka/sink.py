@@ -30,7 +30,7 @@ logger = get_logger()
 
 #: Records that are handed over at once, and how many bytes of them may wait for the broker.
 CHUNK_RECORDS, WAITING_BYTES = 20_000, 64 << 20
-#: What the headers of a dead letter tell, beside its payload.
+#: Headers of a dead letter's record.
 LETTER_HEADERS = ("reason", "detail", "operator", "input", "source", "partition", "offset", "ordinal")
 
 #: Types whose values are keys as they are.
@@ -198,7 +198,7 @@ class KafkaSink:
             yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
             return
         by = list(panes.key_columns)
-        # Which row of a (window, key) is the newest only all of them tell.
+        # The newest row of a (window, key) is known only from all tables.
         tables = panes.tables() if self.mode != "upsert" else [newest_of(panes.table(), by)]
         for some in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
             keys = self._keys(some, by)
@@ -242,7 +242,7 @@ def newest_of(table: pa.Table, by: Sequence[str]) -> pa.Table:
 
 
 def _ahead(portions: Iterator[list[Record]]) -> Iterator[list[Record]]:
-    """The portions, of which a thread makes the next while one goes to the producer."""
+    """Yield the portions. A thread prepares the next while one is sent to the producer."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, portions, None)
         while (portion := following.result()) is not None:
@@ -376,16 +376,16 @@ def kafka_sink(
     partitions: int = -1,
     tokens: str | None = None,
 ) -> KafkaSink:
-    """A topic that has the panes of each commit once: a reader with isolation.level=read_committed sees all of a commit or
+    """Write the panes of each commit to a topic once: a reader with isolation.level=read_committed sees all of a commit or
     nothing, and nothing twice. One transaction a commit, through a transactional id of the job's own.
 
     topic: made if it is not there, with `partitions` (default: the brokers' own number). kafka: `wr.Kafka`, or its servers.
     mode: "append": every row of the panes, retractions too; "upsert": the current pane of each (window, key) under that as its
-    key, and a tombstone where a pane was taken back, for a compacted topic. key: the column whose text is the record's key; by
+    key, and a tombstone where a pane was retracted, for a compacted topic. key: the column whose text is the record's key; by
     default the key fields as a JSON object. encode: function (pyarrow Table) -> values, one for each row; by default each row
-    as a JSON object. tokens: the topic that remembers which commits are out; default `<topic>-commits`.
+    as a JSON object. tokens: the topic that records the published commits; default `<topic>-commits`.
 
-    Of dead letters (`dead_letters=wr.sinks.kafka(...)`) each is a record of its payload, with the reason and its position in
+    Each dead letter (`dead_letters=wr.sinks.kafka(...)`) is a record of its payload, with the reason and its position in
     the source in headers `windrow.reason`, `windrow.detail`, `windrow.source`, `windrow.partition`, `windrow.offset`, ...
     """
     # What makes clients is a cluster: `windrow.testing.SimulatedKafka` does.

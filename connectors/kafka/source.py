@@ -36,9 +36,9 @@ class KafkaSource:
     def newest(
         self, next_offsets: Mapping[Partition, int], silent: Collection[Partition] = ()
     ) -> dict[Partition, int]:
-        """The offset below which each partition's committed records lie.
+        """Return, by partition, the offset below which its committed records lie.
 
-        next_offsets: by (source, partition), where the job goes on reading
+        next_offsets: by (source, partition), where the job continues to read
         silent: partitions in which offsets above the next one may hold no record (transactions spend some); these are looked
             at. A topic that is gone, or was made anew, has nothing newer
         """

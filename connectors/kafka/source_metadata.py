@@ -32,10 +32,10 @@ class Cluster:
         return self._admin
 
     def _hear(self, error: Any) -> None:
-        """A refusal comes beside the requests, which then end by their time only."""
+        """Keep the last error. librdkafka reports a refusal to this callback, and requests only time out."""
         from confluent_kafka import KafkaError
 
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that follows from what was heard before
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # it follows from an earlier error
             self._last_error = self.kafka.redacted(error.str())
 
     def topics_like(self, pattern: str) -> list[str]:

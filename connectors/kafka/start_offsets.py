@@ -81,7 +81,7 @@ def resumed(next_offsets: Mapping[Partition, int], extents: Extents) -> dict[str
         if topic not in extents:
             continue
         parts = found.setdefault(topic, {}).setdefault(topic_id, {})
-        # A join that reads one topic twice goes on where the slower side stopped; the faster one drops what it has.
+        # A join that reads one topic twice continues where the slower side stopped; the faster one drops what it has.
         parts[partition] = min(offset, parts.get(partition, offset))
     known = {}
     for topic, by_id in found.items():

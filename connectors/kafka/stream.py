@@ -243,17 +243,17 @@ def kafka_stream(
     max_offsets: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> KafkaStream:
-    """Topics that windrow reads itself: `op.run(source)` embedded, `delays.writeStream(source)` on Spark, without jars.
+    """Read topics without Spark's source: `op.run(source)` embedded, `delays.writeStream(source)` on Spark, without jars.
 
     Offsets are those of the job's own log: what a commit counted is never read again, and nothing is left out. Committed
-    records only. A topic that was deleted and made anew is another source.
+    records only. A topic that was deleted and recreated is another source.
 
     kafka: `wr.Kafka`, or its servers. topics: one or several. value: how a record's value becomes a row (`wr.decoders`).
     columns: what else of a record becomes a column, {column: "key" | "timestamp" | "topic" | "partition" | "offset"}.
     keyed: all records with equal keys of the operator lie in one partition (the topic is written with that key), so that on
     Spark a shard reads its partitions alone, without a shuffle; the number of partitions is then fixed.
     starting: "earliest" or "latest", where the job has not been. max_offsets: at most so many offsets in one commit.
-    fail_on_data_loss: False goes on, and logs it, where records expired unread, and reads a topic that was made anew.
+    fail_on_data_loss: False continues, and logs it, where records expired unread, and reads a topic that was recreated.
     """
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or not all(names):

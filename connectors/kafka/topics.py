@@ -170,8 +170,8 @@ class Claim:
         return offsets
 
     def _is_ended(self, error: Any) -> bool:
-        """True if a newer holder is why the broker answered so: it says "unknown" to whom it is just ending. The next
-        request is told.
+        """True if a newer holder caused the broker's answer: a producer that is just being fenced gets "unknown". The next
+        request gets the fencing error.
         """
         from confluent_kafka import KafkaError, KafkaException
 
