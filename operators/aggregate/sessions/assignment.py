@@ -1,10 +1,10 @@
-"""Which sessions take the messages of a step, and the messages that none takes: they are dead letters.
+"""Session assignment: the sessions that accept the messages of a step. Messages that none accepts are dead letters.
 
-Messages are joined with each other and with the open sessions of their key; where nothing in that is open, all of it is too
-late, or out of retention by its own window. Closed sessions take no part: an open one may overlap them, and which messages are
-whose is noted (`kept_messages.py`). Where messages are found by their times alone (joins, and what is taken back), sessions
-stay
-apart: one that is out of retention by its own window is lost whatever it touches, and one that touches a closed session, too.
+Messages are joined with each other and with the open sessions of their key. If none of that is open, all of it is too late, or
+out of retention by its own window. Closed sessions take no part: an open one may overlap them, and the session of each message
+is recorded (`kept_messages.py`). Where messages are found by their times alone (joins, and retractions), sessions stay
+disjoint: a message out of retention by its own window is lost whatever it touches, and so is one that touches a closed
+session.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from windrow.stores.sessions import CURRENT, HOME, HOT
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.logic import SessionAggregator
 
-#: A step of more messages lays them into their sessions itself: it meets many of them in a page.
+#: A step of more messages merges them into their sessions at once: many of them share a page.
 MOST_WAITING = 1_000
 
 
 class Filed(NamedTuple):
-    """stored: what was read, of whose rows some `stay` as they are. rows: the sessions that took messages, merged, and what
-    stands of them. fresh: those that may now end in a bucket in which they are not looked for. owed: those that are owed a pane
-    on time, though the watermark has passed them; None where there are none.
+    """The sessions of a step. stored: the rows that were read, of which some `stay` as they are. rows: the sessions that took
+    messages, merged, with their current panes. fresh: those that may now end in a bucket without a timer for them. owed: those
+    due for an ON_TIME pane, though the watermark has passed them; None where there are none.
     """
 
     stored: Stored
@@ -76,18 +76,18 @@ class Filed(NamedTuple):
 
 
 def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
-    """Find the sessions of these messages; None where none is taken."""
+    """Find the sessions of these messages; None where none is accepted."""
     rows = in_retention(logic, step, rows)
     if len(rows) == 0:
         return None
     ends = ends_of(logic, rows)
-    if logic.longest_us is not None:  # one that is late may move the cuts of all that follows
+    if logic.longest_us is not None:  # a late one may move the cuts of all that follows
         ends = np.full(len(rows), LAST_END_US, dtype=np.int64)
     return _file(logic, step, rows, given_near(logic, step, rows.table, moments(rows), ends))
 
 
 def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
-    """True for messages that need not be laid into their sessions now: few, and beyond the watermark."""
+    """True for messages that need not be merged into their sessions now: few, and beyond the watermark."""
     if not logic.lets_wait or not 0 < len(rows) <= MOST_WAITING or rows.sign is not None:
         return False
     if int(rows.times.min()) <= step.emitted_us or not logic.calculation.order_free:
@@ -96,7 +96,7 @@ def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
 
 
 def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
-    """Keep messages beside the sessions that they touch, each as the session that it would be by itself."""
+    """Buffer messages with the sessions that they touch, each as the session that it would be by itself."""
     rows = logic.noted(rows, step.progress.step)
     each, ends, number = np.arange(len(rows), dtype=np.int64), ends_of(logic, rows), step.progress.step
     pieces, _, _ = delta_rows(logic.calculation, rows, each, rows.times, ends, each=True)
@@ -109,14 +109,14 @@ def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
 
 
 def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
-    """`file_sessions` of messages as they came one after the other, in as many parts as that takes: each has to be kept before
-    the next one is read. What a message joins that was apart before is folded by start, so that one is a part of its own.
+    """Process messages in order of arrival as `file_sessions` does, in as many parts as needed; each is kept before the next is
+    read. A message that merges two sessions is folded by start, so that it is a part of its own.
     """
     if len(rows) == 0:
         return
     incoming = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
     joins = _joining(logic, rows, incoming, _joined_rows(logic, step, rows, incoming))
-    free = logic.calculation.order_free or logic.history is not None  # which are read again as they came
+    free = logic.calculation.order_free or logic.history is not None  # history is read in order of arrival
     if not joins or free:
         yield _file(logic, step, rows, incoming, np.array(joins, dtype=np.int64))
         return
@@ -125,7 +125,7 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
 
 
 def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: Parts) -> list[int]:
-    """The messages, in the order in which they came, that touch two that were apart."""
+    """Return the messages, in order of arrival, that touch two sessions that were separate."""
     held = parts.stored >= 0
     pieces = np.r_[parts.stored[held], parts.piece]
     firsts = np.r_[incoming.sessions.starts[held], rows.times]
@@ -151,7 +151,7 @@ def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: P
 def _file(
     logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, joins: IntArray | None = None
 ) -> Filed | None:
-    """joins: of messages that came one after the other, of which none is late, those that touched two that were apart"""
+    """Assign messages. joins: of messages one after the other, none late, those that touched two separate sessions"""
     lost = shut_out(logic, step, rows, incoming)
     if lost.any():
         detail = "it reaches a session that is closed"
@@ -160,7 +160,7 @@ def _file(
         rows, incoming = without_late(logic, step, rows, incoming, lost, detail)
     change = None
     if rows.sign is not None:
-        logic.calculation.lift(rows)  # a message on which it raises takes back nothing, too
+        logic.calculation.lift(rows)  # a message on which it raises retracts nothing, too
         rows, incoming, change = going(logic, step, rows, incoming)
     if len(rows) == 0:
         return None
@@ -168,7 +168,7 @@ def _file(
     parts = _joined_rows(logic, step, rows, incoming)
     lost = parts.joined.ends[parts.piece] < step.closed_us
     if lost.any():
-        logic.calculation.lift(rows)  # a message on which it raises joins nothing
+        logic.calculation.lift(rows)  # a message on which it raises merges nothing
         detail = "its own window is closed, and no session that is open takes it"
         rows, incoming = without_late(logic, step, rows, incoming, lost, detail)
         change = None if change is None else change.without(lost)
@@ -206,7 +206,7 @@ def file_groups(
 def given_near(
     logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
 ) -> Incoming:
-    """The sessions of the keys of these rows that may still grow, and those past ones that may take them, or keep them out."""
+    """Return the open sessions of the keys of these rows, and those past ones that may accept them, or reject them."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
     keys = rows.select(list(by)).take(pa.array(groups.first_rows)) if by else None
@@ -234,7 +234,7 @@ def given_near(
 
 
 def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Table]:
-    """Some of the keys, at a home."""
+    """Return some of the keys, in a bucket."""
     if keys is None:
         return home, pa.table({START: pa.array([home], pa.int64())})
     mine = keys if len(some) == len(keys) else keys.take(pa.array(some))
@@ -242,7 +242,7 @@ def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Tab
 
 
 def _positions(rows: Slice, at: pa.Array) -> pa.Array:
-    """Of those few messages that joined something."""
+    """Return the positions of those few messages that merged sessions."""
     there = at.is_valid().to_numpy(zero_copy_only=False)
     where = rows.table.select([c for c in POSITION_COLUMNS if c in rows.table.column_names])
     few = encoded_positions(where.take(at.drop_null()))
@@ -251,7 +251,7 @@ def _positions(rows: Slice, at: pa.Array) -> pa.Array:
 
 
 def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming) -> Parts:
-    """Messages and open sessions, joined where they touch."""
+    """Join messages and open sessions where they touch."""
     at = moments(rows)
     if logic.own_gap is not None:
         each = np.arange(len(rows), dtype=np.int64)
@@ -262,7 +262,7 @@ def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, incoming: In
 
 
 def _joined(step: Step, ranges: Extents, of_piece: IntArray, incoming: Incoming) -> Parts:
-    """Ranges, of which each piece is in one, and open sessions, joined where they touch."""
+    """Join ranges and open sessions where they touch. of_piece: the range of each piece."""
     stored, near = incoming.sessions, incoming.stored.near.rows
     open_ = stored.ends >= step.closed_us
     if near is not None and REACH in near.column_names:
@@ -274,7 +274,7 @@ def _joined(step: Step, ranges: Extents, of_piece: IntArray, incoming: Incoming)
 
 
 def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents, int]:
-    """(the run of each message, runs, in how many slices of a gap their keys have messages).
+    """Return (the run of each message, runs, in how many slices of a gap their keys have messages).
 
     A run is of messages of a key, none more than a gap from the next; its end is the last time.
     """
@@ -294,10 +294,10 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
 def _deltas(
     logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, parts: Parts, change: Going | None
 ) -> pa.Table:
-    """What messages bring, a row a component; those on which the user's code raises bring nothing to theirs."""
+    """Return the contributions of messages, a row a component; messages on which user code raised contribute nothing."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
     each, pieces = np.arange(len(rows), dtype=np.int64), Groups.numbered(parts.piece, parts.size)
-    # Single messages would be folded in one by one, in the order in which they came.
+    # Single messages would be folded in one by one, in order of arrival.
     deltas, groups, broken = delta_rows(
         logic.calculation,
         rows,
@@ -332,7 +332,7 @@ def _deltas(
 def _broken_where_they_meet(
     logic: SessionAggregator, incoming: Incoming, parts: Parts, deltas: pa.Table, component: IntArray
 ) -> list[Broken]:
-    """By row of `deltas`, of which each is of a component, what code of the user's raises on where sessions become one."""
+    """Return the failures of user code on merging sessions, by row of `deltas`, each of a component."""
     mine = parts.stored >= 0
     if not (logic.calculation.runs_code and mine.any()):
         return []
@@ -347,7 +347,7 @@ def _broken_where_they_meet(
 
 
 def _number(step: Step, rows: Slice) -> int | IntArray:
-    """The number of the step; of a run that of each message."""
+    """Return the number of the step; of a run that of each message."""
     first = step.progress.step
     if not step.of_run:
         return first
@@ -364,7 +364,7 @@ def _merged(
     pieces: Pieces,
     change: Going | None = None,
 ) -> Filed:
-    """The sessions that took something, as one row each; those that lost something, as what is left of them."""
+    """Return the sessions that took messages, as one row each; and the rest of those that lost messages."""
     merged = merge_parts(logic, step.dead, deltas, incoming, parts, pieces)
     rows, gone = merged.rows, NOTHING
     if logic.definition.takes_back:

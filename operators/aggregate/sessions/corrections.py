@@ -1,4 +1,4 @@
-"""Corrections of sessions: what was told is told again where aggregations of kept messages have come (`evolution.py`)."""
+"""Corrections of sessions: panes are emitted again when aggregations of kept messages were added (`evolution.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def correct(logic: SessionAggregator, step: Step) -> None:
-    """In the first step after they have come: tell again what was told of sessions that still take messages."""
+    """Emit panes of sessions that still take messages again, in the first step after aggregations were added."""
     kv, by = step.kv, logic.definition.by
     if not logic._owes(kv):
         return
@@ -43,7 +43,7 @@ def correct(logic: SessionAggregator, step: Step) -> None:
 
 
 def _owed(logic: SessionAggregator, step: Step, sessions: pa.Table) -> BoolArray:
-    """True for sessions that were told, perhaps without what has come, and may still be corrected."""
+    """True for sessions with an emitted pane, perhaps without the added aggregations, that may still be corrected."""
     starts, ends, panes = (combine(sessions.column(c)).to_numpy() for c in (START, END, PANES))
     before_us = max(us for _, us in logic.definition.recomputed_us)
     emitted = (panes > 0) & (starts < before_us)

@@ -1,6 +1,6 @@
-"""Gaps that messages have of their own: what the expression of a session window gives each of them.
+"""Dynamic gap: the expression of a session window gives each message its own gap.
 
-A message is the range from its time to the end of its gap, as with a gap of all; ranges that overlap or touch are one session,
+A message is the range from its time to the end of its gap, as with a fixed gap; ranges that overlap or touch are one session,
 so that the gap that reaches furthest decides. A gap of zero counts as a microsecond: every message lies in its window.
 """
 
@@ -19,14 +19,14 @@ from windrow.operators.steps.dead_letters import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 
-#: Of a row on its way to its session: microseconds.
+#: Column of a row that is not in its session yet: microseconds.
 GAP = "__gap"
 #: Microseconds in a unit of durations; of nanoseconds so many are one.
 _UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1000}
 
 
 def with_gaps(gap: Expr, rows: Slice, dead: DeadLetters) -> Slice:
-    """Rows with their gaps; those that have none are dead letters. Raises what Arrow raises."""
+    """Return rows with their gaps; those that have none are dead letters. Raises Arrow's errors."""
     column = combine(gap.evaluate(rows.table, "gap"))
     refusal = gap_refusal(gap, column.type)
     if refusal is not None:
@@ -40,13 +40,13 @@ def with_gaps(gap: Expr, rows: Slice, dead: DeadLetters) -> Slice:
 
 
 def gaps_of(gap: Expr, rows: Slice) -> IntArray:
-    """The gaps of messages that were taken."""
+    """Return the gaps of accepted messages."""
     gaps, _ = _microseconds(combine(gap.evaluate(rows.table)))
     return gaps
 
 
 def gap_refusal(gap: Expr, kind: pa.DataType) -> str | None:
-    """Why what an expression gives can be no gap; None where it can."""
+    """Return the reason why values of an expression cannot be a gap; None where they can."""
     if pa.types.is_duration(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return None
     return (
@@ -56,7 +56,7 @@ def gap_refusal(gap: Expr, kind: pa.DataType) -> str | None:
 
 
 def gap_refused(gap: Expr | None, types: Mapping[str, pa.DataType]) -> str | None:
-    """Why sessions cannot have the gap that an expression gives over columns of these types."""
+    """Return the reason why sessions cannot have the gap of an expression over columns of these types."""
     if gap is None or any(pa.types.is_null(k) and gap.mentions(n) for n, k in types.items()):
         return None
     try:
@@ -66,7 +66,7 @@ def gap_refused(gap: Expr | None, types: Mapping[str, pa.DataType]) -> str | Non
 
 
 def _microseconds(column: pa.Array) -> tuple[IntArray, BoolArray]:
-    """(gaps, true where there is one)."""
+    """Return (gaps, true where there is one)."""
     kind = column.type
     numbers = column.cast(pa.int64())
     sound = numbers.is_valid().to_numpy(zero_copy_only=False)

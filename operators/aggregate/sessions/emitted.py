@@ -1,10 +1,10 @@
-"""What last panes of sessions said of aggregations that come and go.
+"""Last emitted values of sessions for aggregations that are added and removed.
 
-The accumulators of a session say what its last pane said as long as nothing came since: of the aggregations that there were
-then, in windows in which these had values. A pane that becomes a row of its own under a definition that lacks some of them
-keeps their accumulators until they come again.
+The accumulators of a session equal the values of its last pane as long as no message came since: of the aggregations of that
+time, in windows in which these had values. A pane that is stored as a row, under a definition that lacks some of them, keeps
+their accumulators until they are added again.
 
-    auxiliary  \\0said -> JSON [[first step, {name of an aggregation: the first start of windows in which it has values}], ...]
+  auxiliary  \\0said -> JSON [[first step, {name of an aggregation: the first start of windows in which it has values}], ...]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SAID = b"\x00said"
 
 
 class Spans:
-    """From which steps on there were which aggregations."""
+    """The history of a definition's aggregations: the steps from which each set applies."""
 
     def __init__(self, definition: AggregateDefinition, aux: str) -> None:
         self._aux = aux
@@ -42,7 +42,7 @@ class Spans:
         self._spans = [] if value is None else json.loads(value)
 
     def note(self, kv: KV, step: int) -> None:
-        """In the first step of a definition: from here on there are its aggregations."""
+        """Record the aggregations of a definition in its first step."""
         if self._noted:
             return
         self.load(kv)
@@ -60,7 +60,7 @@ class Spans:
         return len(self._spans) > 1
 
     def said(self, calculation: Calculation, emitted: pa.Table) -> dict[str, BoolArray]:
-        """By aggregation that there ever was: of which of these rows the last pane had its value."""
+        """Return for each aggregation of the history the rows whose last pane had its value."""
         firsts = np.array([step for step, _ in self._spans])
         steps = combine(emitted.column(EMIT_STEP)).to_numpy()
         span = np.maximum(np.searchsorted(firsts, steps, side="right") - 1, 0)
@@ -79,7 +79,7 @@ class Spans:
 def values_said(
     calculation: Calculation, spans: Spans, emitted: pa.Table
 ) -> tuple[dict[str, Any], list[Broken]]:
-    """The columns of panes that say what the accumulators of these rows do; some of them as accumulators."""
+    """Return the columns of panes with the values of these rows' accumulators; some of them as accumulators."""
     if not spans.differ:
         values, broken = calculation.finish(
             {n: emitted.column(n) for n in emitted.column_names}, len(emitted)
@@ -98,13 +98,13 @@ def values_said(
 
 
 def taken_along(names: list[str]) -> list[str]:
-    """Of the columns of stored rows those accumulators that panes may have."""
+    """Return those columns of stored rows that are accumulators of panes."""
     marks = tuple(n[: -len(SEEN)] for n in names if n.startswith(ACCUMULATOR) and n.endswith("." + SEEN))
     return [n for n in names if n.startswith(marks)] if marks else []
 
 
 def come_again(calculation: Calculation, panes: pa.Table) -> pa.Table:
-    """Panes, of which what they took along of aggregations that are there is a value."""
+    """Return panes in which the accumulators of aggregations that were added again are values."""
     for alias in calculation.definition.agg:
         if _mark(alias) not in panes.column_names:
             continue
@@ -128,5 +128,5 @@ def _accumulators(rows: pa.Table) -> dict[str, Any]:
 
 
 def _mark(alias: str) -> str:
-    """A part that is no kernel's: of a pane, that its accumulators say what it said."""
+    """Return the name of a mark, which is no kernel's part: the accumulators of a pane equal its values."""
     return f"{ACCUMULATOR}{alias}.{SEEN}"

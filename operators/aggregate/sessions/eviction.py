@@ -1,8 +1,8 @@
-"""Sessions that limits by size put out of retention: those that end first go, and have their last words.
+"""Eviction of sessions by size limits: those that end first are evicted, after their last panes.
 
-Decided at the beginning of an `advance` from what the steps before left, as of other windows (`count_retention.py`). What comes
-at
-or before the end of one that went, of its key or of any, is out of retention: so no session ever touches one that was told.
+An `advance` evicts at its beginning, by the counts that the steps before left, as for other windows (`count_retention.py`). A
+message at or before the end of an evicted session, of its key or of any, is out of retention: no session ever touches an
+emitted one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NONE = np.zeros(0, dtype=bool)
 
 
 def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
-    """Sessions that took messages, in the place of those that are in them."""
+    """Count the sessions that took messages, in place of those that they absorbed."""
     stored, names = filed.stored, [START, END, MESSAGES, *logic.definition.by]
     before, after = None, [filed.rows.sessions.select(names)]
     if stored.near.rows is not None:
@@ -47,7 +47,7 @@ def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
 
 
 def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Table]:
-    """Drop what is beyond the limits; returns what it had still to say."""
+    """Evict the sessions beyond the limits; return their last panes."""
     by, emit = logic.definition.by, logic.definition.emit
     found = list(logic.limits.evict(step.kv, logic.retained_from(step.emitted_us)))
     if not found:
@@ -76,7 +76,7 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
 
 
 def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tuple[Stored | None, BoolArray]:
-    """(rows of keys of which sessions go, true for those sessions)."""
+    """Return (rows of keys whose sessions are evicted, true for those sessions)."""
     gone = {(one.key, one.start, one.end) for one in found}
     listed = _listed(logic, step.kv, found)
     if listed is not None:
@@ -101,7 +101,7 @@ def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tupl
 
 
 def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tuple[int, int]] | None:
-    """(end, number of the key) of sessions that go; None where their keys are not known."""
+    """Return (end, number of the key) of evicted sessions; None where their keys are not known."""
     if logic.limits.keys:
         return [(one.end, key) for one in found for key in logic.limits.keys_of(kv, one.start, one.end)]
     known = [(one.end, one.hashed) for one in found if one.hashed is not None]
@@ -109,7 +109,7 @@ def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tup
 
 
 def _places(logic: SessionAggregator, listed: Sequence[tuple[int, int]]) -> tuple[IntArray, Hashes]:
-    """(homes, numbers of keys) where sessions may lie: where each ended, or where those are that may still grow."""
+    """Return (buckets, numbers of keys) in which sessions may be: that of their end, or that of open sessions."""
     homes = logic.store.home(np.array([end for end, _ in listed], dtype=np.int64))
     of_keys = np.array([key for _, key in listed], dtype=np.uint64)
     homes, of_keys = np.r_[homes, np.full(len(homes), HOT, dtype=np.int64)], np.r_[of_keys, of_keys]
@@ -121,14 +121,14 @@ def _places(logic: SessionAggregator, listed: Sequence[tuple[int, int]]) -> tupl
 
 
 def _messages(stored: Stored | None, which: BoolArray) -> int:
-    """How many messages these of the sessions have."""
+    """Return the number of messages of these sessions."""
     return 0 if stored is None else int(stored.values(MESSAGES)[which].sum())
 
 
 def _is_evicted(
     logic: SessionAggregator, sessions: pa.Table, gone: Collection[tuple[bytes, int, int]]
 ) -> BoolArray:
-    """True for sessions that are among those."""
+    """True for sessions that are among the evicted ones."""
     fields = [sessions.column(b) for b in logic.limits.by]
     keys = encode_equal(fields) if fields else [b""] * len(sessions)
     windows = zip(keys, sessions.column(START).to_pylist(), sessions.column(END).to_pylist(), strict=True)

@@ -1,4 +1,4 @@
-"""What is one session, in whole columns: ranges of event time of one key that overlap or touch."""
+"""Extents of sessions, in whole columns: ranges of event time of one key that overlap or touch are one session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Extents(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Which component each range is of, and the extent of each component."""
+    """The component of each range, and the extent of each component."""
 
     component: IntArray
     starts: IntArray
@@ -29,7 +29,7 @@ class Joined(NamedTuple):
 
 
 def by_code(codes: IntArray, values: IntArray) -> IntArray:
-    """Places that sort by code, then by value, stably. Numbers that fit are sorted as one with their place: it is fastest."""
+    """Return indices that sort by code, then by value, stably. Numbers that fit are sorted as one with their index: fastest."""
     n = len(codes)
     if n < 2:
         return np.arange(n)
@@ -43,7 +43,7 @@ def by_code(codes: IntArray, values: IntArray) -> IntArray:
 
 
 def joined(extents: Extents) -> Joined:
-    """Ranges of a key that overlap or touch are one, whichever touches which."""
+    """Join ranges of a key that overlap or touch, whichever touches which."""
     codes, starts, ends = extents.codes, extents.starts, extents.ends
     n = len(codes)
     if n == 0:
@@ -59,7 +59,7 @@ def joined(extents: Extents) -> Joined:
 
 
 def reach_of(codes: IntArray, ends: IntArray) -> IntArray:
-    """How far the ranges of a key have come by each of them: a running maximum that begins anew with each code.
+    """Return the furthest end of a key so far at each range: a running maximum that begins anew with each code.
 
     codes: sorted
     """
@@ -77,12 +77,12 @@ def reach_of(codes: IntArray, ends: IntArray) -> IntArray:
 
 
 def holders(outer: Extents, codes: IntArray, moments: IntArray) -> IntArray:
-    """For each moment of a key the last range of that key that begins at or before it; -1 where there is none."""
+    """Return for each moment of a key the last range of that key that begins at or before it; -1 where there is none."""
     n, m = len(outer.codes), len(codes)
     if n == 0:
         return np.full(m, -1, dtype=np.int64)
     all_codes = np.concatenate([outer.codes, codes])
-    # Of equal ones ranges come first, as they stand first.
+    # Of equal ones ranges come first, as in the input.
     order = by_code(all_codes, np.concatenate([outer.starts, moments]))
     place = np.where(order < n, np.arange(n + m), -1)
     last = np.maximum.accumulate(place)
@@ -95,7 +95,7 @@ def holders(outer: Extents, codes: IntArray, moments: IntArray) -> IntArray:
 
 
 def first_ending(ranges: Extents, codes: IntArray, moments: IntArray) -> IntArray:
-    """For each moment of a key the first range of that key that ends at or after it; -1 where there is none."""
+    """Return for each moment of a key the first range of that key that ends at or after it; -1 where there is none."""
     return holders(Extents(ranges.codes, -ranges.ends, ranges.starts), codes, -moments)
 
 

@@ -1,10 +1,9 @@
-"""Sessions of state that was kept under a smaller gap: those of a larger one are unions of them.
+"""Evolution of the gap: sessions of a larger gap are unions of the stored sessions of a smaller one.
 
-The first step under the larger gap makes them, once. What is closed by then stays as it is; the others reach further, become
-one where they touch, and are told again when the watermark passes where they end now, or at once if it has. What was out of
-retention stays so.
-
-    auxiliary  \\0gap -> the gap that the state has, and the first time that is not out of retention, both i64
+The first step under the larger gap merges them, once. Closed sessions stay as they are. The others reach further, merge where
+they touch, and are emitted again when the watermark passes their new end, or at once if it has. State out of retention
+stays so.
+  auxiliary  \\0gap -> the gap that the state has, and the first time that is not out of retention, both i64
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _GAP = b"\x00gap"
 
 
 def floor_of(logic: SessionAggregator, kv: KV) -> int:
-    """Messages before it were out of retention when the gap grew."""
+    """Return the time before which messages were out of retention when the gap grew."""
     value = None if logic.definition.gap_before_us is None else kv.get(logic.aux_cf, _GAP)
     return START_OF_TIME_US if value is None else decode_i64(value, 8)
 
 
 def widen(logic: SessionAggregator, step: Step) -> None:
-    """Where the state has a smaller gap than the definition: make of it what it is under this one, and tell what is over."""
+    """Widen sessions of a state whose gap is smaller than the definition's, and emit those that have ended."""
     kv, watermark_us, first_us = step.kv, step.progress.watermark_us, logic.definition.gap_before_us
     value = None if first_us is None else kv.get(logic.aux_cf, _GAP)
     before_us = first_us if value is None else decode_i64(value)
@@ -77,7 +76,7 @@ def widen(logic: SessionAggregator, step: Step) -> None:
     if moves.any():
         wider = _joined(logic, step, rows.where(moves), ends[moves])
         passed = logic.has_passed(combine(wider.sessions.column(END)).to_numpy(), watermark_us)
-        # Before what a step brings, as in the step before: that was not told.
+        # The step is the one before the new messages: these are not emitted yet.
         brings = step.moment.before_us is None
         then = step._replace(progress=replace(step.progress, step=step.progress.step - brings))
         _put(logic, step, logic._fired(then, wider, passed & logic.fires_in_time(wider), ON_TIME), passed)
@@ -87,7 +86,7 @@ def widen(logic: SessionAggregator, step: Step) -> None:
 def _ends(
     logic: SessionAggregator, sessions: pa.Table, before: IntArray, more_us: int, closed_us: int
 ) -> IntArray:
-    """Where sessions end under the larger gap; closed ones where they did, and those that a cell ends."""
+    """Return the ends of sessions under the larger gap; closed ones keep theirs, and a cell limits them."""
     wider = np.minimum(before, LAST_END_US - more_us) + more_us
     if logic.cells is not None:
         wider = np.minimum(wider, logic.cells.assign(combine(sessions.column(START)).to_numpy())[2])
@@ -96,7 +95,7 @@ def _ends(
 
 
 def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) -> None:
-    """Store sessions anew. passed: those that go to where they are looked for by their end."""
+    """Store sessions anew. passed: those that move to the bucket of their end."""
     if len(rows.sessions) == 0:
         return
     ends = combine(rows.sessions.column(END)).to_numpy()
@@ -108,7 +107,7 @@ def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) ->
 
 
 def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) -> Rows:
-    """Open sessions that end there now, those that touch as one."""
+    """Merge open sessions that touch, given their new ends."""
     by = logic.definition.by
     codes = codes_of([rows.sessions], by)
     if logic.cells is not None:

@@ -1,8 +1,7 @@
-"""The messages behind sessions whose aggregations need them: read again session by session, when one fires.
+"""Kept messages of sessions whose aggregations need them: read again session by session, when one fires.
 
-They are filed by key and time (`kept_messages.py`), so that a session is one range of them. Messages of other sessions may be
-among
-these, where an open session has come to overlap closed ones: a message that came late has the last end of a session that was
+They are keyed by key and time (`kept_messages.py`), so that a session is one range of them. The range may hold messages of
+other sessions, where an open session has come to overlap closed ones: a late message has the last end of a session that was
 closed to it, `__closed`. The later of that and its time is its stamp. A session's messages have stamps before its end, and none
 before `__taken_from`, which is no earlier than the end of any session that was closed when this one came to overlap it.
 """
@@ -34,7 +33,7 @@ from windrow.stores.sessions import SessionStore
 def values_of_sessions(
     history: History, kv: KV, sessions: pa.Table, panes: pa.Table | None, calculation: Calculation
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """Values of sessions, from their messages; in a mode that discards, from those that no part of them has told."""
+    """Return values of sessions, from their messages; in discarding mode, from those that no part of them has emitted."""
     rows, of = messages_of(history, kv, sessions, calculation)
     if rows is not None and panes is not None and len(panes) and history.definition.emit.mode == "discarding":
         fresh = np.flatnonzero(~_emitted_in_parts(rows, of, sessions, panes, history.definition.by))
@@ -46,8 +45,8 @@ def values_of_sessions(
 def messages_of(
     history: History, kv: KV, state: pa.Table, calculation: Calculation, keys: list[bytes] | None = None
 ) -> tuple[Slice | None, IntArray]:
-    """(the messages of sessions, the session of each): session after session, by their times or numbers. keys: gets where they
-    lie
+    """Return (the messages of sessions, the session of each), session after session, by times or numbers. keys: receives their
+    store keys
     """
     by = history.definition.by
     encoded = encode_equal([state.column(b) for b in by]) if by else [None] * len(state)
@@ -80,12 +79,12 @@ def messages_of(
 
 
 def closed_to(rows: Slice, closed_us: int) -> IntArray:
-    """The last end of a session that is closed to each late message. closed_us: sessions that end before it are closed"""
+    """Return the last end of a session closed to each late message. closed_us: sessions that end before it are closed"""
     return np.where(moments(rows) < closed_us, max(closed_us - 1, START_OF_TIME_US), START_OF_TIME_US)
 
 
 def _taken_from(sessions: pa.Table) -> IntArray:
-    """The first stamp that a message of each session has, or one before it."""
+    """Return the first stamp that a message of each session has, or one before it."""
     starts: IntArray = combine(sessions.column(START)).to_numpy()
     if TAKEN_FROM not in sessions.column_names:
         return starts
@@ -94,7 +93,7 @@ def _taken_from(sessions: pa.Table) -> IntArray:
 
 
 def note_emitted_parts(rows: Rows, component: IntArray) -> Rows:
-    """Sessions of which several become one, in a mode that discards: up to which step each was told is noted beside them."""
+    """Record the emitted step of each part of sessions that merge, in discarding mode."""
     joins = np.bincount(component)[component] > 1
     emitted = joins & combine(rows.sessions.column(EMIT_STEP)).is_valid().to_numpy(zero_copy_only=False)
     if not emitted.any():
@@ -112,7 +111,7 @@ def note_emitted_parts(rows: Rows, component: IntArray) -> Rows:
 def _emitted_in_parts(
     rows: Slice, of: IntArray, sessions: pa.Table, parts: pa.Table, by: tuple[str, ...]
 ) -> BoolArray:
-    """True for messages that were emitted of a part of their session. of: which session that is"""
+    """True for messages that were emitted in a part of their session. of: the session of each"""
     codes, n = codes_of([sessions, parts], by), len(sessions)
     ends = combine(parts.column(END)).to_numpy()
     owner = first_ending(extents(sessions, codes[:n]), codes[n:], ends)
@@ -124,7 +123,7 @@ def _emitted_in_parts(
 
 
 def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> Slice:
-    """The messages that belong to one of these sessions."""
+    """Return the messages that belong to one of these sessions."""
     if sessions is None or len(sessions) == 0:
         return rows.take(np.zeros(0, dtype=np.int64))
     codes = codes_of([sessions, rows.table], by)
@@ -138,16 +137,16 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
 
 
 def forget_messages(history: History, kv: KV, store: SessionStore, passed_us: int) -> None:
-    """Forget what is older than all sessions that are kept. passed_us: those that end before it have been told as ended."""
+    """Delete messages older than all retained sessions. passed_us: those that end before it have been emitted as ended."""
     history.drop(kv, store.first_kept(kv, passed_us))
 
 
 def forget_sessions(
     history: History, kv: KV, store: SessionStore, gone: pa.Table, passed_us: int, calculation: Calculation
 ) -> None:
-    """Forget the messages of these sessions."""
+    """Delete the messages of these sessions."""
     if history.fields != history.definition.by or not history.store.layout.fields_first:
-        return forget_messages(history, kv, store, passed_us)  # they do not lie together
+        return forget_messages(history, kv, store, passed_us)  # they are not contiguous
     keys = list[bytes]()
     messages_of(history, kv, gone, calculation, keys)
     batch = Batch()

@@ -1,4 +1,4 @@
-"""Lateness of messages of sessions: by their own windows, unless a session that is open takes them."""
+"""Lateness of messages of sessions: by their own windows, unless an open session accepts them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def in_time(logic: SessionAggregator, step: Step, others: Slice) -> Slice:
-    """Of what did not pass the filter: what would be in time by itself."""
+    """Return messages that did not pass the filter, and would be in time by themselves."""
     ends = own_ends(logic, others.times, max(logic.gap_us, 1))
     return others.take(np.flatnonzero(~is_gone(logic, step, others) & (ends >= step.closed_us)))
 
 
 def is_gone(logic: SessionAggregator, step: Step, rows: Slice) -> BoolArray:
-    """True for messages that are out of retention whatever session would take them: nobody knows any more which ids were seen,
-    which sessions went by their number, or with which closed ones such a message would share its time.
+    """True for messages out of retention whatever session would take them: it is no longer known which ids were seen, which
+    sessions were evicted, or with which closed ones such a message would share its time.
     """
     floor_us = floor_of(logic, step.kv)
     if logic.disjoint or logic.limited or logic.seen is not None:
@@ -52,7 +52,7 @@ def in_retention(logic: SessionAggregator, step: Step, rows: Slice) -> Slice:
 def without_late(
     logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, lost: BoolArray, detail: str
 ) -> tuple[Slice, Incoming]:
-    """The messages that are not too late."""
+    """Return the messages that are not too late."""
     gone = lost & (ends_of(logic, rows) < logic.retained_from(step.progress.watermark_us))
     times = pa.array(rows.times)
     for reason, mine in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
@@ -61,8 +61,8 @@ def without_late(
 
 
 def shut_out(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
-    """True for messages that no session may take: where sessions have a longest length those that are late and in none that is
-    open, else where sessions stay apart those that touch a closed one.
+    """True for messages that no session may accept: late ones in no open session where sessions have a maximum length; else
+    those that touch a closed session where sessions are disjoint.
     """
     lost = np.zeros(len(rows), dtype=bool)
     if int(moments(rows).min()) >= step.closed_us:
@@ -82,7 +82,7 @@ def shut_out(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incomi
 
 
 def _outside_open(step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
-    """True for messages in no open session. One that is late enters only these, so that no cut before the watermark moves."""
+    """True for messages in no open session. A late one enters only these, so that no cut before the watermark moves."""
     sessions = incoming.sessions
     open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
     holder = holders(open_, incoming.codes, rows.times)
@@ -92,13 +92,13 @@ def _outside_open(step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
 
 
 def ends_of(logic: SessionAggregator, rows: Slice) -> IntArray:
-    """The end of each message's own window."""
+    """Return the end of each message's own window."""
     own = logic.own_gap is not None
     gaps = combine(rows.table.column(GAP)).to_numpy() if own else logic.gap_us
     return own_ends(logic, moments(rows), gaps)
 
 
 def own_ends(logic: SessionAggregator, times: IntArray, gaps: Any) -> IntArray:
-    """The ends of the windows of messages of these times alone."""
+    """Return the ends of the windows of messages of these times alone."""
     ends: IntArray = np.minimum(times, LAST_END_US - gaps) + gaps
     return ends if logic.cells is None else np.minimum(ends, logic.cells.assign(times)[2])

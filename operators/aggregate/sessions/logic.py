@@ -1,12 +1,12 @@
-"""The windowed aggregator over session windows: ranges of event time of one key between two pauses.
+"""Aggregator over session windows: ranges of event time of one key between two pauses.
 
 A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are one session, so sessions are a function of the
 set of messages: any order and any cut gives the same. A step joins its messages with each other and with the sessions that they
-touch, as ranges; accumulators are merged along them. Where sessions lie, and what stands of what was told:
+touch, as ranges; accumulators are merged along them. The layout of sessions and of their current panes:
 `stores/sessions.py`.
 
-A session is told when the watermark passes its end. It is *closed*, and never opens again, when the watermark less the allowed
-lateness is beyond its end: a message at the very end, which touches it, is on time as long as the watermark stands there.
+A session is emitted when the watermark passes its end. It is *closed*, and never opens again, when the watermark less the
+allowed lateness is beyond its end: a message at the very end, which touches it, is on time while the watermark is there.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from windrow.stores.page_format import hashes_of
 from windrow.stores.sessions import HOME, HOT, homes_at_once
 from windrow.stores.window_state import Near
 
-#: So many sessions are told at once, about; of more, half as many at a time.
+#: About so many sessions are emitted at once; if there are more, half as many at a time.
 SESSIONS_AT_ONCE = 1 << 18
 
 
 class SessionAggregator(StoredSessions, Grouping):
-    """One definition of a session window on one store."""
+    """The logic of one definition of a session window."""
 
     def refiling(self) -> RunAgain | None:
         if self.history is None:
@@ -82,7 +82,7 @@ class SessionAggregator(StoredSessions, Grouping):
         )
 
     def _reached(self, kv: KV) -> tuple[int, bytes]:
-        """How many steps there were, and the sessions that are kept. What is noted beside them depends on which steps ran
+        """Return the number of steps, and the retained sessions. Their notes are left out: they depend on which steps ran
         together, and on versions.
         """
         step, sessions = self.progress(kv).step, self.kept(kv, START_OF_TIME_US, END_OF_TIME_US, None)
@@ -93,10 +93,10 @@ class SessionAggregator(StoredSessions, Grouping):
         order = np.lexsort([*columns, keys])
         return step, b"".join([column[order].tobytes() for column in (keys, *columns)])
 
-    # -- steps ------------------------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        """File the messages, and fire what they fill."""
+        """Process the messages, and fire the sessions that they complete."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
@@ -121,7 +121,7 @@ class SessionAggregator(StoredSessions, Grouping):
     def ingest_grouped(
         self, kv: KV, groups: pa.Table, first_us: IntArray, last_us: IntArray, now_us: int, schema: pa.Schema
     ) -> StepResult:
-        """`take` of messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
+        """Process messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
         progress, result, dead = self._begin(kv)
         self._learn(progress, schema)
         watermark_us = progress.watermark_us
@@ -139,7 +139,7 @@ class SessionAggregator(StoredSessions, Grouping):
         return self.kept_from(progress.watermark_us)
 
     def keep_filed(self, step: Step, filed: Filed | None) -> None:
-        """Judge and keep what took messages."""
+        """Judge and store the sessions that took messages."""
         if filed is not None:
             if self.limited:
                 count(self, step, filed)
@@ -156,7 +156,7 @@ class SessionAggregator(StoredSessions, Grouping):
             self._emit(step)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Fire what the watermark passed, then the periods that `now` crossed, then close and forget."""
+        """Fire the sessions that the watermark passed, then the periods that `now` crossed, then close and purge."""
         progress, result, dead = self._begin(kv)
         before_us = progress.watermark_us
         watermark_us = max(watermark_us, before_us)
@@ -182,13 +182,13 @@ class SessionAggregator(StoredSessions, Grouping):
         return self._end(kv, progress, result, dead)
 
     def _emit(self, step: Step) -> None:
-        """What one part of a step fired, in order."""
+        """Emit the panes of one part of a step, in order."""
         step.result.panes += in_order(step.emitted, self.definition.by)
         step.emitted.clear()
 
     def _fire_on_time(self, step: Step, watermark_us: int) -> None:
-        """Tell the sessions that the watermark passed, in slices: what is in memory does not go with how many these are."""
-        # What ends just where the watermark stood may have had to wait.
+        """Fire the sessions that the watermark passed, in slices, so that memory is bounded."""
+        # A session that ends exactly at the former watermark may have been pending.
         _, hashes, older = self.marks.due.passed(step.kv, step.emitted_us, watermark_us, watermark_us)
         if len(hashes):
             parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
@@ -199,7 +199,7 @@ class SessionAggregator(StoredSessions, Grouping):
             self.marks.due.drop(step.kv, watermark_us)
 
     def _end_some(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
-        """What is told of those of these keys that the watermark passed; they go to where they are looked for by their end."""
+        """Return the panes of those of these keys that the watermark passed; their sessions move to the bucket of their end."""
         by, kv = self.definition.by, step.kv
         stored = self.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
         if stored is None:
@@ -219,7 +219,7 @@ class SessionAggregator(StoredSessions, Grouping):
         return self._taken(step)
 
     def _stays(self, rows: Rows, watermark_us: int) -> BoolArray:
-        """True for sessions that ended which this step does not forget again, or of which it may have to say more."""
+        """True for ended sessions that this step does not purge, or that may emit more."""
         if self.history is not None or self.limited or self.definition.emit.closing_pane:
             return np.ones(len(rows.sessions), dtype=bool)
         ends, pending = (combine(rows.sessions.column(name)).to_numpy() for name in (END, PENDING))
@@ -227,13 +227,13 @@ class SessionAggregator(StoredSessions, Grouping):
         return stays
 
     def _taken(self, step: Step) -> list[pa.Table]:
-        """What was told, which is not told again."""
+        """Return the emitted panes, and clear them."""
         emitted = list(step.emitted)
         step.emitted.clear()
         return emitted
 
     def fires_in_time(self, rows: Rows) -> BoolArray:
-        """True for sessions of which something is told when they end."""
+        """True for sessions that fire when they end."""
         pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
         waiting: BoolArray = pending & (not self.definition.emit.emits_late)
         return waiting | self.emits_all
@@ -248,7 +248,7 @@ class SessionAggregator(StoredSessions, Grouping):
         closing: bool = False,
         always: bool = False,
     ) -> None:
-        """Tell these of the sessions that were read, and keep them where they were."""
+        """Fire these of the stored sessions, and keep them in their buckets."""
         if not which.any():
             return
         rows, homes = stored.rows(self.definition.by, which), stored.values(HOME)[which]
@@ -257,7 +257,7 @@ class SessionAggregator(StoredSessions, Grouping):
         self.keep(step, stored.near, stored.others(which), rows, homes)
 
     def _close(self, step: Step, last_words: list[pa.Table]) -> None:
-        """Sessions that close: what is pending is said, and the closing pane if asked for. In slices, as `_fire_on_time`."""
+        """Close sessions: emit pending rows, and the closing pane if asked for. In slices, as `_fire_on_time`."""
         low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
         parts: Iterator[list[pa.Table]] = iter([last_words] if last_words else [])
         some, older = 0, False
@@ -275,7 +275,7 @@ class SessionAggregator(StoredSessions, Grouping):
             self.marks.closing.drop(step.kv, high)
 
     def _close_some(self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int) -> list[pa.Table]:
-        """What is told of those of these keys, at these homes, that end in `[low, high)`."""
+        """Return the panes of those of these keys, in these buckets, whose sessions end in `[low, high)`."""
         stored = self.near(step, homes, hashes)
         if stored is None:
             return []
@@ -289,7 +289,7 @@ class SessionAggregator(StoredSessions, Grouping):
         return self._taken(step)
 
     def _forget(self, step: Step) -> None:
-        """Sessions that nothing in retention can reach any more."""
+        """Purge sessions that nothing in retention can reach any more."""
         kept_from = self.forgotten_before(step.progress.watermark_us)
         if kept_from <= step.progress.purged_us:
             return
@@ -305,7 +305,7 @@ class SessionAggregator(StoredSessions, Grouping):
         step.progress.purged_us = kept_from
 
     def _unreached(self, watermark_us: int) -> int:
-        """What ends at or before it is touched by nothing that is in retention by itself."""
+        """Return the end at or before which sessions are touched by no message that is in retention by itself."""
         emitted_us = self.retained_from(watermark_us)
         return (
             emitted_us
@@ -314,7 +314,7 @@ class SessionAggregator(StoredSessions, Grouping):
         )
 
     def _look_again(self, step: Step) -> None:
-        """Mark all that waits under another emission than before."""
+        """Set timers for all rows pending under another emission than before."""
         self.marks.drop(step.kv)
         homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
         rows = self.read(step.kv, homes, step.emitted_us)
@@ -334,7 +334,7 @@ class SessionAggregator(StoredSessions, Grouping):
     ) -> Runs:
         return SessionRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
-    # -- what SQL does before -----------------------------------------------------------------------------------------
+    # -- pushdown to SQL ----------------------------------------------------------------------------------------------
 
     def pushdown(self, schema: pa.Schema) -> Pushdown | None:
         return pushdown_sessions(self.definition, schema)
@@ -344,10 +344,10 @@ class SessionAggregator(StoredSessions, Grouping):
     ) -> Grouped:
         return ingest_groups_of_sessions(self, kv, groups, schema, watermark_us, now_us)
 
-    # -- what a step touched ------------------------------------------------------------------------------------------
+    # -- sessions of a step -------------------------------------------------------------------------------------------
 
     def _judged(self, step: Step, rows: Rows) -> Rows:
-        """Sessions that took messages, after the trigger that looks at every step."""
+        """Fire sessions that took messages by the trigger that is evaluated in every step."""
         emit = self.definition.emit
         ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
         for timing, trigger, mine in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
@@ -358,7 +358,7 @@ class SessionAggregator(StoredSessions, Grouping):
         return rows
 
     def _last_words(self, step: Step, rows: Rows) -> Rows:
-        """The sessions, after those that are closed have said what is pending, and the closing pane if asked for."""
+        """Fire closed sessions: their pending rows, and the closing pane if asked for. Return all sessions."""
         emit, closed = self.definition.emit, combine(rows.sessions.column(END)).to_numpy() < step.closed_us
         if not emit.closing_pane:
             closed = closed & (combine(rows.sessions.column(PENDING)).to_numpy() > 0) & emit.emits_late
@@ -376,7 +376,7 @@ class SessionAggregator(StoredSessions, Grouping):
         closing: bool = False,
         always: bool = False,
     ) -> Rows:
-        """Fire these sessions; all rows after, in the order in which they were."""
+        """Fire these sessions; return all rows after, in the order in which they were."""
         if not which.any():
             return rows
         rows = unfolded(self.calculation, self.spans, rows, which)

@@ -1,8 +1,8 @@
-"""What waits beside the sessions that may still grow, laid into those that it touches when these are read.
+"""Merge buffer: unmerged messages next to open sessions, merged into those that they touch when these are read.
 
-A step that brings few messages writes them as they are: each is the session that it would be by itself, and the step that it
-came in. What becomes of them is what it would have been at once. Only messages beyond the watermark wait, which touch nothing
-that was told as ended, and only where accumulators may be merged in any order.
+A step of few messages writes them as they are: each is the session that it would be by itself, with the number of its step. The
+result is the same as of an immediate merge. Only messages beyond the watermark are buffered, which touch nothing that was
+emitted as ended, and only where accumulators may be merged in any order.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from windrow.stores.window_state import Near
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.session_state import StoredSessions
 
-#: Of a row that waits: the step in which it came.
+#: Column of a buffered row: the step in which it came.
 CAME = "__came"
 
 
 def settled(logic: StoredSessions, near: Near, emitted_us: int) -> Near:
-    """What was read, after what waits for it was laid into the sessions. emitted_us: those that end before were told"""
+    """Return stored rows after buffered ones are merged into them. emitted_us: those that end before were emitted"""
     held = near.held.get(HOT)
     if held is None or held.buffered is None:
         return near
@@ -62,7 +62,7 @@ def settled(logic: StoredSessions, near: Near, emitted_us: int) -> Near:
         met = hot & np.isin(numbers[n:], codes)
         others.append(taken(near.rows, np.flatnonzero(~met)))
         if met.any():
-            # What seems to be left behind may go on with what waits: nothing is passed over yet.
+            # Rows that look out of date may continue in buffered ones: none is skipped yet.
             of_keys = Near(taken(near.rows, np.flatnonzero(met)), {})
             mine = numbers[n:][met]
             stored = Stored.of(of_keys, by, START_OF_TIME_US, mine)
@@ -79,7 +79,7 @@ def settled(logic: StoredSessions, near: Near, emitted_us: int) -> Near:
 def _laid(
     logic: StoredSessions, incoming: Incoming, pieces: pa.Table, emitted_us: int
 ) -> tuple[pa.Table, IntArray]:
-    """(the sessions that what waited is in, and what stands of them, which of the stored rows stay as they are)."""
+    """Return (the sessions of the buffered rows, with their current panes; the stored rows that stay as they are)."""
     starts, ends = (combine(pieces.column(name)).to_numpy() for name in (START, END))
     came = combine(pieces.column(CAME)).to_numpy()
     n = len(incoming.sessions.codes)
@@ -97,8 +97,8 @@ def _laid(
 
 
 def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> IntArray:
-    """Of what waited, by component, the last that made one of two that a step had found apart. pieces: by component, as they
-    came
+    """Return per component the last buffered row that merged two sessions which a step had found separate. pieces: by
+    component, in order of arrival
     """
     n = len(sessions.codes)
     component = np.r_[parts.stored, pieces.codes]
@@ -117,8 +117,8 @@ def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> 
 
 
 def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
-    """Of ranges that become one, (step, start, end, name) step by step: the last that covered a part of a hole that was there
-    before its step.
+    """Return the last of ranges that become one, (step, start, end, name) step by step, that covered a part of a hole that
+    was there before its step.
     """
     found, there = None, list[tuple[int, int]]()
     steps = sorted({step for step, *_ in rows})
@@ -134,7 +134,7 @@ def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
 
 
 def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that overlap or touch are one."""
+    """Merge ranges that overlap or touch."""
     found = list[tuple[int, int]]()
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -145,7 +145,7 @@ def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def settle(logic: StoredSessions, kv: KV, emitted_us: int) -> None:
-    """Lay all that waits into the pages."""
+    """Merge all buffered rows into the pages."""
     hashes = logic.store.waiting(kv)
     if hashes is None:
         return

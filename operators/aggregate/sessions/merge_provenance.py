@@ -1,4 +1,4 @@
-"""Which message made one session of two: who asks why a session is what it is hears of it."""
+"""Provenance of merges: the message that merged two sessions, for `explain()`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from windrow.core.arrays import IntArray
 from windrow.operators.aggregate.sessions.extents import Extents, holders
 from windrow.operators.steps.groups import combine
 
-#: Of a state row: the encoded position of the message that joined it, of what was two sessions; of several the last.
+#: Column of a state row: the encoded position of the message that merged two sessions into it; of several the last.
 JOINED_BY = "__joined_by"
 
 
 class Pieces(NamedTuple):
-    """What came, in the order of positions: from where to where messages, or groups of them, reach.
+    """New messages, or groups of them, in the order of positions, with their start and end.
 
     positions: gives the last position of some of them, null where they have none. joins: of messages that came one after the
-    other those that touched two that were apart, where that is known
+    other those that touched two separate sessions, where that is known
     """
 
     starts: IntArray
@@ -33,8 +33,8 @@ class Pieces(NamedTuple):
 def with_bridges(
     merged: pa.Table, component: IntArray, parts: Extents | None, pieces: Pieces, piece: IntArray
 ) -> pa.Table:
-    """Merged sessions, of these components, with what joined them. parts: the sessions that there were, whose codes are their
-    components; piece: the component of each of the pieces.
+    """Add to merged sessions the message that merged them. component: that of each session; parts: the former sessions, whose
+    codes are their components; piece: the component of each of the pieces.
     """
     covers = pieces.joins if pieces.joins is not None else _covers(parts, pieces, piece)
     if covers is None or len(covers) == 0:
@@ -50,7 +50,7 @@ def with_bridges(
 
 
 def _covers(parts: Extents | None, pieces: Pieces, piece: IntArray) -> IntArray | None:
-    """The pieces that lie between two of the sessions that there were."""
+    """Return the pieces that lie between two of the former sessions."""
     if parts is None:
         return None
     several = np.bincount(parts.codes)[parts.codes] > 1
@@ -60,7 +60,7 @@ def _covers(parts: Extents | None, pieces: Pieces, piece: IntArray) -> IntArray 
     order = np.lexsort((starts, codes))
     codes, starts, ends = codes[order], starts[order], ends[order]
     beside = np.flatnonzero(codes[1:] == codes[:-1])
-    # Between two sessions that were is a hole. What covers a part of it joined them, and the last of that completed it.
+    # Between two former sessions is a hole. Pieces that cover a part of it merged them, and the last of these completed it.
     holes = Extents(codes[beside], ends[beside], starts[beside + 1])
     has_holes = np.zeros(max(int(holes.codes.max()), int(piece.max())) + 1, dtype=bool)
     has_holes[holes.codes] = True

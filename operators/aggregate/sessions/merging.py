@@ -1,4 +1,4 @@
-"""Parts of sessions, stored and come, become sessions: those of a key that overlap or touch are merged, stored ones first."""
+"""Merging of sessions: stored and new parts of a key that overlap or touch are merged, stored ones first."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from windrow.stores.sessions import CURRENT, HOME, HOT
 if TYPE_CHECKING:
     from windrow.operators.aggregate.sessions.session_state import StoredSessions
 
-#: Of a row: the component that it is of.
+#: Column of a row: the component that it is of.
 COMPONENT = "__component"
 
 
 class Incoming(NamedTuple):
-    """What a step brings, beside what is stored near it. codes: a number for the key of each row, or group of rows. sessions:
-    those of what was read, whose keys have such numbers too. With `cut`, keys of two cells have two numbers: their sessions
-    never meet.
+    """New rows of a step, with the stored rows near them. codes: a number for the key of each row, or group of rows. sessions:
+    the stored ones, whose keys have such numbers too. With `cut`, keys of two cells have two numbers: their sessions never
+    merge.
     """
 
     codes: IntArray
@@ -53,8 +53,8 @@ class Parts(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """rows: the sessions that took something, in which are `mine` of what was read. held_to: where each ended before, of those
-    that may still grow. row_of: which row each component is.
+    """The merged sessions. rows: those that took messages; `mine`: the stored rows in them. held_to: the former end of each
+    session that may still grow. row_of: the row of each component.
     """
 
     rows: Rows
@@ -64,7 +64,7 @@ class Merged(NamedTuple):
 
 
 def by_cell(logic: StoredSessions, incoming: Incoming, first_us: IntArray) -> Incoming:
-    """With other numbers for keys in other cells."""
+    """Return the rows with separate key numbers for separate cells."""
     if logic.cells is None:
         return incoming
     sessions, n = incoming.sessions, len(incoming.sessions.codes)
@@ -81,7 +81,7 @@ def merge_parts(
     parts: Parts,
     pieces: Pieces,
 ) -> Merged:
-    """deltas: what came, with the component of each."""
+    """Merge new rows into sessions. deltas: the new rows, with the component of each."""
     starts, ends = parts.joined.starts, parts.joined.ends
     component = combine(deltas.column(COMPONENT)).to_numpy()
     deltas = without(deltas, COMPONENT)
@@ -104,7 +104,7 @@ def merge_parts(
         if TAKEN_FROM in deltas.column_names:
             stored = with_all_taken_from(stored)
         several = np.flatnonzero(np.bincount(before)[before] > 1)
-        if len(several):  # a left fold over what becomes one, by start; the others stay as they lie
+        if len(several):  # a left fold over the parts of one session, by start; the others keep their order
             order, begin = np.arange(len(before)), combine(stored.column(START)).to_numpy()[several]
             order[several] = several[np.argsort(begin, kind="stable")]
             stored, before = taken(stored, order), before[order]
@@ -122,14 +122,14 @@ def merge_parts(
 
 
 def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:
-    """What came, with the earliest stamp of its messages (`kept_messages.py`)."""
+    """Return new rows with the earliest stamp of their messages (`kept_messages.py`)."""
     earliest = np.full(groups.size, END_OF_TIME_US, dtype=np.int64)
     np.minimum.at(earliest, groups.codes, stamps)
     return deltas.append_column(TAKEN_FROM, pa.array(earliest))
 
 
 def with_all_taken_from(sessions: pa.Table) -> pa.Table:
-    """Sessions, of which those that have all messages within them have these from their start on."""
+    """Return sessions with a stamp each: one with all messages within it has them from its start on."""
     starts = combine(sessions.column(START))
     if TAKEN_FROM not in sessions.column_names:
         return sessions.append_column(TAKEN_FROM, starts)
@@ -140,7 +140,7 @@ def with_all_taken_from(sessions: pa.Table) -> pa.Table:
 
 
 def with_some_taken_from(sessions: pa.Table) -> pa.Table:
-    """Sessions, of which those that have all messages within them say nothing."""
+    """Return sessions without a stamp for those that have all messages within them."""
     at, column = sessions.column_names.index(TAKEN_FROM), combine(sessions.column(TAKEN_FROM))
     apart = pc.greater(column, combine(sessions.column(START)))
     if not pc.any(apart).as_py():
@@ -149,7 +149,7 @@ def with_some_taken_from(sessions: pa.Table) -> pa.Table:
 
 
 def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:
-    """Parts of sessions, under the window of what they are parts of."""
+    """Return parts of sessions, under the window of their session."""
     for name, bounds in ((START, starts), (END, ends)):
         sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds))
     return sessions

@@ -1,8 +1,8 @@
-"""Many steps of one message each over sessions, run as few: where a run ends, and what it does.
+"""Micro-batching of sessions: many steps of one message each are run as few; the boundaries and the execution of a run.
 
-A message beyond the watermark touches sessions that may still grow, and nothing else, so what the messages of a run make of
-these is known at once, whichever end meanwhile: a session that the watermark has passed is touched by nothing that comes later
-in the run. Which advance passed it says its end. A message behind the watermark is a run of its own.
+A message beyond the watermark touches only sessions that may still grow. So the sessions of the messages of a run are known at
+once, whichever ends meanwhile: a session that the watermark has passed is touched by no later message of the run. Its end shows
+which advance passed it. A message below the watermark is a run of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class SessionRuns(AggregateRuns["SessionAggregator"]):
-    """Of an aggregate over sessions."""
+    """The runs of an aggregate over sessions."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
         watermark: int,
         now_us: int | None,
     ) -> None:
-        #: True if an advance forgets ids, or messages, where it forgets sessions.
+        #: True if an advance forgets ids, or messages, where it purges sessions.
         self._forgets = operator.seen is not None or operator.history is not None
         self._purged_us = operator.progress(kv).purged_us
         super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
@@ -64,14 +64,14 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
 
     def _is_own_run(self, time_us: int | None) -> bool:
         if not self._operator._emission_noted:
-            return True  # its advance looks for what waits under another emission
+            return True  # its advance searches rows pending under another emission
         return time_us is not None and time_us <= self.watermark_us
 
     def _is_uncertain(self, time_us: int | None) -> bool:
         return time_us is not None and time_us < self._operator.closed_before(self.watermark_us)
 
     def _look_ahead(self) -> None:
-        """The first watermark at which a session closes with something to say."""
+        """Compute the first watermark at which a session fires when it closes."""
         first, lateness_us = self._operator.marks.closing.first(self._kv), self.definition.allowed_lateness_us
         never = first is None or lateness_us >= UNBOUNDED_US
         self._next_event_us = END_OF_TIME_US + 1 if first is None or never else first + lateness_us + 1
@@ -88,7 +88,7 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
 
 
 def _advance(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
-    """The ingests of messages beyond the watermark, and of their advances all but the last."""
+    """Run the ingests of messages beyond the watermark, and all but the last of their advances."""
     taken = Taken(operator, kv, table, run)
     progress = taken.progress
     closed_us, moment = operator.closed_before(progress.watermark_us), Moment(progress.step, run.nows_us[0])
@@ -104,7 +104,7 @@ def _advance(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> 
 
 
 def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
-    """Tell the sessions that these advances pass, each when its own does."""
+    """Fire the sessions that these advances pass, each when its own does."""
     kv, by, watermark_us = step.kv, operator.definition.by, int(after_us[-1])
     _, hashes = operator.marks.due.between(kv, step.progress.watermark_us, watermark_us)
     stored = operator.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)

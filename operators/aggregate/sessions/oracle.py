@@ -1,9 +1,9 @@
-"""Session windows in the plainest possible Python: a list of sessions for each key, joined message by message.
+"""Oracle of session windows in the plainest possible Python: a list of sessions for each key, joined message by message.
 
 A message is the range `[t, t + gap]`; ranges of a key that overlap or touch are one session, `[first, last + gap)`. A session
-is closed when the watermark, less the allowed lateness, is beyond its end; a closed session never opens again, and has no part
-in what comes later: a message is late by its own window, unless an open session takes it. A pane stays until the session that
-holds it, or what this became, takes it back. The gap may be one that each message has of its own; of zero, it is a microsecond.
+is closed when the watermark, less the allowed lateness, is beyond its end. A closed session never opens again, and takes no
+later message: a message is late by its own window, unless an open session takes it. A pane stays until the session that
+holds it, or its successor, retracts it. The gap may be dynamic, one per message; of zero, it is a microsecond.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SessionOracle(AggregateOracle):
         self._gap_us = self._next_gap_us = (
             0 if isinstance(gap, Expr) else gap
         )  # the next: from the next step on
-        self._floor_us = START_OF_TIME_US  # what was out of retention under a smaller gap stays so
+        self._floor_us = START_OF_TIME_US  # state out of retention under a smaller gap stays so
         self._gaps = Arguments({"gap": Aggregation("any_value", (gap,))} if isinstance(gap, Expr) else {})
         self._asked[definition.inputs[0].name].append(self._gaps)
         self._sessions: dict[Key, list[SessionCell]] = {}
@@ -98,7 +98,7 @@ class SessionOracle(AggregateOracle):
         return Outcome([*first, *(pane for _, pane in emitted)], self._buried())
 
     def _judged(self, cell: SessionCell, now_us: int, watermark_us: int) -> list[Pane]:
-        """What is told of a session that took messages."""
+        """Return the panes of a session that took messages."""
         cell.current = not self._passed(cell, watermark_us)
         trigger = self.definition.emit.early if cell.current else self.definition.emit.late
         if not self._moment(cell, now_us, None).fires(trigger):
@@ -108,7 +108,7 @@ class SessionOracle(AggregateOracle):
         )
 
     def _widened(self, watermark_us: int) -> list[Pane]:
-        """Sessions that are open go on for longer, where the gap has grown; those that are over by now are told."""
+        """Widen open sessions where the gap has grown; return the panes of those that have ended."""
         self._dead = []
         more_us, kept = self._next_gap_us - self._gap_us, self.definition.retention.time_us
         if more_us <= 0:
@@ -138,7 +138,7 @@ class SessionOracle(AggregateOracle):
         return panes
 
     def _corrected(self, watermark_us: int) -> list[Pane]:
-        """What was told of sessions that still take messages, again, where aggregations of kept messages have come."""
+        """Return panes of sessions that still take messages again, where aggregations of kept messages were added."""
         recomputed, panes = self.definition.recomputed_us, list[Pane]()
         if set(recomputed) <= set(self._recomputed):
             return panes
@@ -154,7 +154,7 @@ class SessionOracle(AggregateOracle):
         return panes
 
     def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
-        """The sessions that took messages of a step."""
+        """Return the sessions that took messages of a step."""
         self.counted, self._dead, self._step = [], [], self._step + 1
         now = self._now(now_us)
         self._ticked_us = now if self._ticked_us is None else self._ticked_us
@@ -181,13 +181,13 @@ class SessionOracle(AggregateOracle):
         ]
 
     def _shown(self, window: Window) -> Window | TupleWindow:
-        """A window as it is told."""
+        """Return a window as it is emitted."""
         return shown(window)
 
-    # -- which session a message belongs to ---------------------------------------------------------------------------
+    # -- the session of a message -----------------------------------------------------------------------------------
 
     def _own(self, message: Taken) -> Window:
-        """The window of a message alone."""
+        """Return the window of a message alone."""
         end_us = message.time_us + (message.gap_us if self._own_gaps else self._gap_us)
         if self._cut is not None:
             end_us = min(end_us, windows_of(self._cut, message.time_us)[0].end_us)
@@ -218,13 +218,13 @@ class SessionOracle(AggregateOracle):
         return True
 
     def _only_advances(self, message: Taken, watermark_us: int) -> bool:
-        message.gap_us = 1  # it is asked for no gap
+        message.gap_us = 1  # its gap is not evaluated
         alone = SessionCell(self._key_of(message), self._own(message))
         return not self._is_gone(message, watermark_us) and self._is_open(alone, watermark_us)
 
     def _is_gone(self, message: Taken, watermark_us: int) -> bool:
-        """True if a message is out of retention whatever session would take it: where ids, or sessions that went by their
-        number, are known for that long, and where sessions stay apart. Where it has a gap of its own, by its time.
+        """True if a message is out of retention whatever session would take it: where ids, or evicted sessions, are known that
+        long, and where sessions are disjoint. With a dynamic gap, its time alone decides.
         """
         retention = self.definition.retention
         kept = retention.time_us
@@ -261,13 +261,13 @@ class SessionOracle(AggregateOracle):
         return refused is None
 
     def _lose_late(self, detail: str, message: Taken, watermark_us: int) -> None:
-        """Bury a message that no open session takes, and whose own window is closed."""
+        """Add the dead letter of a message that no open session takes, and whose own window is closed."""
         kept = self.definition.retention.time_us
         gone = kept is not None and past(self._own(message).end_us + 1, kept, watermark_us)
         self._lose("out_of_retention" if gone else "too_late", detail, message)
 
     def _join_messages(self, key: Key, messages: list[Taken], watermark_us: int) -> list[SessionCell]:
-        """Join messages with each other and with the open sessions of their key; returns the sessions that took some."""
+        """Join messages with each other and with the open sessions of their key; return the sessions that took some."""
         groups: list[tuple[Window, list[Taken], list[SessionCell]]] = []
         ranges: list[tuple[Window, list[Taken], list[SessionCell]]] = []
         for cell in self._sessions.get(key, []):
@@ -300,17 +300,17 @@ class SessionOracle(AggregateOracle):
     def _in_parts(
         self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int
     ) -> list[SessionCell]:
-        """What becomes of a session that took messages. parts: those that it was"""
+        """Return the sessions that replace one that took messages. parts: the sessions that it consisted of"""
         return [whole]
 
     def _in_the_end(self, key: Key, some: list[Taken], watermark_us: int) -> list[Taken]:
-        """What a step brings of a key, and takes back."""
+        """Return the messages of a key in a step that remain after its retractions."""
         return some
 
     def _joined(
         self, key: Key, window: Window, some: list[Taken], parts: list[SessionCell]
     ) -> SessionCell | None:
-        """The session of these parts and messages; None where an aggregate of the user's cannot take them."""
+        """Return the session of these parts and messages; None where a user aggregate cannot take them."""
         cell = SessionCell(key, window)
         for part in sorted(parts, key=place):
             cell.messages += part.messages
@@ -320,7 +320,7 @@ class SessionOracle(AggregateOracle):
             cell.emitted += part.emitted
         cell.since_us = self._since(parts, bool(some))
         cell.messages, cell.pending = cell.messages + some, cell.pending + some
-        if self.definition.full_state:  # they are read again, as they came
+        if self.definition.full_state:  # they are read again, in order of arrival
             for kept in (cell.messages, cell.pending):
                 kept.sort(key=lambda m: (m.step, m.position))
         try:
@@ -335,7 +335,7 @@ class SessionOracle(AggregateOracle):
         return cell
 
     def _since(self, parts: list[SessionCell], more: bool) -> int | None:
-        """Since when something of a session is told by no pane: of one that several become, since the first of them."""
+        """Return since when a session has messages that no pane has emitted: of merged ones, since the first of them."""
         waits = any(isinstance(trigger, Delay) for trigger in self.definition.emit.leaves)
         now = [self._now_us] if more and waits and self._now_us is not None else []
         return min([*(p.since_us for p in parts if p.since_us is not None), *now], default=None)
@@ -343,19 +343,19 @@ class SessionOracle(AggregateOracle):
     def _lose(self, reason: str, detail: str, message: Taken) -> None:
         self._bury(reason, detail, message.position, message.time_us, message.payload)
 
-    # -- what is told -----------------------------------------------------------------------------------------------
+    # -- emission ---------------------------------------------------------------------------------------------------
 
     def _emit_session(
         self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Pane]:
-        """Take back what stands inside the session, and tell it. always: though nothing has changed"""
+        """Retract the current panes inside the session, and emit it. always: even if nothing has changed"""
         emit, news = self.definition.emit, bool(cell.pending)
         try:
             values = {alias: self._value(alias, cell) for alias in self.definition.agg}
         except Exception as error:
             cell.pending, cell.since_us = [], None
             if emit.mode == "discarding":
-                cell.emitted_in = self._step  # what is discarded counts as told
+                cell.emitted_in = self._step  # a discarded pane counts as emitted
             reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
             self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
             return []
@@ -386,8 +386,8 @@ class SessionOracle(AggregateOracle):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def _passed(self, cell: Cell, watermark_us: int) -> bool:
-        """True if a session that grows no more is told: a message at its end may still come while the watermark stands there,
-        so one that can never be corrected waits for the next moment."""
+        """True if a session that cannot grow is emitted: a message at its end may come while the watermark is there, so one
+        that can never be corrected is delayed until the next moment."""
         waits = not self.definition.emit.emits_late
         return watermark_us > cell.end_us if waits else watermark_us >= cell.end_us
 

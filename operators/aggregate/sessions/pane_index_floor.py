@@ -1,8 +1,8 @@
-"""How far the panes of a key's sessions were counted, where messages were taken back: what was told of a window that is no more
-may be told of it again, under a larger number.
+"""Pane index floor: the highest pane index of a key's sessions, where messages were retracted. A window that vanished may come
+back, and is then emitted under a larger index.
 
-    auxiliary  dn<number of the key u64>   panes u64, and until when a session of these may be told again, i64
-               dm...                       the keys by that moment (`stores/marks.py`)
+  auxiliary  dn<number of the key u64>   panes u64, and until when a session of these may be emitted again, i64
+             dm...                       the keys by that moment (`stores/marks.py`)
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _COUNTED = b"dn"
 
 
 class SessionNumbers:
-    """Of one definition. width_us: of a bucket of ends."""
+    """The pane index floors of one definition. width_us: of a bucket of ends."""
 
     def __init__(self, aux: str, by: Sequence[str], width_us: int) -> None:
         self._aux, self._by = aux, tuple(by)
         self._until = Marks(aux, b"dm", width_us)
 
     def counted(self, kv: KV, sessions: pa.Table, kept_us: int) -> IntArray:
-        """How many panes the key of each of these has counted, as far as these end at `kept_us` or after it."""
+        """Return the pane count of the key of each session, for keys whose sessions end at `kept_us` or after it."""
         found = kv.multi_get(self._aux, [_name(number) for number in self._keys(sessions)])
         known = [0 if v is None or decode_i64(v, 8) < kept_us else decode_u64(v) for v in found]
         return np.array(known, dtype=np.int64)
 
     def note(self, kv: KV, sessions: pa.Table, kept_us: int, step: int) -> None:
-        """These sessions, which have lost messages, have counted so many."""
+        """Record the pane counts of these sessions, which have lost messages."""
         panes, ends = (combine(sessions.column(c)).to_pylist() for c in (PANES, END))
         before = self.counted(kv, sessions, kept_us).tolist()
         counted: dict[int, tuple[int, int]] = {}

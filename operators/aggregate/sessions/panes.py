@@ -1,8 +1,8 @@
-"""From sessions that fire to panes, and what the rows are afterwards.
+"""Pane emitter of sessions: makes panes of sessions that fire, and updates the rows.
 
-A session is told under the window that it has by now. What was told of it before, under other windows or under the same one,
-is taken back directly before: what stands inside it, in every mode but discarding; a pane of the same window only where the
-mode is retracting, since in the others the new one stands in its place.
+A session is emitted under its present window. Panes that it emitted before, under other windows or the same one, are retracted
+directly before: current panes inside it, in every mode but discarding; a pane of the same window only in retracting mode,
+since in the others the new pane replaces it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine, without
 
-#: Of a pane on its way: the window of the session on whose account it is told.
+#: Columns of a pane before sorting: the window of the session that caused it.
 _FOR_START, _FOR_END = "__for_start", "__for_end"
-#: How columns are called while panes are sorted by that one, and afterwards.
+#: Column names while panes are sorted by that window, and afterwards.
 _ACCOUNT = {_FOR_START: START, _FOR_END: END, START: _FOR_START, END: _FOR_END}
 _OWN = {_FOR_START: START, _FOR_END: END}
 
 
 class Fired(NamedTuple):
-    """told: panes, not in order yet, or None. rows: the sessions after, in the order they came, and what stands of them.
-    speaks: which of them were told.
+    """The result of firing sessions. emitted: panes, not sorted yet, or None. rows: the sessions after, in the order they came,
+    with their current panes. fires: those that emitted.
     """
 
     emitted: pa.Table | None
@@ -57,7 +57,7 @@ class Fired(NamedTuple):
 
 
 class _Back(NamedTuple):
-    """panes: which of them are taken back. alone: those in whose place no pane of their window comes."""
+    """The retractions of a firing. panes: the retracted ones. alone: those that no pane of their window replaces."""
 
     panes: BoolArray
     alone: BoolArray
@@ -75,9 +75,9 @@ def fire(
     dead: DeadLetters,
     always: bool = False,
 ) -> Fired:
-    """Fire every session of `rows`, whose panes are all that stand inside them.
+    """Fire every session of `rows`, whose panes are all current ones inside them.
 
-    step: of all, or of each. always: what is told is told again where nothing changed
+    step: of all, or of each. always: emitted panes are emitted again even if nothing changed
     """
     sessions, panes, owner = rows
     emit, size = definition.emit, len(sessions)
@@ -99,7 +99,7 @@ def fire(
             emit.mode == "retracting" and timing != ON_TIME and not asked and not always
         ):
             fires &= ~unchanged
-    # Of what is discarded, rows beside a session say up to which step parts of it were told.
+    # In discarding mode, rows next to a session record the step up to which its parts were emitted.
     retracts = fires[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
     emitted = _emitted(definition, rows, columns, _Back(retracts, ~same), fires, timing, is_last)
     after = _after(definition, sessions, fires, step)
@@ -120,7 +120,7 @@ def fire(
 def taken_back(
     definition: AggregateDefinition, calculation: Calculation, panes: pa.Table, timing: str
 ) -> pa.Table:
-    """Retractions of panes that stand, on no account but their own: before all that is told of what begins there."""
+    """Return retractions of current panes that no session caused: they come before all panes that begin there."""
     table = panes.select([START, END, *definition.by])
     for field in calculation.output:
         table = table.append_column(field.name, _said(panes, field.name, field.type))
@@ -131,14 +131,14 @@ def taken_back(
 
 
 def in_order(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
-    """What one part of a step told, as one: by the start and end of the session and its key, retractions first; of a run
+    """Merge the panes of one part of a step: by the start and end of the session and its key, retractions first; of a run
     message by message.
     """
     return [_own(run) for run in _sorted(emitted, by)]
 
 
 def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) -> list[pa.Table]:
-    """As `in_order` of what all parts told. Where there are many, which have no session in common, they wait in a file."""
+    """Merge the panes of all parts as `in_order` does. Many of them, which share no session, are sorted in a file."""
     runs = (run for emitted in parts for run in _sorted(emitted, by))
     first = next(runs, None)
     second = next(runs, None)
@@ -149,7 +149,7 @@ def in_order_of_parts(parts: Iterable[Sequence[pa.Table]], by: tuple[str, ...]) 
 
 
 def _sorted(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
-    """What was told as one table, by the sessions on whose account it was; these stand in the place of its windows."""
+    """Return panes as one table, sorted by the sessions that caused them; these are in place of its windows."""
     if not emitted:
         return []
     table = concat(list(emitted))
@@ -161,7 +161,7 @@ def _sorted(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
 
 
 def _own(run: pa.Table) -> pa.Table:
-    """Sorted panes, with their own windows."""
+    """Return sorted panes with their own windows."""
     panes = run.drop_columns([START, END])
     return panes.rename_columns([_OWN.get(n, n) for n in panes.column_names])
 
@@ -183,7 +183,7 @@ def _unchanged(
     same: BoolArray,
     size: int,
 ) -> BoolArray:
-    """True for sessions of which what stands is one pane, of the same window and the same values."""
+    """True for sessions with a single current pane, of the same window and the same values."""
     unchanged = np.zeros(size, dtype=bool)
     at = np.flatnonzero(same & (np.bincount(owner, minlength=size)[owner] == 1))
     if len(at) == 0:
@@ -230,7 +230,7 @@ def _emitted(
 
 
 def _said(panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
-    """What panes said of an aggregation; of one that there was not then, null."""
+    """Return the values of an aggregation in panes; null for one that was added since."""
     name = EMITTED + alias
     if name not in panes.column_names:
         return pa.nulls(len(panes), kind)
@@ -247,14 +247,14 @@ def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:
 
 
 def _arrived(sessions: pa.Table, row: int) -> int:
-    """The message of a run after which a session is told."""
+    """Return the message of a run after which a session is emitted."""
     return int(sessions.column(ARRIVED)[row].as_py()) if ARRIVED in sessions.column_names else 0
 
 
 def _after(
     definition: AggregateDefinition, sessions: pa.Table, fires: BoolArray, step: int | IntArray
 ) -> pa.Table:
-    """The sessions after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
+    """Return the sessions after firing: nothing pending, a pane more where one was sent, accumulators dropped if discarding."""
     size, discarding = len(sessions), definition.emit.mode == "discarding"
     now = pa.array(np.full(size, step, dtype=np.int64))
     replaced = {

@@ -1,7 +1,7 @@
 """Sessions of rows that SQL has pre-aggregated: two rows of a key in one slice of a gap are always of one session.
 
-Groups of (slice, key) come with the first and the last time in them, and are joined as messages are. Only where the own window
-of every row is open: what is too late of others depends on what else came, and then rows have to cross.
+Groups of (slice, key) come with the first and the last time in them, and are joined as messages are. This requires that the own
+window of every row is open: if others are too late depends on the rest of the input, and then single rows are read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | None:
-    """What SQL may do: where every aggregation can be computed in part."""
+    """Return the part that SQL can do, if it can compute part of every aggregation."""
     window = definition.window
     assert isinstance(window, Session)
-    if definition.own_gap is not None:  # which reaches furthest is known of rows
+    if definition.own_gap is not None:  # only single rows show which gap reaches furthest
         return None
     if window.cut is not None or definition.full_state or definition.ids is not None:
         return None
@@ -57,7 +57,7 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
 def ingest_groups_of_sessions(
     operator: SessionAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
 ) -> Grouped:
-    """Groups of (slice, key) to sessions."""
+    """Turn groups of (slice, key) into sessions."""
     taken, table, schema = counted_groups(operator, kv, table, schema)
     first_us = last_us = np.zeros(0, dtype=np.int64)
     if len(table):

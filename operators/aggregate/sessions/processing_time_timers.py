@@ -1,4 +1,4 @@
-"""What time lets speak of sessions beside their ends: periods, on one grid of `now` for the whole definition, and delays."""
+"""Processing-time timers of sessions: periods, on one grid of `now` for the whole definition, and delays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tick(logic: SessionAggregator, step: Step) -> None:
-    """Tell what time has come to."""
+    """Fire the timers that are due."""
     emit, moment = logic.definition.emit, step.moment
     if moment.before_us is None:
         return
@@ -36,7 +36,7 @@ def tick(logic: SessionAggregator, step: Step) -> None:
 def _fire_triggered(
     logic: SessionAggregator, step: Step, timing: str, trigger: Trigger, over: Hashes
 ) -> None:
-    """Tell what waits. over: keys of which a delay is over"""
+    """Fire pending sessions. over: keys with an elapsed delay"""
     kv, early, period = step.kv, timing == EARLY, step.moment.comes(trigger)
     if early and not period:
         homes, hashes = np.full(len(over), HOT, dtype=np.int64), over
@@ -53,7 +53,7 @@ def _fire_triggered(
 
 
 def _fire_all(logic: SessionAggregator, step: Step, timing: str, trigger: Trigger) -> None:
-    """Tell all sessions that still take messages, and what else waits."""
+    """Fire all sessions that still take messages, and other pending ones."""
     kv, by = step.kv, logic.definition.by
     logic.marks.wait_no_more(kv, early=timing == EARLY)
     if timing == EARLY:
@@ -78,9 +78,9 @@ def _emit(
     trigger: Trigger,
     asked: Hashes | None,
 ) -> None:
-    """Tell those that the trigger lets speak; what has something to say and is not told goes on waiting.
+    """Fire the sessions that the trigger selects; pending ones that do not fire stay pending.
 
-    asked: the keys that were asked for; None: all
+    asked: the keys to evaluate; None: all
     """
     by, pending = logic.definition.by, stored.values(PENDING) > 0
     judged = pending

@@ -1,8 +1,8 @@
-"""Messages of sessions that are taken back: which of those that are kept they are.
+"""Retractions of messages in sessions: each is matched with a kept message.
 
-A row takes back the oldest message that is as it says, all of its columns; one that is as such a message brings it back. So
-what stands in place of another at the same time moves nothing, and what of a step remains is what comes and what goes. Columns
-that the operator before does not tell any more say nothing.
+A row retracts the oldest message that equals it in all columns; a later equal message restores it. So a replacement at the same
+time moves nothing, and a step leaves only the messages that are added and removed. Columns that the upstream operator no longer
+emits are ignored.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Going:
-    """goes: true for the rows of a step that take back a message that is kept. kept: where these lie."""
+    """The retractions of a step. removed: true for its rows that retract a kept message. kept: the keys of these messages."""
 
     removed: BoolArray
     kept: list[bytes]
 
     def without(self, lost: BoolArray) -> Going:
-        """Of the other rows; none of those that go is lost."""
+        """Return the retractions without lost rows; no retracting row is lost."""
         return Going(self.removed[~lost], self.kept)
 
     def forget(self, history: History, kv: KV) -> None:
-        """Forget the messages that go."""
+        """Delete the retracted messages."""
         batch = Batch()
         batch.delete_many(history.cf, self.kept)
         kv.write(batch)
@@ -55,8 +55,8 @@ class Going:
 def going(
     logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming
 ) -> tuple[Slice, Incoming, Going | None]:
-    """The rows that bring something or take something back in the end; None where nothing goes. What takes back a message that
-    no open session holds is a dead letter.
+    """Return the rows that add or retract something in the end; None without retractions. A row that retracts a message that no
+    open session holds is a dead letter.
     """
     sign = rows.sign
     assert sign is not None
@@ -93,8 +93,8 @@ def going(
 
 
 def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: BoolArray) -> pa.Table:
-    """Sessions that took something, whose panes go on from what their key has counted where it lost messages before; of what
-    has lost some now it is noted.
+    """Return sessions whose pane counts continue from those of their key where it lost messages before; record the counts of
+    those that have lost some now.
     """
     kv, kept_us = step.kv, logic.retained_from(step.progress.watermark_us)
     panes = combine(sessions.column(PANES)).to_numpy()
@@ -113,7 +113,7 @@ def _kept(
     back: IntArray,
     emitted: Sequence[str],
 ) -> tuple[list[bytes], list[bytes]]:
-    """(what the messages are that open sessions hold at the times of these rows, the oldest first; where they lie)."""
+    """Return (the messages of open sessions at the times of these rows, the oldest first; their store keys)."""
     history, by, sessions = logic.history, logic.definition.by, incoming.sessions
     assert history is not None
     open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
@@ -137,7 +137,7 @@ def _kept(
 
 
 def _identities(rows: Slice, emitted: Sequence[str]) -> list[bytes]:
-    """Equal for messages that are as each other, as far as is told."""
+    """Return equal bytes for messages that are equal in the emitted columns."""
     pack = msgpack.Packer(autoreset=True).pack
     nothing = pa.nulls(len(rows))
     there = set(rows.table.column_names)

@@ -1,4 +1,4 @@
-"""State rows of sessions and the panes that stand: taken apart, and put together again (`stores/sessions.py`)."""
+"""State rows of sessions and their current panes: separated, and combined again (`stores/sessions.py`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 class Step(NamedTuple):
-    """One step: what it reads and writes, and what it says.
+    """One step: its reads, its writes and its output.
 
-    moment: when that is. closed_us: sessions that end before it are closed already. emitted_us: those that end before it have
-    been
-    told as ended. of_run: it stands for many, of one message each.
+    moment: its time. closed_us: sessions that end before it are closed already. emitted_us: those that end before it have been
+    emitted as ended. of_run: it represents many steps of one message each.
     """
 
     kv: KV
@@ -48,14 +47,14 @@ class Step(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Sessions, and panes that were told and not taken back. owner: for each pane the session that holds it."""
+    """Sessions, and panes that were emitted and not retracted. owner: for each pane the session that holds it."""
 
     sessions: pa.Table
     panes: pa.Table
     owner: IntArray
 
     def where(self, which: BoolArray) -> Rows:
-        """These sessions, with what stands of them."""
+        """Return these sessions, with their current panes."""
         if which.all():
             return self
         mine = which[self.owner]
@@ -64,10 +63,10 @@ class Rows(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What was read, as it lies: where in its rows the sessions are, and the panes that stand of them.
+    """Stored rows: the indices of the sessions, and of their current panes.
 
-    A session that was told as ended lies elsewhere, and what was left behind of it is passed over. owner: for each of the
-    panes which of the sessions holds it.
+    A session that was emitted as ended lies in another bucket, and its outdated rows are skipped. owner: for each of the
+    panes the session that holds it.
     """
 
     near: Near
@@ -77,7 +76,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, near: Near, by: Sequence[str], emitted_us: int, codes: IntArray | None = None) -> Stored:
-        """told_us: sessions that end before it have been told as ended. codes: a number for the key of each row, if known"""
+        """Find sessions in stored rows. emitted_us: those that end before it were emitted as ended. codes: by key, if known"""
         rows = near.rows
         if rows is None:
             return cls(near, _NONE, _NONE, _NONE)
@@ -89,7 +88,7 @@ class Stored(NamedTuple):
         if not pane.any():
             return cls(near, np.flatnonzero(~left), _NONE, _NONE)
         sessions, panes = np.flatnonzero(~pane), np.flatnonzero(pane)
-        # A session and what stands of it lie together; beside them may be what was left behind of them.
+        # A session and its current panes lie together; outdated rows of them may be among them.
         few = _of_keys_with(pane, rows, by, codes)
         codes = 2 * codes_of([arrays.taken(rows.select([START, *by]), few)], by) + hot[few]
         starts, ends = (rows.column(name).to_numpy()[few] for name in (START, END))
@@ -103,18 +102,18 @@ class Stored(NamedTuple):
         return cls(near, sessions[right], panes[current], (np.cumsum(right) - 1)[owner[current]])
 
     def values(self, name: str) -> Any:
-        """A column of the sessions, none of which has a null there."""
+        """Return a column of the sessions, none of which has a null there."""
         column = combine(self._rows.column(name))
         if column.null_count:
             return column.take(pa.array(self.sessions)).to_numpy()
         return column.to_numpy()[self.sessions]
 
     def keys(self, which: BoolArray, by: Sequence[str]) -> pa.Table:
-        """The keys of some of the sessions, and where these begin."""
+        """Return the keys of some of the sessions, and their starts."""
         return self._rows.select([START, *by]).take(pa.array(self.sessions[which]))
 
     def rows(self, by: Sequence[str], which: BoolArray | None = None) -> Rows:
-        """Some of the sessions, or all, with what stands of them."""
+        """Return some of the sessions, or all, with their current panes."""
         stored, sessions, panes, owner = self._rows, self.sessions, self.panes, self.owner
         if which is not None and not which.all():
             mine = which[owner]
@@ -126,7 +125,7 @@ class Stored(NamedTuple):
         )
 
     def others(self, which: BoolArray) -> IntArray:
-        """Where the other sessions lie, and what stands of them."""
+        """Return the indices of the other sessions, and of their current panes."""
         return np.sort(np.r_[self.sessions[~which], self.panes[~which[self.owner]]])
 
     @property
@@ -136,7 +135,7 @@ class Stored(NamedTuple):
 
 
 def _of_keys_with(pane: BoolArray, rows: pa.Table, by: Sequence[str], codes: IntArray | None) -> IntArray:
-    """The places of the panes and of all rows of their keys, and of some others; few have panes. codes: see `Stored.of`"""
+    """Return the indices of the panes and of all rows of their keys, and some others; few have panes. codes: see `Stored.of`"""
     numbers = (
         (hashes_of(rows.select([START, *by]), by) >> np.uint64(48)).astype(np.int64)
         if codes is None
@@ -148,18 +147,18 @@ def _of_keys_with(pane: BoolArray, rows: pa.Table, by: Sequence[str], codes: Int
 
 
 def live(rows: pa.Table, by: Sequence[str], emitted_us: int) -> pa.Table:
-    """Stored rows without what was left behind."""
+    """Return stored rows without outdated ones."""
     stored = Stored.of(Near(rows, {}), by, emitted_us)
     return taken(rows, np.sort(np.r_[stored.sessions, stored.panes]))
 
 
 def taken(rows: pa.Table, places: IntArray) -> pa.Table:
-    """The rows at ascending places."""
+    """Return the rows at ascending indices."""
     return rows if len(places) == len(rows) else arrays.taken(rows, places)
 
 
 def together(rows: Rows) -> pa.Table:
-    """Rows of both kinds, as they are stored: the sessions first."""
+    """Combine rows of both kinds, as they are stored: the sessions first."""
     sessions = rows.sessions.append_column(PANE, pa.array(np.zeros(len(rows.sessions), dtype=bool)))
     if len(rows.panes) == 0:
         return sessions
@@ -172,7 +171,7 @@ def together(rows: Rows) -> pa.Table:
 
 
 def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArray | None = None) -> Rows:
-    """What the last panes said, as panes, where so far only the accumulators say it. which: only of these sessions"""
+    """Add the last emitted values as panes, where only the accumulators hold them so far. which: only of these sessions"""
     rows = rows._replace(panes=come_again(calculation, rows.panes))
     current = flags(rows.sessions, CURRENT)
     some = current if which is None else current & which
@@ -195,14 +194,14 @@ def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArra
 
 
 def after_firing(rows: Rows, which: BoolArray, fired: Rows) -> Rows:
-    """The rows in their order, of which these have `fired`: so they are now."""
+    """Replace rows that fired by `fired`, in their order."""
     if which.all():
         return fired
     at, rest = np.flatnonzero(which), ~which[rows.owner]
     panes = [table for table in (fired.panes, rows.panes.filter(pa.array(rest))) if len(table)]
     owner = np.r_[at[fired.owner], rows.owner[rest]]
     names, sessions = fired.sessions.column_names, rows.sessions
-    if any(name not in names for name in sessions.column_names):  # what was told is not there any more
+    if any(name not in names for name in sessions.column_names):  # emitted values are no longer there
         order = np.argsort(np.r_[at, np.flatnonzero(~which)], kind="stable")
         sessions = concat([fired.sessions, sessions.filter(pa.array(~which))]).take(pa.array(order))
     else:
@@ -221,7 +220,7 @@ def after_firing(rows: Rows, which: BoolArray, fired: Rows) -> Rows:
 
 
 def with_current(sessions: pa.Table, current: BoolArray) -> pa.Table:
-    """The sessions, of which these have told what their accumulators say."""
+    """Mark the sessions whose last pane equals their accumulators."""
     mark = pa.array(current)
     if CURRENT not in sessions.column_names:
         return sessions.append_column(CURRENT, mark)
@@ -229,7 +228,7 @@ def with_current(sessions: pa.Table, current: BoolArray) -> pa.Table:
 
 
 def owners(sessions: pa.Table, panes: pa.Table, by: tuple[str, ...]) -> IntArray:
-    """For each pane the session that holds it."""
+    """Return for each pane the session that holds it."""
     n, m = len(sessions), len(panes)
     if m == 0:
         return _NONE
@@ -242,7 +241,7 @@ def extents(rows: pa.Table, codes: IntArray) -> Extents:
 
 
 def codes_of(tables: Sequence[pa.Table], by: Sequence[str]) -> IntArray:
-    """A number for the key of each row, over all tables."""
+    """Return a number for the key of each row, over all tables."""
     size = sum(map(len, tables))
     if not by:
         return np.zeros(size, dtype=np.int64)
@@ -251,7 +250,7 @@ def codes_of(tables: Sequence[pa.Table], by: Sequence[str]) -> IntArray:
 
 
 def flags(rows: pa.Table, name: str) -> BoolArray:
-    """A column of truth values; what is not there is not true."""
+    """Return a column of truth values; False where it is missing."""
     if name not in rows.column_names:
         return np.zeros(len(rows), dtype=bool)
     return np.asarray(combine(rows.column(name)).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)

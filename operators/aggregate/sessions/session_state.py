@@ -1,4 +1,4 @@
-"""The stored sessions of an aggregator: which have ended, which are near, how they are merged, written back and asked for."""
+"""Session state of an aggregator: sessions that have ended or are near, their merge, write and query."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from windrow.stores.page_format import HASH
 from windrow.stores.sessions import CURRENT, HOME, HOT, SessionStore
 from windrow.stores.window_state import Near
 
-#: A bucket of ends is this part of a gap, and no less than a second; a minute where messages have gaps of their own.
+#: A bucket of ends is this part of a gap, and no less than a second; a minute with a dynamic gap.
 BUCKETS_A_GAP, SECOND_US = 4, 1_000_000
 #: Where messages are numbered, no less than so many of them.
 NUMBERS = 1000
 
 
 class StoredSessions(Steps):
-    """Session windows of one definition."""
+    """The stored session windows of one definition."""
 
-    #: True if somebody keeps messages of sessions, whatever aggregations need.
+    #: True if messages of sessions are kept, whatever aggregations need.
     keeps = False
 
     def __init__(self, definition: AggregateDefinition) -> None:
@@ -63,7 +63,7 @@ class StoredSessions(Steps):
         definition = self.definition
         window, self.own_gap = definition.window, definition.own_gap
         assert isinstance(window, Session | TupleSession)
-        #: How much longer than its time a message is in retention. One with a gap of its own could be for as long as it likes.
+        #: How much longer than its time a message is in retention. With a dynamic gap it has no bound.
         self.gap_us = 0 if self.own_gap is not None else window.gap_us
         width_us = MINUTE_US if self.own_gap is not None else max(self.gap_us // BUCKETS_A_GAP, SECOND_US)
         self.longest_us: int | None = None
@@ -73,19 +73,19 @@ class StoredSessions(Steps):
         else:
             self.longest_us = window.max_length_us
             self.cells = None if window.cut is None else assigner_of(window.cut)
-        #: True if every session is told when it ends.
+        #: True if every session is emitted when it ends.
         self.emits_all = definition.emit.on_time
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
         self.spans = Spans(definition, self.aux_cf)
         self.numbers = SessionNumbers(self.aux_cf, definition.by, width_us)
-        #: By number. Those of numbered messages are a matter of their numbers.
+        #: By number. For numbered messages only their numbers count.
         self.limits = SizeLimits(definition, self.aux_cf)
         self.limited = self.limits.active and not definition.numbered
         #: True where messages of sessions are found by their times alone: no two sessions of a key overlap.
         self.disjoint = self.keeps or definition.takes_back
-        #: True if messages may wait beside the sessions that they touch: nobody asks for these sooner than when they end.
+        #: True if messages may be buffered next to the sessions that they touch: these are not read before they end.
         self.lets_wait = (
             bool(definition.by)
             and not (self.limited or definition.numbered or definition.full_state)
@@ -105,17 +105,17 @@ class StoredSessions(Steps):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
-        """True for sessions that are told as ended: where nothing can be corrected, only when nothing on time may come."""
+        """True for sessions that are emitted as ended: without corrections only when no message on time may come."""
         waits = not self.definition.emit.emits_late
         ended: BoolArray = ends < watermark_us if waits else ends <= watermark_us
         return ended
 
     def closed_before(self, watermark_us: int) -> int:
-        """Sessions that end before it are closed."""
+        """Return the end before which sessions are closed."""
         return passed(watermark_us, self.definition.allowed_lateness_us)
 
     def kept_from(self, watermark_us: int) -> int:
-        """Messages before it are out of retention by themselves."""
+        """Return the time before which messages are out of retention by themselves."""
         floor_us = self.retained_from(watermark_us)
         first = limit(floor_us, self.gap_us)
         if self.cells is None or floor_us in (START_OF_TIME_US, END_OF_TIME_US):
@@ -123,19 +123,19 @@ class StoredSessions(Steps):
         return max(first, self.cells.first_open(floor_us - 1))
 
     def retained_from(self, watermark_us: int) -> int:
-        """Sessions that end at or before it are in no retention."""
+        """Return the end at or before which sessions are out of retention."""
         time_us = self.definition.retention.time_us
         return START_OF_TIME_US if time_us is None else passed(watermark_us, time_us)
 
     def forgotten_before(self, watermark_us: int) -> int:
-        """Sessions that end before it are out of reach of all that is in retention."""
+        """Return the end before which sessions are out of reach of all that is in retention."""
         floor_us = limit(self.kept_from(watermark_us), self.gap_us)
         return floor_us // self.store.width_us * self.store.width_us
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def near(self, step: Step, homes: IntArray, hashes: Hashes) -> Stored | None:
-        """The rows of these keys at these homes, as far as these are still there."""
+        """Return the rows of these keys in these buckets, as far as they are still there."""
         kv = step.kv
         wanted = np.unique(homes).tolist()
         if wanted and wanted[0] != HOT:
@@ -151,13 +151,13 @@ class StoredSessions(Steps):
     def values(
         self, kv: KV, state: pa.Table, panes: pa.Table | None = None
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """panes: what stands beside them."""
+        """Return the values of sessions. panes: their current panes."""
         if self.history is not None:
             return values_of_sessions(self.history, kv, state, panes, self.calculation)
         return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
 
     def judged(self, step: Step, rows: Rows, trigger: Trigger) -> BoolArray:
-        """True for sessions that the trigger lets speak now."""
+        """True for sessions that fire now."""
 
         def values() -> pa.Table:
             found, _ = self.values(step.kv, rows.sessions, rows.panes)
@@ -166,21 +166,21 @@ class StoredSessions(Steps):
         return Judged(rows.sessions, step.moment, values).fires(trigger)
 
     def dated(self, deltas: pa.Table, step: Step) -> pa.Table:
-        """What a step brings, with `now` where a trigger asks for how long it waits."""
+        """Return new rows, with `now` where a trigger needs the time they are pending."""
         if not self.marks.delays:
             return deltas
         return deltas.append_column(SINCE, pa.array(np.full(len(deltas), step.moment.now_us)))
 
     def merged(self, rows: pa.Table, groups: Groups, dead: DeadLetters) -> pa.Table:
-        """One row a session of parts of sessions and of what came, stored ones first. groups: the rows by session."""
+        """Merge parts of sessions and new rows to one row a session, stored ones first. groups: the rows by session."""
         merged, broken = merge_rows(self.calculation, rows, groups=groups)
         bury_broken(merged, broken, self.definition, dead)
         return merged
 
-    # -- what is kept -----------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------
 
     def keep(self, step: Step, near: Near, stay: IntArray, rows: Rows, homes: IntArray) -> None:
-        """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: of the sessions."""
+        """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: buckets of the sessions."""
         self.marks.fires(step.kv, rows.sessions, homes, step.closed_us, step.moment)
         everything = without(together(rows), HOME)
         everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
@@ -193,7 +193,7 @@ class StoredSessions(Steps):
         if progress.schema is not None:
             self._bind(progress.schema)
             near = settled(self, near, emitted_us)
-        if near.rows is not None:  # what was left behind would be told again
+        if near.rows is not None:  # outdated rows would be emitted again
             self.store.put(kv, near, live(near.rows, by, emitted_us), lambda some: live(some, by, emitted_us))
         super().set_back(kv, progress, watermark_us)
         progress.purged_us = min(progress.purged_us, self.kept_from(progress.watermark_us))
@@ -201,14 +201,14 @@ class StoredSessions(Steps):
     def states(
         self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
     ) -> Iterator[pa.Table]:
-        """`kept`, with the present values, sorted."""
+        """Yield `kept`, with the present values, sorted."""
         rows = self._kept(kv, low_us, high_us, key)
         if rows is not None and len(rows.sessions):
             values, _ = self.values(kv, rows.sessions, rows.panes)
             yield sorted_states(self.definition, rows.sessions, values)
 
     def kept(self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None) -> pa.Table | None:
-        """Sessions in retention that end after `low` and begin before `high`; of a key at least, or of all."""
+        """Return sessions in retention that end after `low` and begin before `high`; of a key at least, or of all."""
         rows = self._kept(kv, low_us, high_us, key)
         return None if rows is None else rows.sessions
 
@@ -229,7 +229,7 @@ class StoredSessions(Steps):
     def _of_key(
         self, kv: KV, homes: list[int], key: Mapping[str, Any] | None, progress: Progress
     ) -> pa.Table | None:
-        """The rows of a key, and others, if it is given whole; else all."""
+        """Return the rows of a key, and others, if it is given whole; else all."""
         assert progress.schema is not None
         schema = self.seen_schema(progress.schema)
         keys = None if key is None else one_key(self.definition.by, key, schema)
@@ -240,5 +240,5 @@ class StoredSessions(Steps):
         return settled(self, near, progress.watermark_us).rows
 
     def read(self, kv: KV, homes: Sequence[int], emitted_us: int) -> pa.Table | None:
-        """All rows of these homes. emitted_us: sessions that end before it were told as ended"""
+        """Return all rows of these buckets. emitted_us: sessions that end before it were emitted as ended"""
         return settled(self, self.store.all_of(kv, homes), emitted_us).rows

@@ -1,10 +1,10 @@
-"""Sessions that are cut: those that have a longest length, and those of which messages are taken back.
+"""Splitting of sessions: by a maximum length, and after retractions.
 
 So long after the first message of a part the next one begins; parts are sessions of their own, of messages that reach one
-another. One that comes between two messages may move every cut after it, and one that goes may have held two parts together, so
-the messages of what these touch are read again. What was told across a cut is taken back at once; the rest with what is told
-next. The column `__reach` of a state row says where the session would end if there were no longest length: messages up to there
-may go on with it, or with what follows it.
+another. A message between two others may move every cut after it, and a retracted one may have held two parts together, so the
+messages of all touched sessions are read again. Emitted panes that cross a cut are retracted at once; the rest with the next
+pane. The column `__reach` of a state row has the end of the session without a maximum length: messages up to there may
+continue it, or the session that follows it.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
 REACH = "__reach"
 #: No moment.
 NEVER_US = END_OF_TIME_US
-#: Of a part: how many messages came to it in this step, or went.
+#: Column of a part: the number of messages that were added or retracted in this step.
 _CAME = "__came"
-#: Of a part of what has lost messages: that not all of what it meets was told as ended.
+#: Column of a part of a session that lost messages: not all sessions that it overlaps were emitted as ended.
 _CURRENT = "__current"
 
 
 class Gone(NamedTuple):
-    """What was taken back: in which of the merged sessions it was, and when."""
+    """Retracted messages: the merged session of each, and its time."""
 
     session: IntArray
     times: IntArray
 
 
 class Divided(NamedTuple):
-    """stay: where the rows lie that stay as they are. rows: the sessions that changed and what stands of them. owed: those of
-    them that the watermark has passed, and that have not been told on time.
+    """The result of a split. stay: the indices of rows that stay as they are. rows: the changed sessions and their panes.
+    owed: those that the watermark has passed, and that had no ON_TIME pane.
     """
 
     stay: IntArray
@@ -84,8 +84,8 @@ def divide(
     merged: pa.Table,
     gone: Gone = NOTHING,
 ) -> Divided:
-    """Cut what is too long of `merged`, and what has lost messages: sessions that took something, each with all that it
-    touched, `mine` of what was read.
+    """Split what is too long of `merged`, and what has lost messages: sessions that took messages, each with all that it
+    touched. selected: the stored sessions in them.
     """
     by, longest_us = logic.definition.by, logic.longest_us
     starts, reach = (combine(merged.column(c)).to_numpy() for c in (START, END))
@@ -126,7 +126,7 @@ def divide(
 
 
 def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
-    """(the parts of these sessions as state rows, which session each is of)."""
+    """Return (the parts of these sessions as state rows, the session of each)."""
     assert logic.history is not None
     rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
     if rows is None:
@@ -173,8 +173,8 @@ def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> 
 
 
 def _begins(times: IntArray, reach: IntArray, of: IntArray, longest_us: int | None) -> IntArray:
-    """The messages that begin a part: none of the part before reaches them, or it is as long as it may be. reach: how far each
-    message does; of: the session of each, whose messages come one after the other, by time.
+    """Return the messages that begin a part: none of the part before reaches them, or it has the maximum length. reach: the
+    end of each message's range; of: the session of each, whose messages come one after the other, by time.
     """
     opens = np.ones(len(of), dtype=bool)
     opens[1:] = (of[1:] != of[:-1]) | (times[1:] > reach_of(of, reach)[:-1])
@@ -186,13 +186,13 @@ def _begins(times: IntArray, reach: IntArray, of: IntArray, longest_us: int | No
         while at < end:
             found.append(at)
             over = at + int(np.searchsorted(times[at:end], times[at] + longest_us))
-            # What is over reaches nothing.
+            # A part at its maximum length reaches nothing.
             at = over if at == first else _first_apart(times, reach, at, over)
     return np.array(found, dtype=np.int64)
 
 
 def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
-    """The first message between these that none from `at` on reaches; else `end`."""
+    """Return the first message between these that none from `at` on reaches; else `end`."""
     far, low, size = reach[at : at + 1], at + 1, 64
     while low < end:
         high = min(low + size, end)
@@ -205,11 +205,11 @@ def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
 
 
 def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[pa.Table, BoolArray]:
-    """(the parts that are no old session, which of the old sessions stay).
+    """Return (the parts that are no old session, the old sessions that stay).
 
-    A part goes on counting panes where the sessions that it meets were. One that begins where one of them began has to tell
-    what came, and what these had to tell; another one all that it holds. It is owed a pane on time unless all of them were told
-    as ended.
+    A part continues the pane count of the sessions that it overlaps. One that begins at the start of one of them has the new
+    messages pending, and those that were pending; another one all that it holds. It is due for an ON_TIME pane unless all
+    of them were emitted as ended.
     """
     codes = codes_of([old, parts], by)
     keys, own = codes[: len(old)], codes[len(old) :]
@@ -236,7 +236,7 @@ def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[p
 
 
 def _of_their_keys(keys: IntArray, own: IntArray) -> Iterator[IntArray]:
-    """For each of `own`, where it is among `keys`: a step may take something back of many keys."""
+    """Yield for each of `own` its places among `keys`: a step may retract messages of many keys."""
     order = np.argsort(keys, kind="stable")
     bounds = (np.searchsorted(keys[order], own, side) for side in ("left", "right"))
     for low, high in zip(*(bound.tolist() for bound in bounds), strict=True):
@@ -244,8 +244,8 @@ def _of_their_keys(keys: IntArray, own: IntArray) -> Iterator[IntArray]:
 
 
 def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
-    """The parts with since when some of what they hold is told by no pane, where a trigger asks for it: since the first of what
-    they meet waits, or since now.
+    """Return the parts with the time since when they hold messages that no pane has emitted, where a trigger needs it: since
+    the first pending one of the sessions that they overlap, or since now.
     """
     noted = old is not None and SINCE in old.column_names
     if not (noted or logic.marks.delays):
@@ -271,7 +271,7 @@ def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table 
 
 
 def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
-    """The rows without the panes that no session holds whole: these are taken back."""
+    """Return the rows without the panes that no session holds whole: these are retracted."""
     if len(rows.panes) == 0:
         return rows
     ends = combine(rows.panes.column(END)).to_numpy()

@@ -1,11 +1,11 @@
-"""Sessions that are cut, in lists and loops: by a longest length, and where messages that are taken back held them together.
+"""Oracle of split sessions, in lists and loops: by a maximum length, and where retracted messages held them together.
 
-Where sessions have a longest length, what makes one is cut from its first message on: so long after the first message of a part
-the next begins. Parts are sessions of their own from then on, each of messages that reach one another. What has come later than
-is allowed enters those that are open, and nothing else, so that no cut before the watermark moves.
+A session with a maximum length is cut from its first message on: so long after the first message of a part the next begins.
+Parts are sessions of their own from then on, each of messages that reach one another. A message later than allowed enters only
+open sessions, so that no cut before the watermark moves.
 
-A message that takes back another one is as late as a message of that time would be, and what a session takes is judged before
-anything of it goes. Then what is left of it falls apart where no message reaches the next.
+A retraction is as late as a message of that time would be, and is processed after the messages that a session takes. Then the
+rest of the session splits where no message reaches the next.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from windrow.operators.oracle.times import shown
 
 
 class CutSessionOracle(SessionOracle):
-    """The expected behaviour of sessions with a longest length, or of which messages are taken back."""
+    """The expected behaviour of sessions with a maximum length, or with retractions."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
         self._gone: list[Taken] = []
         self._owed: list[SessionCell] = []
-        #: Of keys that have lost messages: how many panes were counted, and the last end of what was; now, and before a step.
+        #: Of keys that have lost messages: the pane count, and the last end of their sessions; now, and before a step.
         self._counted: dict[Key, tuple[int, int]] = {}
         self._counted_before = self._counted
 
-    # -- what is taken back -------------------------------------------------------------------------------------------
+    # -- retractions --------------------------------------------------------------------------------------------------
 
     def _touched(self, messages: Messages, now_us: int, watermark_us: int) -> list[SessionCell]:
         self._gone, self._owed, self._counted_before = [], [], dict(self._counted)
         return super()._touched(messages, now_us, watermark_us)
 
     def _in_the_end(self, key: Key, some: list[Taken], watermark_us: int) -> list[Taken]:
-        """What comes, and each message that takes back one that is kept. One that comes as another goes is that one."""
+        """Return new messages, and retractions of kept ones. A new message that equals a retracted one restores it."""
         open_ = [cell for cell in self._sessions.get(key, []) if self._is_open(cell, watermark_us)]
         kept = sorted((m for cell in open_ for m in cell.messages), key=lambda m: (m.step, m.position))
         gone, came = list[tuple[Taken, Taken]](), list[Taken]()
@@ -78,7 +78,7 @@ class CutSessionOracle(SessionOracle):
             panes += self._emit_session(cell, Timing.LATE, True, closing=True)
         return panes
 
-    # -- what is cut --------------------------------------------------------------------------------------------------
+    # -- splits -------------------------------------------------------------------------------------------------------
 
     def _in_parts(
         self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int
@@ -118,7 +118,7 @@ class CutSessionOracle(SessionOracle):
         return changed
 
     def _count_on(self, whole: SessionCell, loses: bool, watermark_us: int) -> None:
-        """Panes of a key that has lost messages go on counting, so that no window is told twice under one number."""
+        """Continue the pane count of a key that has lost messages, so that no window is emitted twice under one index."""
         kept, key = self.definition.retention.time_us, whole.key
 
         def counted(by_key: dict[Key, tuple[int, int]]) -> int:
@@ -131,7 +131,7 @@ class CutSessionOracle(SessionOracle):
             self._counted[key] = (max(whole.panes, counted(self._counted)), max(until_us, whole.end_us))
 
     def _pieces(self, whole: SessionCell) -> list[SessionCell]:
-        """What the messages of a session make. A part that is over reaches nothing, whatever gap its messages have."""
+        """Return the parts of a session's messages. A part that is over reaches nothing, whatever gap its messages have."""
         made = list[SessionCell]()
         for message in sorted(whole.messages, key=lambda m: m.time_us):
             own, at_us = self._own(message), message.time_us
@@ -144,13 +144,13 @@ class CutSessionOracle(SessionOracle):
         return made
 
     def _last_end_us(self, cell: SessionCell) -> int:
-        """Where it ends at the latest."""
+        """Return its latest possible end."""
         return END_OF_TIME_US if self._longest_us is None else cell.first_us + self._longest_us
 
     def _retract_across(
         self, key: Key, panes: Sequence[EmittedPane], derived: Sequence[SessionCell], watermark_us: int
     ) -> None:
-        """Give each pane of a session to the part that holds it; take back at once those that no part holds."""
+        """Give each pane of a session to the part that holds it; retract at once those that no part holds."""
         for one in derived:
             one.emitted = []
         for pane in panes:
@@ -167,13 +167,13 @@ class CutSessionOracle(SessionOracle):
 
 
 def _holder(derived: Sequence[SessionCell], time_us: int) -> SessionCell | None:
-    """The last part that begins at or before a moment, if it goes on until then."""
+    """Return the last part that begins at or before a moment, if it continues until then."""
     last = next((one for one in reversed(derived) if one.first_us <= time_us), None)
     return last if last is not None and time_us <= last.end_us else None
 
 
 def _same(kept: Taken, said: Taken) -> bool:
-    """True if a message is as one says that comes: with all of its columns."""
+    """True if a message equals the one that a retraction names: in all of its columns."""
     values = all(same(kept.payload.get(name), value) for name, value in said.payload.items())
     return kept.time_us == said.time_us and values
 

@@ -1,6 +1,4 @@
-"""What time will have to look at of sessions: those that may end, that close with something to say, that wait for a period or
-a delay.
-"""
+"""Session timers: end of session, end of lateness, processing-time period, and trigger delay."""
 
 from __future__ import annotations
 
@@ -22,15 +20,15 @@ from windrow.stores.marks import Marks
 from windrow.stores.page_format import among, hashes_of
 from windrow.stores.sessions import HOT
 
-#: What waits, by home: sessions that may still grow, and all others.
+#: Pending sessions, by bucket: those that may still grow, and all others.
 HALF = 1 << 62
 
 
 class SessionMarks:
-    """The marks of one definition's sessions. width_us: of a bucket of ends.
+    """The timers of one definition's sessions. width_us: of a bucket of ends.
 
-    Sessions that may still grow wait for the end of a period; one that waits for a delay alone is found by when that is over.
-    The others wait for either, so that it is known where they lie.
+    Sessions that may still grow are registered for the end of a period; one that is pending by a delay alone has a timer at its
+    end. The others are registered for either, so that their bucket is known.
     """
 
     def __init__(self, aux: str, emit: Emit, by: Sequence[str], width_us: int) -> None:
@@ -38,17 +36,17 @@ class SessionMarks:
         self.due = Marks(aux, b"de", width_us)
         self.closing = Marks(aux, b"dc", width_us)
         self.waiting = Marks(aux, b"dw", HALF)
-        #: By `now` at which a delay of something that waits is over.
+        #: By the `now` at which a delay of a pending session is over.
         self.delayed = Marks(aux, b"da", SECOND_US)
         self.delays = sorted({*delays(emit.early), *delays(emit.late)})
         self._early_waits = any(isinstance(leaf, EveryPeriod) for leaf in leaves(emit.early))
 
     def ends(self, kv: KV, sessions: pa.Table, which: BoolArray, step: int) -> None:
-        """These sessions have to be looked at when they end."""
+        """Set timers for the ends of these sessions."""
         self._add(kv, self.due, sessions, combine(sessions.column(END)).to_numpy(), which, step)
 
     def come(self, kv: KV, pieces: pa.Table, moment: Moment) -> None:
-        """Messages that may grow a session each, or begin one, will have to be looked at where each ends by itself."""
+        """Set timers for messages that may grow a session each, or begin one, at the end of each message's own range."""
         hashes, ends = hashes_of(pieces, self.by), combine(pieces.column(END)).to_numpy()
         self.due.add(kv, ends, hashes, moment.step)
         if self._early_waits:
@@ -61,7 +59,7 @@ class SessionMarks:
     def ends_later(
         self, kv: KV, sessions: Stored, open_: BoolArray, hashes: Hashes, watermark_us: int, step: int
     ) -> None:
-        """Open sessions of these keys were looked at, have grown since they were marked, and may end in the same bucket."""
+        """Set later timers for open sessions of these keys that have grown since, and may end in the same bucket."""
         ends = sessions.values(END)
         again = open_ & (ends // self.width_us == watermark_us // self.width_us)
         if again.any():
@@ -79,9 +77,9 @@ class SessionMarks:
         *,
         anew: bool = False,
     ) -> None:
-        """Of these sessions, with something to be told by time or when they close, at least those that are not closed.
+        """Set timers for sessions that have to fire by time or when they close, at least for those that are not closed.
 
-        anew: nobody knows of any
+        anew: no timer is set yet
         """
         emit, hot = self.emit, homes == HOT
         pending = combine(sessions.column(PENDING)).to_numpy() > 0
@@ -102,7 +100,7 @@ class SessionMarks:
         *,
         anew: bool = False,
     ) -> None:
-        """These of the sessions have something to be told by time."""
+        """Register these sessions, which are pending until a time."""
         emit, hot, step = self.emit, homes == HOT, moment.step
         for waits, mine in ((self._early_waits, hot), (by_time(emit.late), ~hot)):
             if waits:
@@ -119,7 +117,7 @@ class SessionMarks:
             self._add(kv, self.delayed, sessions, now_us, over & bool(delays(trigger)), step)
 
     def overdue(self, kv: KV, moment: Moment) -> Hashes:
-        """Keys of which a delay was over since the advance before; they are forgotten."""
+        """Return and delete the keys whose delay ended since the last advance."""
         if not self.delays or moment.before_us is None:
             return np.zeros(0, dtype=np.uint64)
         _, hashes = self.delayed.between(kv, moment.before_us, moment.now_us)
@@ -127,15 +125,15 @@ class SessionMarks:
         return np.unique(hashes)
 
     def wait(self, kv: KV, *, early: bool) -> tuple[IntArray, Hashes]:
-        """(homes, numbers of keys) of what waits, of one half."""
+        """Return (buckets, numbers of keys) of pending sessions, of one half."""
         return self.waiting.between(kv, *_half(early))
 
     def wait_no_more(self, kv: KV, *, early: bool) -> None:
-        """Forget what waits, of one half."""
+        """Delete the pending sessions of one half."""
         self.waiting.drop_between(kv, *_half(early))
 
     def drop(self, kv: KV) -> None:
-        """Forget all but where sessions end."""
+        """Delete all timers but those of ends."""
         for marks in (self.waiting, self.closing, self.delayed):
             marks.drop(kv)
 

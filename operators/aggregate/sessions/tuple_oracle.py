@@ -1,6 +1,6 @@
-"""Sessions by messages of others in the plainest possible Python: messages are numbered, and each key has a list of sessions.
+"""Oracle of sessions by messages of others in the plainest possible Python: messages are numbered, each key has its sessions.
 
-A session is a run of messages of one key in which at most n messages of other keys stand between two. It is told, for good, as
+A session is a run of messages of one key with at most n messages of other keys between two of them. It is emitted, for good, as
 soon as n + 1 others have come after its last; nothing is late.
 """
 
@@ -64,7 +64,7 @@ class TupleSessionOracle(SessionOracle):
     # -- numbers in the place of times ------------------------------------------------------------------------------
 
     def _own(self, message: Taken) -> Window:
-        """The numbers up to which a message makes a session go on."""
+        """Return the numbers up to which a message continues a session."""
         return Window(message.number, message.number + self._others + 1)
 
     def _only_advances(self, message: Taken, watermark_us: int) -> bool:

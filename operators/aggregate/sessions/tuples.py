@@ -1,9 +1,9 @@
-"""Sessions by messages of others: runs of one key in which at most so many messages of other keys stand between two of its own.
+"""Sessions by messages of others: runs of one key with at most so many messages of other keys between two of its own.
 
-All messages that count are numbered, in position order, from 1. By these numbers they are what sessions of event time are by
-their times: with at most n others between two, they are at most n + 1 apart, and what takes the place of the watermark is the
-number of the last message. So nothing is ever late, and a session is told, for good, when n + 1 others have come after it.
-Ends in the state are `last + n + 1`; windows that are told are `[first, last]`, both ends included.
+All messages that count are numbered, in position order, from 1. Their numbers replace the times of sessions of event time:
+with at most n others between two, they are at most n + 1 apart, and the number of the last message replaces the watermark.
+So nothing is ever late, and a session is emitted, for good, when n + 1 others have come after it. Ends in the state are
+`last + n + 1`; emitted windows are `[first, last]`, both ends included.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from windrow.stores.kv import KV
 
 
 class TupleSessionAggregator(SessionAggregator):
-    """One definition of a tuple session on one store. What is called its watermark is the number of the last message."""
+    """The logic of one definition of a tuple session. Its watermark is the number of the last message."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         super().__init__(definition)
-        self.emits_all = True  # nobody would tell it later
+        self.emits_all = True  # no later pane would emit it
 
     # -- numbers in the place of times ------------------------------------------------------------------------------
 
@@ -54,12 +54,12 @@ class TupleSessionAggregator(SessionAggregator):
         return START_OF_TIME_US if messages is None else max(watermark_us - messages, 0)
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
-        """Event time has no part in it."""
+        """Do nothing to event time, which has no part in it."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
-        """Number the messages and file them; sessions that are over are told, open ones as the early trigger says."""
+        """Number the messages and store them; sessions that are over are emitted, open ones by the early trigger."""
         progress, result, dead = self._begin(kv)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
@@ -75,14 +75,14 @@ class TupleSessionAggregator(SessionAggregator):
             self.keep_filed(step, filed)
             self._fire_on_time(step, after)
             self._forget(step)
-            self.marks.closing.drop(kv)  # what is told when it ends needs no last word
+            self.marks.closing.drop(kv)  # a session emitted at its end needs no last pane
         if others is not None:
             result.marks = further(result.marks, event_time_marks(others))
         progress.begin(now_us)
         return self._end(kv, progress, result, dead)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """What time lets speak."""
+        """Fire the timers of processing time."""
         progress, result, dead = self._begin(kv)
         if progress.schema is not None:
             last = progress.watermark_us
@@ -104,7 +104,7 @@ class TupleSessionAggregator(SessionAggregator):
         return super()._judged(step, self._fired(step, rows, over, ON_TIME))
 
     def _shown(self, rows: pa.Table) -> pa.Table:
-        """Rows with the last number that is in a session in the place of its end."""
+        """Return rows with the last number that is in a session in the place of its end."""
         ends = combine(rows.column(END)).to_numpy() - self.gap_us
         return rows.set_column(rows.column_names.index(END), END, pa.array(ends))
 
