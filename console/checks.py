@@ -84,7 +84,7 @@ def doctor(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _unless_asked(finding: Finding, asked: set[str]) -> Finding:
-    """The runner in this process needs neither Spark nor Kafka: what is missing for them is wrong where they are asked for."""
+    """Downgrade a finding on Spark or Kafka unless it is asked for: the runner in this process needs neither."""
     part = "kafka" if finding.what == "confluent-kafka" else "spark"
     return finding._replace(state=OPTIONAL) if finding.state == MISSING and part not in asked else finding
 

@@ -34,7 +34,7 @@ def show(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def script(top: argparse.ArgumentParser, shell: str) -> str:
-    """The completion of a shell; zsh runs that of bash."""
+    """Return the completion script of a shell; zsh runs that of bash."""
     commands = _commands(top)
     cases = "\n".join(
         f'            {name}) words="{" ".join(_words(command))}" ;;' for name, command in commands.items()

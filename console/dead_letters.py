@@ -46,7 +46,7 @@ def show(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _line(row: Row) -> Row:
-    """A dead letter as one line: of a traceback its last line."""
+    """Format a dead letter as one line: of a traceback its last line."""
     position = None
     if row["offset"] is not None:
         position = place(Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0))

@@ -68,7 +68,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _health(seen: job_admin.Look) -> Health:
-    """From the log alone. That the last commit is published only the next one says: it is not counted."""
+    """Return the health from the log alone. Only the next commit records that the last is published: it is not counted."""
     definitions = Definitions(seen.epoch, seen.where)
     opened: dict[str, Any] = {d.name: d for n, d in definitions.found.items() if n not in definitions.chains}
     opened |= {c.name: c for c in definitions.chains.values()}

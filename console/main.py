@@ -154,7 +154,7 @@ def _queries(
 
 
 def _others(add: Callable[..., argparse.ArgumentParser]) -> tuple[argparse.ArgumentParser, ...]:
-    """Commands that take no location; those of them that print JSON."""
+    """Add the commands that take no location; return those of them that print JSON."""
     table = add("panes", panes.show, "Print the panes that a Parquet sink has.")
     table.add_argument("directory", help="the directory given to wr.sinks.parquet")
     table.add_argument("--operator", help="only of this operator")

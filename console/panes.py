@@ -45,7 +45,7 @@ def show(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A pane, a row of a join or a dead letter as one line: `window` and `pane` are spread out."""
+    """Flatten a pane, a row of a join or a dead letter to one line: `window` and `pane` are spread out."""
     line: dict[str, Any] = {}
     for name, value in row.items():
         if name == "window" and isinstance(value, dict):

@@ -19,7 +19,7 @@ from windrow.runners.state.explain import Explanation
 
 
 def _state(options: argparse.Namespace) -> State:
-    """The state that is asked for; definitions of the user's are found from the folder where the command runs."""
+    """Open the state of the options; user definitions are imported from the folder where the command runs."""
     with modules_from_here():
         definition = None if options.definition is None else imported(options.definition)
         location, log = location_and_log(options.location)
@@ -155,7 +155,7 @@ def _words(values: Mapping[str, Any]) -> str:
 
 
 def _positions(one: Explanation) -> dict[str, str]:
-    """Positions of its messages, by input where it has several; then those from outside, where its messages are rows."""
+    """Return its messages' positions, by input where it has several; then those from outside, if its messages are rows."""
     by_input = one.inputs if len(one.inputs) > 1 else {"positions": one.positions or ()}
     emitted = {name: list(positions) for name, positions in by_input.items()}
     if one.rows and one.outside is not None:
@@ -183,7 +183,7 @@ def _say_rows(table: pa.Table, options: argparse.Namespace, out: TextIO) -> None
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as one line: windows are spread out, positions are one word."""
+    """Flatten a row to one line: windows are spread out, positions are one word."""
     line: dict[str, Any] = {}
     for name, value in row.items():
         if name == "window":
@@ -202,7 +202,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def instant(text: str | None, *, numbers: bool = False) -> int | None:
-    """Microseconds of a time as people write it, UTC where it names no zone; a number stays what it is."""
+    """Parse a time to microseconds, UTC where it names no zone; a number is kept."""
     if text is None:
         return None
     if is_number(text) and (numbers or len(text) != 4):
@@ -222,7 +222,7 @@ def _bound(text: str | None, *, numbers: bool) -> Any:
 
 
 def _key(options: argparse.Namespace, state: State, table: str) -> dict[str, Any] | None:
-    """`--key value` where there is one key field, `--key name=value` for each where there are several."""
+    """Parse `--key value` where there is one key field, `--key name=value` for each where there are several."""
     if not options.key:
         return None
     types = state.key_types(options.operator, getattr(options, "input", None), table)
@@ -244,7 +244,7 @@ def _key(options: argparse.Namespace, state: State, table: str) -> dict[str, Any
 
 
 def _typed(text: str, kind: pa.DataType | None) -> Any:
-    """A key's value as its column has it."""
+    """Convert a key's value to the type of its column."""
     if kind is None or pa.types.is_null(kind):
         return text
     try:

@@ -18,7 +18,7 @@ from windrow.core.time import instant_us, show_instant
 
 @contextmanager
 def modules_from_here() -> Iterator[None]:
-    """Modules of the user's are found from the folder where the command runs."""
+    """Import the user's modules from the folder where the command runs."""
     sys.path.insert(0, os.getcwd())
     try:
         yield
@@ -49,7 +49,7 @@ def readable(text: str) -> str:
 
 
 def say_json(value: Any, out: TextIO) -> None:
-    """One line of JSON; what JSON has no word for is said as text."""
+    """Print one line of JSON; a value that JSON lacks is printed as text."""
     print(json_text(value, _as_text), file=out)
 
 
@@ -64,7 +64,7 @@ def driver() -> str:
 
 
 def shown(value: Any) -> Any:
-    """A value as people read it: null is nothing, and empty text is quoted."""
+    """Format a value for people: null is nothing, and empty text is quoted."""
     if isinstance(value, datetime):
         return show_instant(instant_us(value)) if value.tzinfo is not None else str(value)
     if isinstance(value, float):
@@ -73,7 +73,7 @@ def shown(value: Any) -> Any:
 
 
 def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:
-    """Names and values in two columns; a value of several lines stays aligned, an empty one is left out."""
+    """Print names and values in two columns; a value of several lines stays aligned, an empty one is left out."""
     shown = {name: str(value) for name, value in facts.items() if value not in (None, "", [], {})}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
@@ -84,7 +84,7 @@ def say_facts(facts: Mapping[str, Any], out: TextIO) -> None:
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
-    """Columns as wide as their widest value; numbers to the right."""
+    """Print columns as wide as their widest value; numbers to the right."""
     listed = [
         ["" if v is None else str(v).replace("\n", "\\n").replace("\t", "\\t") for v in row] for row in rows
     ]

@@ -72,7 +72,7 @@ def whole_rows(definition: Definition) -> int:
 
 
 def division(sizes: IntArray, whole: int) -> list[tuple[int, int]]:
-    """Ranges of buckets, by their rows, each of which is a piece."""
+    """Return ranges of buckets, by their rows; each range is a piece."""
     if sizes.sum() <= whole:
         return [(0, len(sizes))]
     found, first, rows = [], 0, 0
@@ -89,7 +89,7 @@ def division(sizes: IntArray, whole: int) -> list[tuple[int, int]]:
 def divided(
     definition: Definition, tables: Mapping[str, pa.Table], inputs: Mapping[str, pa.Schema]
 ) -> Iterator[dict[str, pa.Table]]:
-    """Rows by input in the pieces in which they were taken. inputs: their columns."""
+    """Yield rows by input in the pieces in which they were ingested. inputs: their columns."""
     logic = definition.logic()
     found = {name: _buckets(logic, definition.input(name), inputs, table) for name, table in tables.items()}
     sizes = sum((np.bincount(b, minlength=BUCKETS) for b in found.values()), np.zeros(BUCKETS, np.int64))
@@ -116,7 +116,7 @@ class Spool:
             self._put_down()
 
     def pieces(self) -> Iterator[pa.Table]:
-        """The rows, with all of their columns also where there are none. What is held is let go of."""
+        """Yield the rows in pieces, with all columns even without rows. Held rows are released."""
         if not self._files:
             held, self._held = self._held, []
             yield held[0] if len(held) == 1 else pa.concat_tables(held, promote_options="permissive")

@@ -9,7 +9,7 @@ from windrow.operators.steps.dead_letters import to_letters
 
 
 def letters_of(path: str, file: DeadLetterFile) -> list[DeadLetter]:
-    """The dead letters of a shard in a commit; none where the file was swept since."""
+    """Return the dead letters of a shard in a commit; none where the file was swept since."""
     try:
         table = read_file(path)
     except FileNotFoundError:

@@ -221,7 +221,7 @@ def foreach_batch(
     log: Transport = FILES,
     recompute: bool = False,
 ) -> BatchFunction:
-    """One function for several operators, one commit for all.
+    """Return one function for several operators, one commit for all.
 
     definitions: operators, each with a name of its own; where their inputs have names, its batches come from `wr.together`
     location: as in `Aggregate.foreach_batch`
@@ -262,7 +262,7 @@ def writeStream(
     recompute: bool = False,
     **frames: DataFrame,
 ) -> WindowStreamWriter:
-    """The builder for several operators, one commit for all.
+    """Return the builder for several operators, one commit for all.
 
     definitions: operators, each with a name of its own
     stream: as in `Aggregate.writeStream`, where they share one input
@@ -285,7 +285,7 @@ def _opened(definitions: Sequence[Definition], recompute: bool) -> list[Definiti
 
 
 def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFrame:
-    """The inputs of several operators as the one stream that `wr.foreach_batch` takes.
+    """Return the inputs of several operators as the one stream that `wr.foreach_batch` takes.
 
     definitions: operators, each with a name of its own, whose inputs have names (`wr.Join`, `wr.Aggregate(input=...)`)
     frames: a streaming DataFrame by the name of each input

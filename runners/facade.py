@@ -235,7 +235,7 @@ class Verbs(Definition, metaclass=_Shown):
         )
 
     def together(self, **frames: DataFrame) -> DataFrame:
-        """Inputs that have names as the one stream that `foreach_batch` takes.
+        """Merge inputs that have names into the one stream that `foreach_batch` takes.
 
         frames: a streaming DataFrame by the name of each input
         """
@@ -336,7 +336,7 @@ class Verbs(Definition, metaclass=_Shown):
         return backtest(self, given, commits=commits, arrived=arrived, drain=drain, dead_letters=dead_letters)
 
     def then(self, second: Definition) -> Chain:
-        """This operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.
+        """Chain this operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.
 
         second: the operator that follows: of one input, or a join with an input of this one's name
         """

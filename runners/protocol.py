@@ -48,17 +48,17 @@ def hand_over(sink: Sink, token: Token, panes: PaneFiles) -> None:
 
 
 def itself(partition: Partition) -> Partition:
-    """Every partition of the source is one of the watermark."""
+    """Return the partition: every partition of the source is one of the watermark."""
     return partition
 
 
 def unexplained(first: Mapping[Partition, int], batch_id: int) -> set[Partition]:
-    """Nobody can say of any offset that was left out that it holds no record."""
+    """Return no partition: no skipped offset is known to hold no record."""
     return set()
 
 
 def never_empty(after: int, until: int) -> bool:
-    """Nobody can say of any batch that it brings nothing."""
+    """Return False: no batch is known to bring nothing."""
     return False
 
 
@@ -91,7 +91,7 @@ class BatchProtocol:
     replays: bool = False
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
-        """Steps 1 to 5 for one batch. None if all of it was committed before; its panes are then out all the same."""
+        """Run steps 1 to 5 for one batch. None if all of it was committed before; its panes are then published all the same."""
         with self._unless_over():
             decision = self.decide(query_id, batch_id, positioned, SliceRelation.UNKNOWN)
             decision.raise_if_refused()
@@ -152,7 +152,7 @@ class BatchProtocol:
             logger.warning("the job could not be tidied, it will be later", error=repr(error))
 
     def _replays_from_us(self) -> int:
-        """As the embedded engine's, of all shards."""
+        """Return the event time from which messages may have to be replayed, over all shards."""
         kept = [again for d in self.definitions if (again := d.logic().refiling()) is not None]
         last = self.job.log.last_commit
         if not self.replays or not kept or last is None:
@@ -186,7 +186,7 @@ class BatchProtocol:
         return self._without_batch(plan, act)
 
     def drain(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
-        """One more commit, with the watermark at the end of time. None if it is there already."""
+        """Make one more commit, with the watermark at the end of time. None if it exists already."""
         self.publish()
         if self.drained:
             return None
@@ -217,7 +217,7 @@ class BatchProtocol:
 
     @contextlib.contextmanager
     def _unless_over(self) -> Iterator[None]:
-        """A driver that is over learns that, and not what it has missed by it: files that the next driver has swept."""
+        """Raise `Fenced` in a driver that is fenced, not the missing files that the next driver has swept."""
         try:
             yield
         except Fenced:
@@ -361,7 +361,7 @@ class BatchProtocol:
 
 
 def _steps(plan: Plan, taken: Gathered) -> list[Step]:
-    """A batch is two: time passes, then its rows are taken."""
+    """Return the two steps of a batch: time passes, then its rows are ingested."""
     watermark_us = min(plan.watermarks_us.values())
     return [
         Step(kind="advance", now_us=plan.now_us, watermark_us=watermark_us),
@@ -377,7 +377,7 @@ def _steps(plan: Plan, taken: Gathered) -> list[Step]:
 
 
 def _ended(periods: Collection[int], before_us: int | None, now_us: int) -> frozenset[int]:
-    """The periods of which `now` has crossed an end."""
+    """Return the periods of which `now` has crossed an end."""
     return frozenset(p for p in periods if before_us is not None and now_us // p > before_us // p)
 
 

@@ -24,7 +24,7 @@ _POSITIONS = pa.schema(
 
 
 def to_batch(ranges: list[Range]) -> pa.RecordBatch:
-    """Ranges as rows."""
+    """Convert ranges to rows."""
     columns = [[getattr(r, name) for r in ranges] for name in ("topic", "id", "partition", "start", "end")]
     return pa.RecordBatch.from_arrays(
         [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
@@ -32,7 +32,7 @@ def to_batch(ranges: list[Range]) -> pa.RecordBatch:
 
 
 def from_table(table: pa.Table | pa.RecordBatch) -> list[Range]:
-    """Rows as ranges."""
+    """Convert rows to ranges."""
     rows = table.select(SCHEMA.names).to_pylist()
     return [Range(r[TOPIC], r[ID], r[NUMBER], r[START], r[END]) for r in rows]
 
@@ -49,7 +49,7 @@ def row_schema(stream: KafkaStream) -> pa.Schema:
 def read_rows(
     stream: KafkaStream, ranges: list[Range], taken: Mapping[Partition, int]
 ) -> tuple[Iterator[pa.Table], dict[str, int]]:
-    """The rows of ranges, without those below the offsets that were taken; and how many were left out."""
+    """Return the rows of ranges without those below the `taken` offsets, and how many were left out."""
     left: list[Range] = []
     replayed = 0
     for wanted in sorted(ranges, key=lambda r: (r.topic, r.id, r.partition, r.start)):
@@ -61,7 +61,7 @@ def read_rows(
 
 
 def _read(stream: KafkaStream, ranges: list[Range]) -> Iterator[pa.Table]:
-    """The rows, with all columns also where there are none."""
+    """Yield the rows; without rows, one table with all columns."""
     empty: Any = row_schema(stream).empty_table()
     yield empty
     for rows in stream.read(ranges):

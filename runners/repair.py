@@ -110,7 +110,7 @@ def _watermarks(commit: Commit) -> dict[str, int]:
 
 
 def now_of(commit: Commit) -> int | None:
-    """`now` of a commit; what has no step says it in `meta`."""
+    """Return `now` of a commit; a commit without steps has it in `meta`."""
     now_us: int | None = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
     return now_us
 
@@ -118,7 +118,7 @@ def now_of(commit: Commit) -> int | None:
 def _shard(
     spec: ShardSpec, log: RecordLog, last: Commit, operators: list[Logic], definitions: Definitions, to: Back
 ) -> ShardResult:
-    """The progress of a shard's operators, set back, as the changelog of one commit."""
+    """Set back the progress of a shard's operators, as the changelog of one commit."""
     former = next((r for r in last.shards if r.shard == spec.shard), ShardResult(shard=spec.shard))
     shard = Shard.open(spec, last.commit, log.commits)
     try:

@@ -49,7 +49,7 @@ class SourceRows(Protocol):
     def offsets(self) -> Mapping[Partition, IntArray]: ...
 
     def rows(self, chosen: IntArray) -> pa.Table:
-        """Some of the rows, with position columns."""
+        """Return the chosen rows, with position columns."""
         ...
 
 
@@ -65,7 +65,7 @@ class GivenTable:
 
 
 def split_offsets(sources: pa.Array, partitions: pa.Array, offsets: pa.Array) -> dict[Partition, IntArray]:
-    """Offsets by partition, of rows in position order."""
+    """Split the offsets of rows in position order by partition."""
     names, codes = _names(sources)
     numbers, flat = partitions.to_numpy(), offsets.to_numpy()
     edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
@@ -82,7 +82,7 @@ def _names(sources: pa.Array) -> tuple[list[str], IntArray]:
 
 
 def inside(table: pa.Table, ranges: Ranges) -> pa.Table:
-    """Rows that lie in the ranges."""
+    """Return the rows inside the ranges."""
     names, codes = _names(combine(table.column(SOURCE)))
     partitions, offsets = (combine(table.column(c)).to_numpy() for c in (PARTITION, OFFSET))
     wanted = np.zeros(len(table), dtype=bool)
@@ -101,7 +101,7 @@ class GivenByInput:
         self.offsets = {p: o for given in inputs.values() for p, o in given.offsets.items()}
 
     def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
-        """Some of the rows by input, and which of the chosen ones they are."""
+        """Return the chosen rows by input, each with its indexes in `chosen`."""
         found, first = {}, 0
         for name, given in self._inputs.items():
             following = first + sum(map(len, given.offsets.values()))
@@ -210,13 +210,13 @@ class _Taken:
         self._bounds = np.searchsorted(self.owner[self._by_step], np.arange(len(redo) + 1))
 
     def chosen(self, first: int, last: int) -> IntArray:
-        """Rows of the steps `[first, last)`, in position order."""
+        """Return the rows of the steps `[first, last)`, in position order."""
         last = min(last, len(self.redo))
         return np.sort(self._by_step[self._bounds[first] : self._bounds[last]])
 
 
 def _at_once(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int, int]]:
-    """[first, last) of steps that are filed as one slice."""
+    """Yield [first, last) of steps that are filed as one slice."""
     first = 0
     for k in range(1, len(redo) + 1):
         if k < len(redo):
@@ -258,7 +258,7 @@ def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByI
 
 
 def _pieces(logic: Logic, kv: KV, tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
-    """Rows as they were divided then."""
+    """Yield rows in the pieces of the original step."""
     definition: Definition = logic.definition
     known = {i.name: logic.schema_of(kv, i.name) or pa.schema([]) for i in definition.inputs}
     return divided(definition, tables, {**known, **{name: t.schema for name, t in tables.items()}})
@@ -281,7 +281,7 @@ def _empty_store(logic: Logic, spec: ShardSpec) -> Iterator[RocksKV]:
 
 
 def _adopt(again: RunAgain, scratch: KV, kv: KV, spec: ShardSpec) -> None:
-    """The messages of `scratch` are the shard's, if it has come to what the shard came to."""
+    """Copy the messages of `scratch` to the shard, if both have reached the same state."""
     logic = again.logic
     if again.reached(scratch) != again.reached(kv):
         raise StateLost(

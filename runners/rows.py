@@ -40,9 +40,9 @@ def table_of(
     needs: Needs,
     counts: dict[str, int] | None = None,
 ) -> pa.Table:
-    """A slice of `messages`. What cannot be a row of the stream is marked malformed, with its payload as it came.
+    """Return a slice of `messages`. A message that cannot be a row of the stream is malformed, with its payload as it came.
 
-    counts: what is counted under `nulled` is added, values that did not go with their column, which nothing names.
+    counts: `nulled` counts values that do not fit their column, which no definition names.
     event_time: None where it is made of other columns.
     """
     wrong: list[str | None] = [None] * len(messages)
@@ -90,8 +90,8 @@ def _names(
     needs: Needs,
     wrong: list[str | None],
 ) -> list[str]:
-    """The columns of a slice, as they came, without ours, `__...`. A message with a name that is none, or with too many
-    new ones, is malformed."""
+    """Return the column names of a slice, in order of arrival, without reserved names, `__...`. A message with an invalid
+    name, or with too many new ones, is malformed."""
     names: dict[Any, None] = dict.fromkeys(schema.names if schema is not None else ())
     if event_time is not None:
         names.setdefault(event_time)
@@ -128,7 +128,7 @@ def is_name(name: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value, or a payload, as text."""
+    """Format a value, or a payload, as text."""
     try:
         return json_text(dict(value) if isinstance(value, Mapping) else value)
     except MemoryError:
@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
 
 
 def _said(value: Any) -> str:
-    """The `repr` of a value, which may be anything."""
+    """Return the `repr` of a value of any type."""
     try:
         return repr(value)
     except MemoryError:
@@ -168,7 +168,7 @@ def _times(
 def event_time_us(
     value: Any, zone: Zone | None, unit: TimeUnit | None = None
 ) -> tuple[int | None, str | None]:
-    """(microseconds, None) of what is a time, (None, what is wrong) of what is none."""
+    """Return (microseconds, None) of a time, (None, the reason) of any other value."""
     if value is None:
         return None, "is null"
     if isinstance(value, (float, np.floating)):
@@ -242,7 +242,7 @@ class _Columns:
         return self._needs.compared_with(name) if name in self._named else ()
 
     def field(self, name: str, kind: pa.DataType) -> pa.Field:
-        """A column of the slice, with what is noted of it."""
+        """Return a column of the slice, with its metadata."""
         known = self._fields.get(name)
         return known if known is not None and known.type == kind else pa.field(name, kind)
 
@@ -254,8 +254,8 @@ class _Columns:
         return self._needs.refusal(field.name, field.type, types)
 
     def _one_by_one(self, name: str, values: list[Any]) -> pa.Array:
-        """The values that go together, in order. Of one that does not, the message does not count where the definition names
-        the column; else it is left out, or kept as text in a column of text."""
+        """Return the values that fit one type, in order. A message with another value is malformed where the definition names
+        the column; else the value is left out, or kept as text in a column of text."""
         good: list[pa.Array | None] = []
         for i, value in enumerate(values):
             one = None if value is None else self._one(name, value)
@@ -268,7 +268,7 @@ class _Columns:
         return pa.concat_arrays([pa.nulls(1, kind) if g is None else as_type(g, kind) for g in good])
 
     def _one(self, name: str, value: Any) -> pa.Array | str:
-        """A value in the type for it and those before it, which is the column's from now on; or why it is none."""
+        """Return a value in the type that fits it and those before it, now the column's type; or the reason why none does."""
         known = self._fields[name]
         of_text = is_text(known.type) and isinstance(value, bytes)
         array = fit([value], known.type).array if of_text else read([value])
@@ -288,7 +288,7 @@ class _Columns:
         return found.values
 
     def _only_times(self, name: str, values: list[Any]) -> list[Any]:
-        """The values that are times in any form; a message with another one is malformed."""
+        """Return the values that are times in any form; a message with another one is malformed."""
         found = list(values)
         for i, value in enumerate(values):
             problem = None if value is None else self._time_us(value)[1]
@@ -300,7 +300,7 @@ class _Columns:
         return found
 
     def _in_known_time(self, name: str, value: Any) -> pa.Array | str:
-        """A time of another type than its column, in the type of that; or why it cannot be."""
+        """Convert a time to its column's type; or return the reason why it cannot be."""
         known = self._fields[name]
         stamp = pa.table({name: pa.array([self._time_us(value)[0]], pa.int64()).cast(_STAMP)})
         made = in_known_times(stamp, name, self._time_zone, known.type, self._unit, "column")

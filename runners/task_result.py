@@ -34,12 +34,12 @@ class Answer:
     lost: str | None = None
 
     def seen(self, partition: Partition, lowest: int, highest: int) -> None:
-        """Offsets of a partition are in the slice."""
+        """Note offsets of a partition in the slice."""
         self.first_offsets[partition] = min(lowest, self.first_offsets.get(partition, lowest))
         self.next_offsets[partition] = max(highest + 1, self.next_offsets.get(partition, highest + 1))
 
     def mark(self, partition: Partition, largest: int) -> None:
-        """A partition has come to an event time."""
+        """Note the largest event time of a partition."""
         self.marks[partition] = max(largest, self.marks.get(partition, largest))
 
 
@@ -55,7 +55,7 @@ class Gathered:
 
 
 def gathered(answers: Iterable[Answer], watermark_partition: Callable[[Partition], Partition]) -> Gathered:
-    """All answers of an attempt. watermark_partition: the one that a partition of the source belongs to."""
+    """Combine all results of an attempt. watermark_partition: the one that a partition of the source belongs to."""
     taken = Gathered()
     marks, first, counters = taken.marks, taken.first_offsets, taken.counters
     for answer in answers:

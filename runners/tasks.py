@@ -98,7 +98,7 @@ class TaskPlan:
     time_zones: str = DATABASE
 
     def open(self, number: int, replay: Replay | None = None) -> Shard:
-        """The shard, as of the commit before this one."""
+        """Open the shard, as of the commit before this one."""
         if self.nonce and not os.path.exists(os.path.join(self.spec.folders.location, self.nonce)):
             raise BadLocation(
                 f"{self.spec.folders.location} on {socket.gethostname()} is not the folder that the driver sees: it lacks "
@@ -188,7 +188,7 @@ def run(
 
 
 def _measured(batches: Iterable[pa.RecordBatch], widths: list[int]) -> Iterator[pa.RecordBatch]:
-    """The same; notes how many bytes a row of each of them takes."""
+    """Yield the batches, and note how many bytes a row of each of them takes."""
     for batch in batches:
         if batch.num_rows:
             widths.append(batch.nbytes // batch.num_rows)
@@ -202,7 +202,7 @@ def _all(held: list[pa.Table], came: Iterator[tuple[int, pa.Table]]) -> Iterator
 
 
 def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
-    """The store of a shard, caught up with the commits before this one; or why that takes a replay first."""
+    """Open the store of a shard, caught up with the commits before this one; or return the reason why a replay comes first."""
     try:
         with on_disk(plan.spec.folders.location):
             return plan.open(number)
@@ -217,7 +217,7 @@ def _lost(number: int, why: MessagesLost) -> Answer:
 
 
 def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
-    """The steps of one commit on an open shard, over its rows, and the files that say what they changed (3.2)."""
+    """Run the steps of one commit on an open shard, over its rows, and write the files of their changes (3.2)."""
     with contextlib.closing(Work(plan, shard)) as work:
         work.gather(tables if plan.reads is None else work.read(plan.reads, tables))
         for definition, spool in zip(plan.definitions, work.spools, strict=True):
@@ -263,7 +263,7 @@ class Work:
         self.overlay.close()
 
     def read(self, stream: KafkaStream, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The rows of the shard's ranges. The slice reaches to their ends, whether records lie there or not."""
+        """Read the rows of the shard's ranges. The slice reaches to their ends, whether they hold records or not."""
         wanted = [one for table in tables for one in ranges.from_table(table)]
         ranges.check_partitions(wanted, self.plan.partitions)
         for one in wanted:
@@ -273,7 +273,7 @@ class Work:
         yield from chunks(rows, CHUNK_ROWS)
 
     def gather(self, tables: Iterable[pa.Table]) -> None:
-        """Rows wait for the steps of the definitions that take them."""
+        """Buffer rows for the steps of the definitions that take them."""
         plan = self.plan
         for table in tables:
             if OLD in table.column_names:
@@ -304,7 +304,7 @@ class Work:
             self.answer.seen((row[SOURCE], row[PARTITION]), row[f"{OFFSET}_min"], row[f"{OFFSET}_max"])
 
     def steps(self, definition: Definition, spool: Spool) -> None:
-        """The steps of one definition over its rows, of which each piece is one."""
+        """Run the steps of one definition over its rows, a step for each piece."""
         plan, logic, name = self.plan, definition.logic(self.plan.outputs), definition.name
         watermark_us, rows = plan.watermarks_us[name], 0
         step = self._collect(logic, logic.advance(self.overlay, watermark_us, plan.now_us))
@@ -347,7 +347,7 @@ class Work:
     def _ingest_grouped(
         self, logic: Logic, parts: Sequence[str], rows: pa.Table, watermark_us: int
     ) -> StepResult:
-        """An `ingest` of rows that Spark has pre-aggregated."""
+        """Ingest rows that Spark has pre-aggregated."""
         grouping, [schema] = logic.grouping(), self._columns(logic.definition).values()
         assert grouping is not None
         names = {f"{PART}{i}": name for i, name in enumerate(parts)}
@@ -370,7 +370,7 @@ class Work:
             self.answer.mark(partition, largest)
 
     def written(self) -> Answer:
-        """The answer, its files written; where one is due, with a snapshot of the commit before."""
+        """Write the files of the result and return it; where one is due, with a snapshot of the previous commit."""
         plan, shard, answer = self.plan, self.shard, self.answer
         self.counters["rows"] = answer.rows
         snapshot = self._snapshot() if plan.takes_snapshot(shard.spec.shard) else None
@@ -396,13 +396,13 @@ class Work:
 
 
 def both_steps(logic: Logic, overlay: Overlay, rows: pa.Table, watermark_us: int, now_us: int) -> StepResult:
-    """`advance`, and `ingest` of rows as they travel."""
+    """Run `advance`, and `ingest` of wire rows."""
     step = logic.advance(overlay, watermark_us, now_us)
     return step.then(ingest_rows(logic, overlay, rows, now_us))
 
 
 def ingest_rows(logic: Logic, overlay: Overlay, rows: pa.Table, now_us: int) -> StepResult:
-    """An `ingest` of rows as they travel, in which those that make it raise are dead letters, and the others count."""
+    """Run `ingest` of wire rows; those that make it raise are dead letters, and the others count."""
     tables = tables_of_inputs(logic.definition, rows)
     # Inputs without rows too, where columns of all of them have to be known.
     if not logic.takes_columns and not any(len(t) for t in tables.values()):

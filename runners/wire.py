@@ -29,12 +29,12 @@ INPUT = "__input"
 
 
 def rows_of_shard(batches: Iterable[pa.RecordBatch]) -> tuple[int, pa.Table] | None:
-    """The shard whose partition this is, and its rows; None where it is of none."""
+    """Return the shard whose partition this is, and its rows; None where the partition is of none."""
     return next(tables_of_shard(batches, sys.maxsize), None)
 
 
 def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[tuple[int, pa.Table]]:
-    """The same in tables of more than `at_once` rows, but the last."""
+    """Yield `rows_of_shard` in tables of more than `at_once` rows, except the last."""
     before, known, reached = 0, set[int](), dict[Partition, tuple[int, int]]()
     for table in chunks((pa.Table.from_batches([b]) for b in batches if b.num_rows), at_once):
         table = table.rename_columns([as_given(c) for c in table.column_names])
@@ -51,7 +51,7 @@ def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator
 
 
 def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, int]]) -> IntArray | int:
-    """The first ordinal of each row's record: above all others where rows of it may have come before, else 0.
+    """Return the first ordinal of each row's record: above all others where rows of it may have come before, else 0.
 
     reached: the lowest and the highest offset of each partition so far.
     """
@@ -74,7 +74,7 @@ def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, in
 
 
 def chunks(tables: Iterable[pa.Table], at_once: int) -> Iterator[pa.Table]:
-    """The same rows in tables of more than `at_once`, but the last; at least one table, if any comes."""
+    """Yield the same rows in tables of more than `at_once`, except the last; at least one table, if any comes."""
     some: list[pa.Table] = []
     rows = 0
     for table in tables:
@@ -95,7 +95,7 @@ def without_rows(table: pa.Table, gone: pa.BooleanArray) -> pa.Table:
 
 
 def with_ordinals(table: pa.Table, firsts: IntArray | int = 0) -> pa.Table:
-    """Rows without an ordinal get one: their number among the rows of their record, in the order they came in.
+    """Number the rows without an ordinal: by their place among the rows of their record, in order of arrival.
 
     firsts: the number of the first one, for each row's record.
     """

@@ -123,7 +123,7 @@ class KafkaBroker:
         self._wait_until_ready()
 
     def restart(self) -> None:
-        """`stop`, then `start`."""
+        """Call `stop`, then `start`."""
         self.stop()
         self.start()
 
@@ -210,7 +210,7 @@ class KafkaBroker:
 
 
 def _listeners(advertised: str, outside: int, control: int, inside: int) -> dict[str, str]:
-    """One listener for clients, one for the broker itself, one for the controller.
+    """Return one listener for clients, one for the broker itself, one for the controller.
 
     The broker writes its transaction markers through a connection to itself, and the advertised address is good outside of
     the container only: with that one alone every transaction would hang.
@@ -262,7 +262,7 @@ def _is_leftover(owner: str) -> bool:
 
 
 def _remove_leftovers(client: Any) -> None:
-    """The brokers of runs that were killed: nobody else would remove them."""
+    """Remove the brokers of killed runs, which nothing else would remove."""
     from docker.errors import APIError, NotFound
 
     for container in client.containers.list(all=True, ignore_removed=True, filters={"label": _OWNER}):
@@ -275,7 +275,7 @@ def _remove_leftovers(client: Any) -> None:
 
 
 def _do_without_ryuk_where_it_is_not(client: Any) -> None:
-    """testcontainers removes by a container of its own, Ryuk; where that is not to be had, we remove ourselves."""
+    """Disable Ryuk, the removing container of testcontainers, where it is unavailable; the brokers are then removed here."""
     from docker.errors import APIError, ImageNotFound
     from testcontainers.core.config import testcontainers_config as config
 

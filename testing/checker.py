@@ -149,7 +149,7 @@ def _expected(
 def _taken(
     source: KafkaStream, dead_letters: KafkaSink | None, report: Report
 ) -> tuple[list[Message], pa.Schema]:
-    """All messages that can be decoded and are no dead letters, and their columns."""
+    """Return all messages that can be decoded and are no dead letters, and their columns."""
     dead = set() if dead_letters is None else set(_dead_positions(dead_letters))
     messages, schema = [], pa.schema([])
     for table in _read(source):
@@ -191,7 +191,7 @@ def _ends(pane: Pane) -> dict[str, int | None]:
 
 
 def _read(source: KafkaStream) -> Iterator[pa.Table]:
-    """All that the topics hold, decoded."""
+    """Read all that the topics hold, decoded."""
     for topic, extent in sorted(source.extents(cluster_of(source.kafka), {}).items()):
         for partition in sorted(extent.high):
             portion = Fetched(source.attributes)
@@ -219,7 +219,7 @@ def _dead_positions(sink: KafkaSink) -> Iterator[Position]:
 
 
 def _records(sink: KafkaSink, topic: str) -> Iterator[Any]:
-    """All committed records of a topic; none where it was never made."""
+    """Read all committed records of a topic; none where it was never made."""
     for partition in sink.kafka.partitions(topic):
         yield from read_all(sink.kafka, topic, partition)
 
@@ -239,7 +239,7 @@ def _place(row: Record) -> tuple[int, int, bool]:
 
 
 def _check_tokens(report: Report, rows: Sequence[Record], tokens: Sequence[Record]) -> None:
-    """Each commit once, in order, and all its rows. Old tokens may be gone: the topic is compacted."""
+    """Check that each commit is there once, in order, with all its rows. Old tokens may be gone: the topic is compacted."""
     there = Counter(row["commit"] for row in rows)
     newest: dict[str, int] = {}
     for token in tokens:
@@ -259,7 +259,7 @@ def _check_tokens(report: Report, rows: Sequence[Record], tokens: Sequence[Recor
 
 
 def _follow(report: Report, definition: Definition, cell: Cell, rows: Sequence[Record]) -> Record | None:
-    """The current pane of a (key, window): inserts minus retracts."""
+    """Return the current pane of a (key, window): inserts minus retracts."""
     current: Record | None = None
     ended, following = False, 0
     seen: set[tuple[int, str]] = set()

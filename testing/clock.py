@@ -25,7 +25,7 @@ class ManualClock:
         self._now_us = instant_us(start, "start of the clock")
 
     def now_us(self) -> int:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
         return self._now_us
 
     def advance(self, duration: Duration) -> None:

@@ -118,10 +118,10 @@ class TestDriver:
     # -- feeding ----------------------------------------------------------------------------------------------------
 
     def feed(self, messages: Fed, input: str | None = None) -> None:
-        """One ingest of all messages, then an advance.
+        """Run one ingest of all messages, then an advance.
 
         messages: `wr.Message`s, or dicts for some without a position; {input: messages} where there are several inputs
-        input: whose they are, where it is one of several
+        input: the input of the messages, where there are several
         """
         by_input = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
         made = {name: [_message(one) for one in some] for name, some in by_input.items()}
@@ -134,7 +134,7 @@ class TestDriver:
             self.op.add_messages(listed)
 
     def add(self, message: MessageLike, input: str | None = None) -> None:
-        """`add_message`: one message, a step of its own.
+        """Call `add_message`: one message, a step of its own.
 
         message: a `wr.Message`, or a dict for one without a position
         input: whose it is, where there are several
@@ -183,7 +183,7 @@ class TestDriver:
         self.op.advance_watermark(to, input)
 
     def advance_watermark(self, to_us: int, input: str | None = None) -> None:
-        """`advance_event_time` in microseconds, as transcripts call it."""
+        """Call `advance_event_time` with microseconds, as transcripts do."""
         self.advance_event_time(to_us, input)
 
     def advance_clock(self, by: Duration | int) -> None:
@@ -204,7 +204,7 @@ class TestDriver:
     # -- crashing ---------------------------------------------------------------------------------------------------
 
     def crash(self, at: CommitPoint | str | None = None) -> None:
-        """The process dies: what was not committed is lost, and of the store what RocksDB had not flushed.
+        """Kill the process: uncommitted steps are lost, and the part of the store that RocksDB had not flushed.
 
         at: a `CommitPoint`, to die in the middle of committing what is staged
         """
@@ -234,7 +234,7 @@ class TestDriver:
         self._come_back(self._open())
 
     def lose_messages(self) -> None:
-        """The machine dies, and every message that was kept with it; they come back from the source, which is all that was fed.
+        """Lose the machine with every kept message; they come back from the source, which is all that was fed.
 
         Only an operator whose messages can come back does: `open(replay=)`.
         """
@@ -245,7 +245,7 @@ class TestDriver:
         self._come_back(self._open(replay=self._read_again))
 
     def _read_again(self, asked: Any) -> Any:
-        """Everything, in an order that is none."""
+        """Return everything, in no particular order."""
         inputs = self.definition.inputs
         fed = {
             given.name: [
@@ -281,7 +281,7 @@ class TestDriver:
         return fresh
 
     def windows(self, **query: Any) -> list[WindowInfo]:
-        """Windows that are kept.
+        """Return the windows that are kept.
 
         query: as for `get_windows`
         """
@@ -297,7 +297,7 @@ class TestDriver:
         return list(self.op.engine.job.commits())
 
     def steps(self) -> list[Step]:
-        """The log of steps, oldest first."""
+        """Return the log of steps, oldest first."""
         return [step for record in self.commits() for step in record.steps]
 
     def committed_panes(self, operator: str | None = None) -> list[Any]:

@@ -78,7 +78,7 @@ class Judge:
     def ingest(
         self, messages: Sequence[tuple[str, Message]], watermarks_us: Mapping[str, int], now_us: int
     ) -> ExpectedOutput:
-        """messages: each with the name of its input, at the position under which the job files it."""
+        """Ingest messages: each with the name of its input, at its position in the job's log."""
         emitted, counted = ExpectedOutput(), list[tuple[str, int, int]]()
         for definition, oracle, _ in self._each:
             names = [i.name for i in definition.inputs]
@@ -107,7 +107,7 @@ class Judge:
         return sum(oracle.duplicates for _, oracle, _ in self._each)
 
     def oracle(self, name: str) -> Oracle:
-        """That of the definition of that name."""
+        """Return the oracle of the definition of that name."""
         return next(oracle for definition, oracle, _ in self._each if definition.name == name)
 
 

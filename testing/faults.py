@@ -82,19 +82,19 @@ class FaultyKV:
             self.crash()
 
     def flush(self) -> None:
-        """Everything written so far survives a crash."""
+        """Make everything written so far survive a crash."""
         self._alive()
         for batch in self._unflushed:
             self._durable.extend(batch)
         self._unflushed.clear()
 
     def crash(self) -> None:
-        """The process dies now."""
+        """Kill the process now."""
         self._live = None
         raise SimulatedCrash(f"at write {self.writes}")
 
     def close(self) -> None:
-        """A clean end: flushes, as RocksDB does."""
+        """Close cleanly: flush, as RocksDB does."""
         if self._live is not None:
             self.flush()
             self._live = None
@@ -105,8 +105,7 @@ class FaultyKV:
         crash_at: int | None = None,
         crash_point: CrashPoint = CrashPoint.BEFORE_WRITE,
     ) -> FaultyKV:
-        """The store after a restart: what was flushed, and the first `survivors` of the batches that were
-        not."""
+        """Return the store after a restart: with the flushed batches, and the first `survivors` of the others."""
         if not 0 <= survivors <= len(self._unflushed):
             raise ValueError(f"{survivors} of {len(self._unflushed)} unflushed batches cannot survive")
         again = FaultyKV(self._cfs, crash_at, crash_point)
@@ -122,7 +121,7 @@ class FaultyKV:
 
 
 def tear_file(path: str | os.PathLike[str], keep_bytes: int) -> None:
-    """Cuts a file short, as a crash in the middle of a write does."""
+    """Cut a file short, as a crash in the middle of a write does."""
     size = os.path.getsize(path)
     if not 0 <= keep_bytes < size:
         raise ValueError(f"keeping {keep_bytes} of {size} bytes tears nothing off")
@@ -130,7 +129,7 @@ def tear_file(path: str | os.PathLike[str], keep_bytes: int) -> None:
 
 
 def damage_file(path: str | os.PathLike[str], at: int) -> None:
-    """Flips one bit of a file, as a failing disk does; a negative `at` counts from the end."""
+    """Flip one bit of a file, as a failing disk does; a negative `at` counts from the end."""
     with open(path, "r+b") as file:
         file.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
         here = file.tell()
@@ -158,7 +157,7 @@ class CommitPoint(enum.StrEnum):
 
 @contextlib.contextmanager
 def die_at(operator: Embedded, point: CommitPoint) -> Iterator[None]:
-    """The next commit of `operator` raises `SimulatedCrash` at `point`. The operator is of no use afterwards."""
+    """Make the next commit of `operator` raise `SimulatedCrash` at `point`. The operator is of no use afterwards."""
 
     def die(*_: Any, **__: Any) -> NoReturn:
         raise SimulatedCrash(point.value)

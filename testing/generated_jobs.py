@@ -62,7 +62,7 @@ def one_of_inputs(draw: Draw) -> list[Definition]:
 
 
 def a_chain(draw: Draw) -> list[Definition]:
-    """Operators one after the other."""
+    """Draw operators one after the other."""
     return [draw.valid(lambda: wr.chain(*_line(draw)))]
 
 
@@ -151,7 +151,7 @@ def _side(draw: Draw, name: str, **given: Any) -> First:
 
 
 def several(draw: Draw) -> list[Definition]:
-    """Operators side by side: on one input without a name, or on two."""
+    """Draw operators side by side: on one input without a name, or on two."""
     if draw.pick(True, False):
         made = [
             draw.aggregate("panes"),
@@ -212,7 +212,7 @@ ONE: tuple[Kind, ...] = (
 
 
 def _feed(chance: Random, kinds: Sequence[Kind], n: int, late: int) -> Feed:
-    """A job of one of these kinds, and so many messages for it; late: after so many of them the clock begins."""
+    """Draw a job of one of these kinds, and so many messages for it; late: after so many of them the clock begins."""
     draw = Draw(chance)
     definitions = tuple(chance.choice(kinds)(draw))
     names = list(dict.fromkeys(i.name for d in definitions for i in d.inputs if d.by_input)) or [ONLY]

@@ -177,7 +177,7 @@ class Draw:
         return wr.JoinWindow(name=name, **options)
 
     def _window(self, kind: str | None) -> tuple[Any, bool, bool]:
-        """(a window, True if it counts messages, True if event time ends it)."""
+        """Draw (a window, True if it counts messages, True if event time ends it)."""
         kinds = ["tumbling", "tumbling", "hopping", "hopping", "gaps", "session", "session"]
         kinds += ["calendar"] * 5 if self.unit_us > S else []
         kinds += [] if kind == "in time" else ["tuples", "tuples", "sliding", "global", "session"]
@@ -502,7 +502,7 @@ class Draw:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def messages(self, names: Sequence[str], n: int) -> list[tuple[str, dict[str, Any]]]:
-        """Messages of these inputs: mostly in order, some late, some too late, some that cannot be counted."""
+        """Draw messages of these inputs: mostly in order, some late, some too late, some that cannot be counted."""
         chance, found = self.chance, []
         for number in range(n):
             at = number + chance.choice([0, 0, 0, 0, 1, -4, -15, -60])

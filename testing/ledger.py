@@ -73,7 +73,7 @@ def same_output(a: Any, b: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Fields that are not null; a time as microseconds."""
+    """Return the fields that are not null; a time as microseconds."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -90,7 +90,7 @@ def all_panes_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:
-    """A (key, window) as a value that can be looked up (one NaN, no negative zero)."""
+    """Return a (key, window) as a value that can be looked up (one NaN, no negative zero)."""
     fields = [
         (name, "NaN" if is_nan(v) else v + 0.0 if isinstance(v, float) else v) for name, v in key.items()
     ]
@@ -100,9 +100,9 @@ def ledger_key(key: dict[str, Any], window: Window | TupleWindow) -> LedgerKey:
 def ledger(
     panes: Iterable[Pane], *, retracting: bool = False, grows: bool = False
 ) -> dict[LedgerKey, dict[str, Any]]:
-    """The current values of every (key, window) after `panes`, in the order they were sent.
+    """Return the current values of every (key, window) after `panes`, in the order they were sent.
 
-    Raises `LedgerBroken` where a retraction takes back something else than the current pane, where an insert
+    Raises `LedgerBroken` where a retraction is not of the current pane, where an insert
     has the wrong index, where anything comes after a pane marked `is_last`, and, if `retracting`, where a
     second insert comes without a retraction of the first. grows: windows grow, and their indexes go on.
     """

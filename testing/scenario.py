@@ -156,7 +156,7 @@ def scenario_of(operators: Any, messages: Any = None) -> Played:
 
 
 def load(name: str) -> Played:
-    """The scenario, or the function, that `module:name` means."""
+    """Import the scenario, or the function, that `module:name` names."""
     return scenario_of(load_name(name))
 
 
@@ -193,7 +193,7 @@ def _check_columns(definitions: Sequence[Definition], tables: Mapping[str, pa.Ta
 
 
 def _with_times(definitions: Sequence[Definition], name: str, table: pa.Table) -> pa.Table:
-    """Event times that are text as times, as operators keep them; what is none is null."""
+    """Convert event times that are text to times, as operators keep them; other values are null."""
     for definition in definitions:
         for given in definition.inputs:
             if name not in (given.name, ONLY) or not pa.types.is_string(

@@ -73,7 +73,7 @@ class Play(Protocol):
 
 
 def shrunk(play: Play, report: Report) -> Report:
-    """A failing seed with as few of its faults as it takes to fail: its tail is cut, then each other is left out."""
+    """Shrink a failing seed to as few of its faults as it takes to fail: its tail is cut, then each other is left out."""
     for n in range(len(report.faults)):
         shorter = play(report.seed, faults=report.faults[:n])
         if shorter.failure is not None:
@@ -99,7 +99,7 @@ def failure_text(report: Report, again: str) -> str:
 
 
 def all_of(play: Play, seeds: Sequence[int], processes: int = 1) -> Iterator[Report]:
-    """The report of each seed, in order, with a progress bar where somebody sees it."""
+    """Yield the report of each seed, in order, with a progress bar on a terminal."""
     with contextlib.ExitStack() as stack:
         reports: Iterator[Report] = map(play, seeds)
         if processes > 1:
@@ -122,7 +122,7 @@ class Failure(AssertionError):
 
 
 def check(play: Play, seeds: Sequence[int], processes: int, again: str) -> Summary:
-    """All seeds, up to the first that fails. Raises `SeedFailed`, with the smallest schedule that does."""
+    """Play all seeds, up to the first that fails. Raises `SeedFailed`, with the smallest schedule that does."""
     counts: Counter[str] = Counter()
     for report in all_of(play, seeds, processes):
         counts += report.counts
@@ -139,7 +139,7 @@ def check(play: Play, seeds: Sequence[int], processes: int, again: str) -> Summa
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Jobs that are killed, or hit, have much to say."""
+    """Silence the logs: jobs that are killed, or hit, log much."""
     plain = logging.getLogger("windrow")
     structlog: Any = sys.modules.get("structlog")  # a program that has configured it has imported it
     configured = structlog is not None and structlog.is_configured()
@@ -168,10 +168,10 @@ def command(
     more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     repeat: Sequence[str] = ("job",),
 ) -> int:
-    """The command of a simulation. Returns how many seeds have failed, at most 100.
+    """Run the command of a simulation. Returns how many seeds have failed, at most 100.
 
-    player: plays seeds as the arguments say. seeds: how many by default. more: adds arguments; repeat: those that have to be
-    given again to see a seed again.
+    player: plays seeds as the arguments say. seeds: how many by default. more: adds arguments; repeat: those that are needed
+    to play a seed again.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=description)
     parser.add_argument(
@@ -207,7 +207,7 @@ def command(
 
 
 def _one(play: Play, value: Any, again: str) -> int:
-    """One seed, and its story."""
+    """Play one seed, and print its story."""
     faults = None if value.faults is None else [int(n) for n in value.faults.split(",") if n]
     report = play(value.seed, faults=faults)
     if value.shrink and report.failure is not None:

@@ -142,7 +142,7 @@ _BARE = ("timeout", "drain", "restart")
 
 
 def parse(body: Mapping[str, Any], names: Mapping[str, Any]) -> Scenario:
-    """The scenario, or `TranscriptError` naming what is wrong with it."""
+    """Parse a scenario; raise `TranscriptError` naming what is wrong with it."""
     name = str(body.get("name"))
     try:
         _known(body, _SCENARIO, ("name", "operator", "steps"))
@@ -222,7 +222,7 @@ class _Steps:
         return self.actions[-1]
 
     def _clock(self, value: Any) -> int:
-        """By how much to move the clock."""
+        """Return by how much to move the clock."""
         relative = isinstance(value, str) and value.startswith("+")
         by_us = duration_us(value[1:]) if relative else _instant(value) - self._now_us
         if by_us <= 0:
@@ -233,7 +233,7 @@ class _Steps:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def _messages(self, value: Any) -> Iterator[tuple[str, Message]]:
-        """Each with its input. Offsets count up from 0 by input."""
+        """Yield each message with its input. Offsets count up from 0 by input."""
         if self._definition.by_input:
             _known(value, tuple(self._offsets), ())
         else:
@@ -302,7 +302,7 @@ class _Steps:
         return ("key",) if self._definition.by else ()
 
     def _key(self, value: Any) -> dict[str, Any]:
-        """A scalar where there is one key column, a list where there are several."""
+        """Parse a key: a scalar where there is one key column, a list where there are several."""
         columns = self._definition.by
         fields = [value] if len(columns) == 1 else [] if value is None else _list(value)
         if len(fields) != len(columns):
@@ -385,7 +385,7 @@ def _text_instant(value: str) -> datetime | None:
 
 
 def _instant(value: Any) -> int:
-    """Microseconds of seconds, ISO text with a zone, or `end of time`."""
+    """Parse an instant to microseconds: seconds, ISO text with a zone, or `end of time`."""
     if value == "end of time":
         return END_OF_TIME_US
     if _is_number(value):

@@ -61,7 +61,7 @@ class Driver(Protocol):
     """A job that a transcript can drive. `panes` and `dead_letters` give what came since the last call."""
 
     def feed(self, messages: Fed) -> None:
-        """One ingest step of all `messages`, by input where they name it, then an advance."""
+        """Run one ingest step of all `messages`, by input where they name it, then an advance."""
         ...
 
     def advance_watermark(self, to_us: int, input: str | None = None) -> None:
@@ -192,7 +192,7 @@ def _check(transcript: Transcript, make_driver: MakeDriver, variation: str, name
 
 
 def _recut(actions: Sequence[Action], size: int | None) -> list[Action]:
-    """Messages with no other action between them, `size` a step; None: all of the scenario first, in one."""
+    """Join messages with no other action between them, `size` a step; None: all of the scenario first, in one."""
     if size is None:
         everything = [m for action in actions for m in action.messages]
         rest = [action for action in actions if action.kind != "add"]
@@ -321,12 +321,12 @@ class _Run:
 
 
 def _in_utc(value: Any) -> Any:
-    """A time, however it names its zone, as one text."""
+    """Format a time, in any zone, as one text."""
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
 def _match(where: str, what: str, rows: Sequence[Any], found: Sequence[Any]) -> None:
-    """Each row against what came, in order."""
+    """Match each row against the output, in order."""
     for row, thing in zip(rows, found, strict=False):
         for difference in row.differs(thing):
             raise TranscriptError(f"{where}: wrong {what}: {difference}; came {thing!r}, all: {found!r}")

@@ -59,9 +59,9 @@ def expect(
     pushed: set[int],
     schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
 ) -> Expected:
-    """The steps played through the oracle. Raises where a recorded watermark is not the oracle's.
+    """Play the steps through the oracle. Raises where a recorded watermark is not the oracle's.
 
-    fed: by position as the log has it; pushed: moments to which somebody moved the watermark
+    fed: by position as the log has it; pushed: watermarks that were set explicitly
     """
     definition, waiting = lives[0][1], list(lives[1:])
     oracle = definition.oracle(declared_of(definition.inputs, schema, definition.name) or None)

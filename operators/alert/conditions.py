@@ -177,7 +177,7 @@ def _in_rounds(
     brought: Carried,
     expired: BoolArray,
 ) -> tuple[BoolArray, Transitions, Carried, Raised]:
-    """As `judge`, the n-th evaluation of all keys in the n-th round: each round sees what the former ones have left."""
+    """Judge in rounds, as `judge`: round n has the n-th evaluation of all keys, and sees the state after the former rounds."""
     n = len(table)
     begins = np.searchsorted(of_key, of_key, side="left")
     depths = np.arange(n) - begins

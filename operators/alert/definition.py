@@ -268,7 +268,7 @@ class AlertDefinition(OneInput):
 
 
 def _frame(value: Any) -> Frame:
-    """A window of an alert: it ends with its moment."""
+    """Return the frame of an alert's window, which ends with its moment."""
     frame = make_frame(value)
     if isinstance(frame, RangeBetween):
         past = frame.start_us < 0 and frame.end_us == 0

@@ -130,7 +130,7 @@ def back(moments: IntArray, by_us: int) -> IntArray:
 
 
 def _quiet(lines: Lines, codes: IntArray, moments: IntArray, cause: int, ends: IntArray) -> Evaluations:
-    """Evaluations that no sample causes."""
+    """Return evaluations that no sample causes."""
     n = len(codes)
     floors = np.searchsorted(lines.codes, codes, side="left")
     return Evaluations(codes, moments, np.full(n, cause), ends, floors, np.full(n, -1), moments)
@@ -193,7 +193,7 @@ def _joined(parts: list[Evaluations]) -> Evaluations:
 
 
 def _in_order(parts: list[Evaluations]) -> Evaluations:
-    """By key and moment; of one moment by cause, of one cause as they are."""
+    """Sort by key and moment; of one moment by cause, of one cause in the given order."""
     some = [part for part in parts if len(part)] or parts[:1]
     if len(some) == 1:
         return some[0]

@@ -70,7 +70,7 @@ class Window:
     near: object
 
     def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
-        """Some columns of the samples at these places."""
+        """Return some columns of the samples at these places."""
         return self.rows.select(list(names)).take(pa.array(self.lines.order[places]))
 
 
@@ -235,7 +235,7 @@ class Alerting(OneInputLogic):
                 work.kv.write(batch)
 
     def moments(self, watermark_us: int, states: States, now_us: int) -> IntArray:
-        """At which the windows of keys end."""
+        """Return the moments at which the windows of keys end."""
         if self.definition.clocked:
             begins = watermark_us == START_OF_TIME_US  # no advance has been
             return np.full(

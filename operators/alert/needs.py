@@ -28,7 +28,7 @@ FIELD_TYPES: Mapping[str, pa.DataType] = {
 
 
 def condition_table(definition: AlertDefinition, schema: pa.Schema, outputs: Sequence[pa.Field]) -> pa.Table:
-    """An empty table of what conditions see. outputs: the aggregates"""
+    """Return an empty table of the columns that conditions see. outputs: the aggregates"""
     types = {} if definition.frame is not None else {f.name: f.type for f in schema}
     types |= {b: schema.field(b).type if b in schema.names else pa.null() for b in definition.by}
     types |= {**{f.name: f.type for f in outputs}, **FIELD_TYPES}

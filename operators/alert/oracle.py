@@ -168,7 +168,7 @@ class AlertOracle(OneInputOracle):
     # -- samples ----------------------------------------------------------------------------------------------------
 
     def _add(self, key: bytes, samples: list[Sample]) -> None:
-        """The samples of a key that a step brings."""
+        """Add the samples of a key in a step."""
         made, watched = self.definition, self._keys[key]
         if made.frame is None:
             for one in samples:
@@ -237,7 +237,7 @@ class AlertOracle(OneInputOracle):
         watched.samples, watched.seen_us = [], START_OF_TIME_US
 
     def _window(self, watched: Watched, moment_us: int) -> list[Sample]:
-        """Its samples at a moment, by event time; the others are removed."""
+        """Return its samples at a moment, by event time; the others are removed."""
         made, order = self.definition, sorted(watched.samples, key=lambda s: s.time_us)
         if made.size_us is not None:
             order = [s for s in order if s.time_us >= moment_us - made.size_us]

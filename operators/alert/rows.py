@@ -79,7 +79,7 @@ class Emitted:
 
 
 def delay_ends(step: Step, action: Action, carried: IntArray) -> IntArray:
-    """When the delay of the incident of each evaluation ends; the start of time where there is none, or it has ended."""
+    """Return the end of the delay of each evaluation's incident; the start of time where there is none, or it has ended."""
     opening = step.known_schema.opening
     moments = step.evaluations.moments
     ends = np.where(opening >= 0, moments[opening] + action.delay_us, carried[step.evaluations.codes])
@@ -99,7 +99,7 @@ def emit(definition: AlertDefinition, step: Step, states: States) -> Emitted:
 def _of_transitions(
     emitted: Emitted, number: int, name: str, action: Action, step: Step, states: States
 ) -> BoolArray:
-    """The rows of one action. Returns for each key whether a delay has ended, with a row, of what is open after the step."""
+    """Add the rows of one action. Returns for each key if a delay ended, with a row, of an incident open after the step."""
     of, made = step.evaluations, step.known_schema
     fired = np.zeros(len(states), dtype=bool)
     waits = np.zeros(len(of), dtype=bool)
@@ -131,7 +131,7 @@ def _of_transitions(
 
 
 def _sources(step: Step, some: IntArray) -> IntArray:
-    """Evaluations have values; a key that expires has those of the evaluation before, of this step or of another one."""
+    """Return the evaluation whose values each takes: its own; for an expiry the one before, of this step or an earlier one."""
     of = step.evaluations
     expired = of.causes[some] == EXPIRED
     former = np.where(of.heads[some], -2 - 2 * of.codes[some], some - 1)

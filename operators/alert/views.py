@@ -122,7 +122,7 @@ class AlertView(OneInputView):
         ]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
-        """`rows`: transitions that it emitted."""
+        """Return the samples in the window of each of `rows`, transitions that were emitted."""
         found: list[list[Made]] = []
         for row in rows:
             at_us, wanted = instant_us(row["time"], "time"), {b: row[b] for b in self.definition.by}
@@ -143,7 +143,7 @@ class AlertView(OneInputView):
         wanted: Mapping[str, Any] | None,
         row: Mapping[str, Any] | None,
     ) -> Iterator[Made]:
-        """The samples of each key in its window at a moment; None where some of them are forgotten."""
+        """Yield the samples of each key in its window at a moment; None where some of them are forgotten."""
         definition, keys = self.definition, self.logic.named_keys(work, states)
         if definition.frame is None:
             return

@@ -157,7 +157,7 @@ class RulesDefinition(Definition):
         return plan_of(self)
 
     def of_rules(self, rules: Mapping[str, Rule]) -> Self:
-        """The same definition of other rules, which were checked."""
+        """Return the same definition of other rules, which were checked."""
         return self._changed(rules=rules)
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class RulesDefinition(Definition):
         }
 
     def growth(self, before: Before) -> Growth | str:
-        """Rules may come and go; those of one name keep their patterns."""
+        """Compare two versions: rules may be added and removed; those of one name keep their patterns."""
         own, described = json.loads(json.dumps(self.describe())), before.described
         changes = [
             f"{name} was {described.get(name)!r} and is {value!r}"

@@ -62,7 +62,7 @@ Difference: TypeAlias = tuple[str, str, float, float]
 
 
 def differences(name: str, d: Sequence[float]) -> list[Difference]:
-    """The table: `low <= second - first <= high`; s and e are of this message, S and E of the other one."""
+    """Return the table `low <= second - first <= high`; s and e are of this message, S and E of the other one."""
     d0 = d[0] if d else 0
     low, high = (1, inf) if not d else (d[0], inf) if len(d) == 1 else (d[0], d[1])
     most = d0 if len(d) == 1 else inf
@@ -171,7 +171,7 @@ class RulesOracle(Oracle):
     # -- corrections ------------------------------------------------------------------------------------------------
 
     def _decided_us(self, number: int) -> int:
-        """Deadlines before that are over: where rows are corrected, those that the watermark has passed."""
+        """Return the time before which deadlines are over: with corrections, those that the watermark has passed."""
         rule = list(self.definition.rules.values())[number]
         corrects = self.definition.retracts and rule.subpatterns
         return max(self.watermark_us, self._closed_us) if corrects else self._closed_us
@@ -218,7 +218,7 @@ class RulesOracle(Oracle):
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def _admit(self, source: Input, messages: Sequence[Message], now_us: int) -> Iterator[Held]:
-        """The messages of an input that count, in position order; the others are dead letters."""
+        """Yield the messages of an input that count, in position order; the others are dead letters."""
         some = sorted(messages, key=lambda m: m.position or ())
         self._filters[source.name].learn([dict(m.payload) for m in some])
         for message in some:
@@ -259,7 +259,7 @@ class RulesOracle(Oracle):
         return "too_late" if too_late else None
 
     def _interval(self, source: Input, payload: Mapping[str, Any], time_us: int) -> tuple[int, int] | None:
-        """Both ends of a message; None where they are not right."""
+        """Return both ends of a message; None where they are invalid."""
         interval = source.interval
         if interval is None:
             return time_us, time_us
@@ -279,7 +279,7 @@ class RulesOracle(Oracle):
         return (start, end) if 0 <= end - start <= longest else None
 
     def _taken(self, source: Input, message: Message, time_us: int, ends: tuple[int, int]) -> Held:
-        """A message that counts, and the patterns that take it."""
+        """Return a message that counts, with the patterns that take it."""
         position = message.position
         assert position is not None
         payload = {**message.payload, source.event_time: to_datetime(time_us)}
@@ -302,7 +302,7 @@ class RulesOracle(Oracle):
     # -- tuples -----------------------------------------------------------------------------------------------------
 
     def _tuples(self, name: str, rule: Rule, bound: Tuple | None = None) -> Iterator[Tuple]:
-        """Every tuple of messages that keep the constraints of a rule, one pattern after the other."""
+        """Yield every tuple of messages that keeps the constraints of a rule, one pattern after the other."""
         bound = bound or {}
         rest = [binding for binding in rule.events if binding not in bound]
         if not rest:
@@ -439,7 +439,7 @@ class RulesOracle(Oracle):
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def _completed(self, number: int, name: str, rule: Rule, one: Tuple, timing: Timing) -> list[JoinedRow]:
-        """A tuple is complete: its row, or nothing while it waits."""
+        """Complete a tuple: return its row, or nothing while it is pending."""
         if not rule.subpatterns and rule.delay_us is None:
             return self._rows(name, rule, one, timing, {}, _end(one))
         deadlines = [d for binding in rule.subpatterns if (d := self._deadline(rule, binding, one)) < inf]
@@ -456,7 +456,7 @@ class RulesOracle(Oracle):
         return []
 
     def _deadline(self, rule: Rule, binding: str, one: Tuple) -> float:
-        """The latest moment at which a message of a sub-pattern may come: both of its ends are pushed down by constraints."""
+        """Return the latest moment at which a sub-pattern's message may come: constraints push down both of its ends."""
         pattern = rule.when[binding]
         source = self.definition.input(pattern.input)
         interval = source.interval
@@ -598,7 +598,7 @@ def _complement(table: list[Difference]) -> list[Difference]:
 
 
 def _sum(moment: float | None, us: float) -> float:
-    """A bound; a moment that is not there lets nothing be."""
+    """Return a bound; a missing moment allows nothing."""
     return -inf if moment is None else moment + us
 
 

@@ -113,7 +113,7 @@ def event(
     other_than: str | Sequence[str] = (),
     frame: Any = None,
 ) -> Pattern:
-    """A pattern of a rule: a message of an input.
+    """Return a pattern of a rule: a message of an input.
 
     input: the name of the input
     where: a condition, e.g. `wr.col("amount") > wr.col("a.amount")`: a plain name is a column of this pattern, "a.amount" one
@@ -139,7 +139,7 @@ def fact(
     time: Relations = (),
     wait: Duration | None = None,
 ) -> Pattern:
-    """A pattern of a rule: a current row of a `wr.Table`.
+    """Return a pattern of a rule: a current row of a `wr.Table`.
 
     input: the name of the table
     where, on, time: as of `wr.event`
@@ -164,7 +164,7 @@ def absent(
     time: Relations = (),
     other_than: str | Sequence[str] = (),
 ) -> Pattern:
-    """A pattern of a rule: no message of an input. The rule waits until none can come any more.
+    """Return a pattern of a rule: no message of an input. The rule waits until none can come any more.
 
     input: the name of the input
     where, on, time, other_than: as of `wr.event`
@@ -189,7 +189,7 @@ def accumulate(
     other_than: str | Sequence[str] = (),
     empty: Mapping[str, Any] | None = None,
 ) -> Pattern:
-    """A pattern of a rule: aggregations of messages of an input, near the other messages (`time=`) or of late (`frame=`).
+    """Return a pattern of a rule: aggregations of an input's messages, near the other messages (`time=`) or recent (`frame=`).
 
     input: the name of the input
     agg: name -> aggregation, e.g. {"mean": wr.avg("temperature")}; "r.mean" elsewhere where the pattern is called "r"
@@ -397,7 +397,7 @@ def references(expression: Expr) -> Iterator[tuple[str, str]]:
 
 
 def shown(expression: Expr | None) -> Raw | None:
-    """An expression as text: columns and literals as calls that build them."""
+    """Format an expression as text: columns and literals as calls that build them."""
     if expression is None:
         return None
     text = repr(expression)
@@ -412,7 +412,7 @@ def shown(expression: Expr | None) -> Raw | None:
 
 
 def bindings(rules: Iterable[Rule]) -> Iterator[tuple[Rule, str, Pattern]]:
-    """Every pattern of every rule with its binding."""
+    """Yield every pattern of every rule with its binding."""
     for rule in rules:
         for binding, pattern in rule.when.items():
             yield rule, binding, pattern

@@ -106,7 +106,7 @@ class RuleColumns:
         return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
 
     def schemas(self, kv: KV) -> dict[str, pa.Schema]:
-        """The columns of all inputs: of those without a message the ones that are declared, without a type."""
+        """Return the columns of all inputs: of those without a message the declared ones, without a type."""
         found = {}
         for given in self.definition.inputs:
             known = self.known(kv, given.name)

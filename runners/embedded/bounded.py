@@ -88,7 +88,7 @@ def apply(
 def frames_of(
     definition: Definition, frame: Any, frames: Mapping[str, Any], verb: str = "apply"
 ) -> dict[str, Any]:
-    """Frames by input, as `verb` was given them. Raises `ConfigurationError` where an input has none, or one too many."""
+    """Return the frames of `verb` by input. Raises `ConfigurationError` where an input has none, or one too many."""
     if not definition.by_input:
         if frames or isinstance(frame, Mapping):
             raise ConfigurationError(

@@ -118,7 +118,7 @@ def sources_of(
 
 
 def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:
-    """Reads what was taken once more, by input."""
+    """Return a function that reads ingested messages again, by input."""
     return lambda asked: {name: sources[name].again(ranges) for name, ranges in asked.items()}
 
 
@@ -151,14 +151,14 @@ class _Loop(ABC):
         """Go on after the broker refused an offset or a partition; raise where that cannot be."""
 
     def _ended(self, at: At, end: int) -> None:
-        """A partition has nothing more for now."""
+        """Note that a partition has nothing more for now."""
         self.empty_at[at] = end
         op = self.operator_of(at)
         if op is not None:
             op.engine.awaited.discard(self._partition(op, at))
 
     def _partition(self, op: Embedded, at: At) -> Partition:
-        """A partition as the log of its operator names it."""
+        """Return a partition under its name in the operator's log."""
         prefix = op.definition.prefix(op.definition.input(self.input_of[at[0]]))
         return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
 

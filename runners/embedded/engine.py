@@ -129,12 +129,12 @@ class Engine:
         self._bring_back()
 
     def _open_shard(self) -> Shard:
-        """The store at the last commit, built anew where it is not there."""
+        """Open the store at the last commit; rebuild it where it is missing."""
         job = self.job
         return Shard.open(self.spec, job.progress.commit, job.commits, job.recent, replay=self._replay)
 
     def read(self, read: Callable[[], T]) -> T:
-        """`read()`; damage that it finds in the store is repaired, once: the store is a cache of committed segments."""
+        """Run `read()`, and repair a damaged store once: the store is a cache of committed segments."""
         try:
             return read()
         except CorruptState as error:
@@ -164,7 +164,7 @@ class Engine:
         )
 
     def _bring_back(self) -> None:
-        """Panes of commits that nobody has acknowledged: published first, or given again by `get_result`."""
+        """Restore panes of unacknowledged commits: they are published first, or returned again by `get_result`."""
         for record in [] if self.sinks else self.job.unpublished():
             for name, files in self.job.pane_files(record).items():
                 self.unflushed.add(name, map(mapped_rows, files))
@@ -189,7 +189,7 @@ class Engine:
         return watermark_of(self.definition, largest, seen, now_us, staged.watermark_us)[0]
 
     def advance_to(self, watermark: int, now_us: int, input: Input | None = None) -> Attempt:
-        """A step: event time comes to `watermark`. given: of this input alone; the others may hold the operator back."""
+        """Run a step that advances event time to `watermark`. input: only this one; the others may hold the operator back."""
 
         def step(tried: Attempt) -> None:
             reached = watermark
@@ -352,8 +352,8 @@ class Engine:
     # -- step 6 -----------------------------------------------------------------------------------------------------
 
     def _tidy(self, most_s: float = 0.0) -> None:
-        """A slice of what a job does between two commits to stay small, and others while less than `most_s` went by. What fails
-        is done the next time.
+        """Tidy the job by a slice, and by further ones while less than `most_s` has passed. A slice that fails is done the next
+        time.
         """
         if self._chores is None and self._tidying_due:
             self._last_snapshot = self.shard.applied
@@ -380,7 +380,7 @@ class Engine:
         )
 
     def _replays_from_us(self) -> int:
-        """The event time from which on messages could have to be replayed: the log keeps what says how they were taken."""
+        """Return the event time from which messages may have to be replayed; the log keeps the steps from there on."""
         found = [d.logic().refiling() for d in self.definitions] if self._replay is not None else []
         kept = [again for again in found if again is not None]
         if any(again.every_step for again in kept):
@@ -388,7 +388,7 @@ class Engine:
         return min((again.kept_from(self.shard.kv) for again in kept), default=END_OF_TIME_US)
 
     def finish_tidying(self) -> None:
-        """All that is left of it: the job is about to be closed, perhaps for long."""
+        """Finish all tidying: the job is about to be closed, perhaps for long."""
         while self._chores is not None or self._tidying_due:
             self._tidy()
 
@@ -427,7 +427,7 @@ class Engine:
             logger.warning("a store was left as it is", operator=self.definition.name, error=repr(error))
 
     def release(self) -> None:
-        """As `abandon`, and raise what the disk refuses."""
+        """Release the job as `abandon` does, and raise any error of the disk."""
         self.closed = True
         with contextlib.ExitStack() as stack:
             stack.callback(self.job.close)

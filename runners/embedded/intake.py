@@ -59,7 +59,7 @@ class Intake:
         self._checked: set[str] = set()
 
     def input(self, name: str | None) -> Input:
-        """The input of that name; of one it need not be said."""
+        """Return the input of that name; with a single input the name may be None."""
         if name is None and len(self.inputs) == 1:
             return self.inputs[0]
         for given in self.inputs:
@@ -76,7 +76,7 @@ class Intake:
         return {self.input(input).name: many_of(messages)}
 
     def ingest_messages(self, many: Mapping[str, pa.Table | list[Message]]) -> None:
-        """Messages of a step. Inside it they are taken in position order, however they came."""
+        """Ingest messages as one step, in position order, whatever the order of arrival."""
         tables: dict[str, pa.Table] = {}
         passed = NOTHING
         for name, some in many.items():
@@ -156,7 +156,7 @@ class Intake:
         *,
         other_inputs: Mapping[str, pa.Table] | None = None,
     ) -> pa.Table:
-        """Messages of an input as a slice. counts: what is counted of them is added."""
+        """Return messages of an input as a slice. counts: their counters are added to it."""
         known, needs = self.known(input), self._needs(input, other_inputs or {})
         time = None if input.time_made else input.event_time
         table = table_of(
@@ -214,7 +214,7 @@ class Intake:
         return self.logic.needs_of(self.engine.staged.overlay, input.name, other_inputs)
 
     def _with_declared(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """A step with the columns that are declared, also of an input that has no messages in it."""
+        """Add an input without messages to a step, with its declared columns."""
         whole = dict(tables)
         for name, declared in self.declared.items() if self.definition.by_input else ():
             given = self.input(name)
@@ -232,7 +232,7 @@ class Intake:
         return whole
 
     def columns(self) -> list[str]:
-        """The columns of a join's rows as known so far; of what has one input, its own."""
+        """Return the columns of a join's rows as known so far; of an operator with one input, its own."""
         known: list[str] = self.logic.columns(self.engine.staged.overlay)
         return known or [name for schema in self.declared.values() for name in schema.names]
 
@@ -259,7 +259,7 @@ def _with_instants(schema: pa.Schema, input: Input) -> pa.Schema:
 
 
 def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> dict[str, pa.Schema]:
-    """`open(schema=)` by input."""
+    """Return `open(schema=)` by input."""
     if schema is None:
         return {}
     names = [i.name for i in inputs]
@@ -280,7 +280,7 @@ def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> d
 
 
 def _with_types(known: pa.Schema | None, seen: pa.Schema) -> pa.Schema:
-    """The columns that are known, and those of a table: what is made of lists and structs is made of no other type."""
+    """Merge known columns with those of a table, whose types replace null types."""
     fields = {f.name: f for f in known or ()}
     for field in seen:
         untyped = field.name not in fields or pa.types.is_null(fields[field.name].type)

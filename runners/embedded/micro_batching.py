@@ -99,7 +99,7 @@ class Ones:
     def _run(
         self, runs: Runs, table: pa.Table, run: Run, marks: Mapping[Partition, Mark], tried: Attempt
     ) -> None:
-        """One ingest and one advance that stand for as many steps as there are messages, and are recorded as such."""
+        """Run one ingest and one advance for many messages, and record a step for each message."""
         after_us = run.after_us[-1]
         first, following = extent(table)
         tried.ingest(lambda kv: runs.ingest_run(kv, table, run), first, following, len(table))
@@ -107,7 +107,7 @@ class Ones:
         tried.ones(_steps(run), marks)
 
     def _alone(self, table: pa.Table, run: Run, tried: Attempt) -> None:
-        """An ingest and an advance of one message; how far it leads, the ingest says."""
+        """Run an ingest and an advance of one message; the ingest decides the watermark."""
         engine, [now_us] = self.engine, run.nows_us
         given = {self.intake.inputs[0].name: table}
         first, following = extent(table)
@@ -141,13 +141,13 @@ def _first_alone(placed: Placed, nows_us: Sequence[int]) -> list[Run]:
 
 
 def _marks(before: Mapping[Partition, Mark], runs: Runs) -> dict[Partition, Mark]:
-    """The marks that a run leaves."""
+    """Return the marks after a run."""
     found = {p: Mark(max_time_us=t, seen_us=runs.seen_us.get(p)) for p, t in runs.largest_us.items()}
     return {**before, **found}
 
 
 def _steps(run: Run) -> list[Step]:
-    """An ingest and an advance for each message."""
+    """Return an ingest and an advance for each message."""
     steps = []
     for position, before, after, now in zip(
         run.positions, run.watermarks_us, run.after_us, run.nows_us, strict=True

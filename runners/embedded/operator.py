@@ -190,7 +190,7 @@ class Embedded:
 
     @one_at_a_time
     def get_result(self, operator: str | None = None) -> Results:
-        """The panes, or a join's rows, of committed steps since the last `flush`, each with its token.
+        """Return the panes, or a join's rows, of committed steps since the last `flush`, each with its token.
 
         Commits what is staged first. Of a chain those of its last operator; of operators side by side those of one, then those
         of the next. operator: of that one alone
@@ -215,7 +215,7 @@ class Embedded:
 
     @one_at_a_time
     def result_table(self, operator: str | None = None) -> pa.Table:
-        """`get_result` as an Arrow table; of operators side by side, one has to be named."""
+        """Return `get_result` as an Arrow table; of operators side by side, one has to be named."""
         return self.get_result(operator).to_arrow()
 
     def _emitting_operators(self, operator: str | None) -> list[Definition]:
@@ -389,7 +389,7 @@ class Embedded:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def _ready(self) -> None:
-        """Every call sees the messages that were added before it."""
+        """Settle pending messages: every call sees the messages that were added before it."""
         self._check_open()
         self._ones.settle()
 

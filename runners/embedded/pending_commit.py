@@ -60,7 +60,7 @@ class Staged:
         return StepResult(self.panes, inner=self.inner)
 
     def seen_us(self, marks: Mapping[Partition, Mark] | None = None) -> dict[Partition, int]:
-        """`now` of the newest message of each partition."""
+        """Return `now` of the newest message of each partition."""
         marks = self.marks if marks is None else marks
         return {p: m.seen_us for p, m in marks.items() if m.seen_us is not None}
 
@@ -70,7 +70,7 @@ class Staged:
         return {p: m.max_time_us for p, m in marks.items() if m.max_time_us is not None}
 
     def stage(self, attempt: Attempt) -> None:
-        """Steps that came through."""
+        """Stage the steps of a successful attempt."""
         self.now_us = attempt.now_us if self.now_us is None else max(attempt.now_us, self.now_us)
         self.watermark_us = attempt.watermark_us
         if attempt.advanced:

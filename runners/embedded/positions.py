@@ -40,7 +40,7 @@ class Passed:
     waited: int = 0
 
     def then(self, other: Passed) -> Passed:
-        """Both."""
+        """Return the sum of both."""
         counts = {n: self.counts.get(n, 0) + other.counts.get(n, 0) for n in {**self.counts, **other.counts}}
         return Passed(counts, {**self.ordinals, **other.ordinals}, self.waited + other.waited)
 
@@ -51,7 +51,7 @@ NOTHING = Passed()
 def prefixed(
     prefix: str, messages: Sequence[Message], reached_offsets: Mapping[Partition, int]
 ) -> Sequence[Message]:
-    """Messages whose sources begin with the name of their input; those without a position get numbers."""
+    """Return messages with the input's name before their sources; messages without a position are numbered."""
     if not prefix:
         return messages
     number = reached_offsets.get((prefix, 0), 0)
@@ -206,7 +206,7 @@ def extent(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]
 
 
 def _extent_of_few(table: pa.Table) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """As `extent`, of rows that are looked at one by one."""
+    """Return `extent` of few rows, which are read one by one."""
     first: dict[Partition, int] = {}
     following: dict[Partition, int] = {}
     columns = (table.column(name).to_pylist() for name in (SOURCE, PARTITION, OFFSET))

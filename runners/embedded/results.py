@@ -69,7 +69,7 @@ class Results(LazyList[Any]):
         super().__init__([_part(one, table, job) for one, tables in emitted for table in tables])
 
     def to_arrow(self) -> pa.Table:
-        """All as a table: `window`, the keys, the aggregates, `pane`, `commit`; of a join its columns."""
+        """Return all as a table: `window`, the keys, the aggregates, `pane`, `commit`; of a join its columns."""
         if len(self._told) > 1:
             names = [one.name for one, _ in self._told]
             raise ConfigurationError(
@@ -79,12 +79,12 @@ class Results(LazyList[Any]):
         return concat(tables) if tables else pa.table({})
 
     def to_pandas(self) -> pd.DataFrame:
-        """All as a data frame of pandas, with flat columns: `window_start`, `window_end`, ..., `pane_timing`, ..., `commit`."""
+        """Return all as a pandas data frame, flat: `window_start`, `window_end`, ..., `pane_timing`, ..., `commit`."""
         need("pandas", "pandas", "to_pandas()")
         return flat(self.to_arrow()).to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """All as a data frame of polars, with flat columns: `window_start`, `window_end`, ..., `pane_timing`, ..., `commit`."""
+        """Return all as a polars data frame, flat: `window_start`, `window_end`, ..., `pane_timing`, ..., `commit`."""
         need("polars", "polars", "to_polars()")
         import polars as pl
 

@@ -65,7 +65,7 @@ class Attempt:
         self.steps.append(Step(kind="advance", now_us=self.now_us, watermark_us=watermark_us))
 
     def ones(self, steps: Sequence[Step], marks: Mapping[Partition, Mark]) -> None:
-        """The steps of single messages that one `ingest` and one `advance` stood for, and the marks that they left."""
+        """Record the single-message steps that one `ingest` and one `advance` replaced, and their marks."""
         self.steps, self.marks = list(steps), dict(marks)
 
     def note(self, result: StepResult) -> None:
@@ -113,7 +113,7 @@ R = TypeVar("R")
 
 
 def one_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
-    """A method of an operator that threads may share: they take turns."""
+    """Wrap a method of an operator so that threads take turns."""
 
     @functools.wraps(method)
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:

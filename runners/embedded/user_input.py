@@ -26,7 +26,7 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large
 
 
 def message_of(message: MessageLike) -> Message:
-    """One message, with a position of plain numbers or none. Its payload is a copy: the dict may be used for the next one."""
+    """Return a message with a position of plain numbers or none. Its payload is a copy, so the user may reuse the dict."""
     if not isinstance(message, Message):
         if isinstance(message, Mapping):
             return Message(dict(message))
@@ -43,7 +43,7 @@ def message_of(message: MessageLike) -> Message:
 
 
 def position_of(value: Any) -> Position:
-    """A position of plain numbers."""
+    """Return a position of plain numbers."""
     try:
         source, *numbers = Position(*value)
         position = Position(
@@ -70,7 +70,7 @@ def _is_plain(source: Any, partition: Any, offset: Any, ordinal: Any) -> bool:
 
 
 def many_of(messages: Many, one: str = "add_message") -> pa.Table | list[Message]:
-    """Messages, or a table."""
+    """Return the user's input as messages or as a table."""
     if isinstance(messages, pa.Table):
         return of_users(messages)
     if isinstance(messages, pa.RecordBatch):
@@ -86,7 +86,7 @@ def many_of(messages: Many, one: str = "add_message") -> pa.Table | list[Message
 
 
 def of_users(table: pa.Table) -> pa.Table:
-    """A table without columns that are named as ours are. Where it has all that say positions, windrow itself has read it."""
+    """Return a table without reserved columns. One with all position columns is windrow's own, and is kept."""
     names = table.column_names
     check_unique(names)
     ours = [n for n in names if n.startswith("__")]
@@ -103,7 +103,7 @@ def check_unique(names: Sequence[str]) -> None:
 
 
 def table_of_frame(frame: Any) -> pa.Table:
-    """A data frame as a table, without its index; NaN of pandas is null."""
+    """Convert a data frame to a table, without its index; NaN of pandas is null."""
     if hasattr(frame, "columns"):
         check_unique(list(map(str, frame.columns)))
     try:
@@ -120,7 +120,7 @@ def table_of_frame(frame: Any) -> pa.Table:
 
 
 def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in types that everybody knows: Polars has its own for text."""
+    """Convert a column to common types: Polars has its own for text."""
     if pa.types.is_dictionary(column.type):
         kind = _VIEWS.get(column.type.value_type, column.type.value_type)
         chunks = [c.dictionary.cast(kind).take(c.indices) for c in column.chunks]

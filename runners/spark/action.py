@@ -99,7 +99,7 @@ class Action:
     def run(
         self, spark: SparkSession, df: DataFrame, plan: Plan, positioned: bool, rows: DataFrame | None = None
     ) -> list[Answer]:
-        """The answers of one attempt that counts."""
+        """Run attempts until one counts, and return its results."""
         attempt = BatchAttempt(
             spark, df, plan, positioned, rows, dead_letters=plan.commit <= self._letters_until
         )
@@ -154,7 +154,7 @@ class Action:
     def _as_before(
         self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None
     ) -> PreparedTasks | None:
-        """The commit as tasks see it, and what they answer, as it was planned for rows alike; None where it was not."""
+        """Return the cached plan of the commit for rows alike; None where there is none."""
         rows, ready = attempt.rows, self._planned.get(alike) if alike is not None else None
         if ready is None or rows is None or not ready.is_of(rows):
             return None
@@ -166,7 +166,7 @@ class Action:
     def _anew(
         self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None, streams: bool
     ) -> PreparedTasks:
-        """The same, planned for this batch, and kept for those that are alike."""
+        """Plan this batch anew, and cache the plan for those that are alike."""
         job, control, columns, rows = self._job, None, b"", attempt.rows
         frame = self._prepare(attempt, what, streams)
         parts = None if what is None else tuple(what.parts)
@@ -191,7 +191,7 @@ class Action:
         return self._columns[attempt, parts]
 
     def _task(self, attempt: BatchAttempt, parts: tuple[str, ...] | None, columns: bytes) -> TaskPlan:
-        """The commit, as a task sees it."""
+        """Return the task plan of the commit."""
         job, plan, keyed = self._job, attempt.plan, self._reads is not None and self._reads.keyed
         schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(attempt.df)
         logics = [d.logic() for d in self._definitions]

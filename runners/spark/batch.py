@@ -166,7 +166,7 @@ class BatchFunction:
             self._log(record, batch_id, started)
 
     def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
-        """The frame with the rows that were counted before marked, or left out."""
+        """Mark the rows of the frame that were counted before, or leave them out."""
         job = self.job
         if self.reads is not None and self.reads.keyed:
             return df  # the tasks leave them out
@@ -180,7 +180,7 @@ class BatchFunction:
         return df
 
     def drain(self, spark: SparkSession, stream: DataFrame | None = None) -> None:
-        """One more commit, with the watermark at the end of time: fires everything. Later data will be late.
+        """Make one more commit, with the watermark at the end of time: every window fires. Later data will be late.
 
         Call it when the query has read everything and has ended. stream: what it reads, needed where no batch has come in this
         process: the columns are taken from it.
@@ -240,7 +240,7 @@ class BatchFunction:
             self._job.close()
 
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:
-        """Spark's schema of an operator's panes over such a frame."""
+        """Return Spark's schema of an operator's panes over such a frame."""
         definition = next(d for d in self.definitions if operator in [p.name for p in d.parts])
         return from_arrow_schema(definition.logic().schema(self.inputs.schemas(df)))
 

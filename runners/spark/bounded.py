@@ -41,7 +41,7 @@ def apply(
 
 
 def scratch_location() -> str:
-    """A place for a job that ends with this process."""
+    """Return a location for a job that ends with this process."""
     return os.path.join(make_scratch("apply"), "windrow")
 
 

@@ -22,7 +22,7 @@ def made_name(number: int, key: str) -> str:
 
 
 def with_made_keys(df: DataFrame, definitions: Sequence[Definition], schema: pa.Schema) -> DataFrame:
-    """The frame with the keys that definitions make. A row on which an expression raises has null: its shard buries it."""
+    """Add the derived keys of definitions. A row on which an expression raises has null: its shard makes it a dead letter."""
     fields, tasks = [], []
     for number, definition in enumerate(definitions):
         given = definition.inputs[0]

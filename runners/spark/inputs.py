@@ -55,7 +55,7 @@ class Inputs(Protocol):
         ...
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
-        """Each row once for each definition that takes it, with its shard."""
+        """Return each row once for each definition that takes it, with its shard."""
         ...
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
@@ -154,7 +154,7 @@ class NamedFrames:
         return df, OFFSET in df.columns
 
     def _with_static(self, df: DataFrame) -> DataFrame:
-        """A batch, and the rows of static inputs, which are numbered as they come."""
+        """Add the rows of static inputs to a batch; they are numbered on arrival."""
         for name, frame in self._static.items():
             given = self._inputs[name]
             _check_columns(self._definitions, given, frame)
@@ -275,7 +275,7 @@ def frame_of(value: Any, what: str) -> DataFrame:
 def one_way(
     definitions: Sequence[Definition], df: Any, frames: Mapping[str, DataFrame]
 ) -> Mapping[str, DataFrame]:
-    """Frames by name; refuses them where the one input has none, and both at once."""
+    """Return frames by name; raise where the one input has no name, and for both kinds at once."""
     for definition in definitions:
         if not definition.by_input:
             raise ConfigurationError(
@@ -291,7 +291,7 @@ def one_way(
 def together(
     definitions: Sequence[Definition], frames: Mapping[str, DataFrame], *, of_files: bool = False
 ) -> tuple[DataFrame, bool]:
-    """(one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
+    """Return (one frame of the inputs, by name; True if its positions are of files). `of_files`: give files positions."""
     inputs = named_inputs(definitions)
     if set(frames) != set(inputs):
         raise ConfigurationError(
@@ -330,7 +330,7 @@ def together(
 
 
 def _part(input: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame, str]:
-    """The rows of one input as they travel, and what kind of positions they have."""
+    """Return the rows of one input in the common columns, and the kind of their positions."""
     frame, has = routes.positioned(frame, input.positions)
     kind = "columns" if has else "none"
     if not has and of_files and frame.isStreaming:
@@ -341,7 +341,7 @@ def _part(input: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
 
 
 def _carried(input: Input, frame: DataFrame, *, positions: bool = True) -> DataFrame:
-    """The rows of an input with the columns in which they travel."""
+    """Return the rows of an input in the common columns."""
     user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
     where = [
         F.concat(F.lit(input.source_prefix), F.col(SOURCE)).alias(SOURCE),

@@ -69,7 +69,7 @@ class _Known:
         self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
     def columns(self, texts: tuple[str, ...]) -> Any:
-        """A Seq of columns, each SQL text."""
+        """Return a Seq of columns, each from SQL text."""
         with self._lock:
             found = self._columns.pop(texts, None)
             if found is None:
@@ -80,7 +80,7 @@ class _Known:
             return found
 
     def function(self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int) -> Any:
-        """A function of Python as Spark knows it."""
+        """Return a Python function as a Spark object."""
         given = (dict(sc.environment), list(sc._python_includes))
         if given != self._converted:
             environment = self._jvm.java.util.HashMap()
@@ -128,7 +128,7 @@ class _Known:
         return self._datasets.ofRows(session, whole)
 
     def above(self, node: Any, child: Any) -> Any:
-        """A node of a plan over another one."""
+        """Return a plan node over another one."""
         return node.withNewChildren(self._to_seq([child]))
 
     def scan(self, leaf: tuple[Any, Any, Any, Any], rdd: Any, stream: Any) -> Any:
@@ -153,12 +153,12 @@ def known(of: DataFrame | SparkSession) -> _Known:
 
 
 def select(df: DataFrame, *texts: str) -> DataFrame:
-    """As `df.selectExpr(...)`."""
+    """Call `df.selectExpr(...)`."""
     return DataFrame(df._jdf.select(known(df).columns(texts)), df.sparkSession)
 
 
 def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
-    """As `df.groupBy(...).agg(...)` of SQL text."""
+    """Call `df.groupBy(...).agg(...)` with SQL text."""
     ours = known(df)
     first, *others = aggregates
     groups = df._jdf.groupBy(ours.columns(tuple(by)))
@@ -183,12 +183,12 @@ def has_python(df: DataFrame) -> bool:
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:
-    """As `df.repartitionById(partitions, by)`."""
+    """Call `df.repartitionById(partitions, by)`."""
     return DataFrame(df._jdf.repartitionById(partitions, known(df).columns((by,)).head()), df.sparkSession)
 
 
 def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | None:
-    """A function of Python as Spark knows it; None where it is large."""
+    """Return a Python function as a Spark object; None where it is large."""
     sc: Any = df.sparkSession.sparkContext
     sc._pickled_broadcast_vars.clear()
     pickled = bytes(CloudPickleSerializer().dumps((function, kind)))  # type: ignore[no-untyped-call]
@@ -198,7 +198,7 @@ def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | No
 
 
 def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:
-    """As `df.mapInArrow(function, kind)`. columns: those of `df`, quoted."""
+    """Call `df.mapInArrow(function, kind)`. columns: those of `df`, quoted."""
     called = function_of(df, function, kind)
     if called is None:
         return df.mapInArrow(function, kind)

@@ -69,7 +69,7 @@ class KafkaDataSource(DataSource):
 
 
 def columns(options: SourceOptions) -> T.StructType:
-    """Spark's columns, and `topicId`."""
+    """Return Spark's columns, and `topicId`."""
     schema = (
         T.StructType()
         .add("key", T.BinaryType())
@@ -176,7 +176,7 @@ def _there(options: SourceOptions, cluster: Cluster, also: Sequence[str] = ()) -
 
 
 def _all_there(options: SourceOptions, cluster: Cluster) -> dict[str, Extent]:
-    """As `_there`, where a query begins: every topic that was named must be there."""
+    """Return `_there` at the begin of a query: every named topic must exist."""
     found = _there(options, cluster)
     missing = [t for t in (*options.topics, *(options.assigned or ())) if t not in found]
     if missing:
@@ -291,7 +291,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start, extents
 
     def _counted(self, start: Mapping[str, Topic], extents: Mapping[str, Extent]) -> Mapping[str, Topic]:
-        """`start`, with what the job is known to have beyond it."""
+        """Return `start`, advanced to the offsets that the job is known to have counted."""
         return start
 
     def _refuse(self, found: list[Loss], extents: Mapping[str, Extent]) -> None:
@@ -334,7 +334,7 @@ class RangesReader(KafkaStreamReader):
         refuse_losses(found, extents, self.options.fail_on_data_loss)
 
     def _counted(self, start: Mapping[str, Topic], extents: Mapping[str, Extent]) -> Mapping[str, Topic]:
-        """Records that expired after the job had counted them are no loss, although an old checkpoint of Spark's wants them."""
+        """Advance `start` past records that expired after the job had counted them; an old checkpoint still names them."""
         lost = kafka_offsets.losses(start, extents)
         if self.options.resume_from is None or (self._compared and not lost):
             return start

@@ -18,7 +18,7 @@ _KAFKA = ("kafka", "windrow-kafka")
 
 
 def warn_of_no_limit(stream: DataFrame | KafkaStream) -> None:
-    """One warning for each source of which a batch is all that there is, with the option that would limit it."""
+    """Warn once for each source whose batches have no limit, with the option that would set one."""
     if isinstance(stream, KafkaStream):
         if stream.max_offsets is None:
             _warn(repr(stream), "max_offsets=... of wr.sources.kafka")
@@ -39,7 +39,7 @@ def _warn(source: str, remedy: str) -> None:
 
 
 def _source(leaf: Any) -> tuple[str, set[str], tuple[str, ...]]:
-    """(a source, names of the options that it was given, in lower case, those that would limit it); none where it has none."""
+    """Return (a source, its options in lower case, the options that would limit it); empty where it has none."""
     kind = leaf.getClass().getSimpleName()
     if kind == "StreamingRelation" and leaf.sourceName().startswith("FileSource["):
         names = leaf.dataSource().options().keySet().mkString("\n")

@@ -35,7 +35,7 @@ class Planned:
         )  # raises where that is made otherwise
 
     def _over(self, between: Sequence[Any], node: Any) -> list[Any]:
-        """Copies of nodes, each over the one after it, the last over `node`."""
+        """Copy nodes, each over the one after it, the last over `node`."""
         made = [node]
         for above in reversed(between):
             made.insert(0, self._calls.above(above, made[0]))
@@ -54,8 +54,8 @@ class Planned:
 
 
 def planned(rows: DataFrame, mapped: DataFrame, *, grouped: bool) -> Planned | None:
-    """The plan of `mapped`, which `calls.mapped` made of `rows`; None where more than one thing was put together there, or
-    where groups (`grouped`) were not made of each partition, so that it depends on where rows lie.
+    """Return the plan of `mapped`, which `calls.mapped` made of `rows`. None where it joins several inputs, or where groups
+    (`grouped`) were not made of each partition, so that it depends on the place of rows.
     """
     node, nodes = mapped._jdf.queryExecution().executedPlan(), list[Any]()
     while (kind := node.getClass().getSimpleName()) != "RDDScanExec":

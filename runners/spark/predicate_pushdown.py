@@ -61,7 +61,7 @@ class Pushed:
         return True
 
     def of(self, table: pa.Table) -> pa.Table:
-        """The rows for which all of them are true."""
+        """Return the rows for which all conditions are true."""
         if not self.filters:
             return table
         return table.filter(functools.reduce(operator.and_, map(_condition, self.filters)))
@@ -69,7 +69,7 @@ class Pushed:
     def narrowed(
         self, column: str | None, start: int | None, end: int | None
     ) -> tuple[int | None, int | None]:
-        """Bounds of a query, drawn in by what is asked of a window's start and end or a message's time."""
+        """Narrow the bounds of a query by the conditions on a window's start and end or a message's time."""
         for condition in self.filters:
             path: tuple[str, ...] = getattr(condition, "attribute", ())
             value = getattr(condition, "value", None)
@@ -85,7 +85,7 @@ class Pushed:
         return start, end
 
     def key(self, by: Collection[str], key: Any) -> Any:
-        """The key fields that are asked for, where the user has not said them himself."""
+        """Return the key fields of the conditions, unless the user has given them."""
         if key is not None:
             return key
         found = {

@@ -88,7 +88,7 @@ def _topic(stream: KafkaStream, ranges: Ranges, spark: SparkSession) -> DataFram
 
 
 def _nothing(spark: SparkSession, shards: int) -> DataFrame:
-    """No ranges: a shard of a keyed stream knows from the log what to read."""
+    """Return no ranges: a shard of a keyed stream knows them from the log."""
     return routes.prepare_ranges(spark.createDataFrame([], from_arrow_schema(SCHEMA)), shards)
 
 
@@ -150,7 +150,7 @@ _RANGES = T.StructType(
 
 
 def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`mapInArrow` over the rows of one shard: it is built anew, and left as a snapshot."""
+    """Rebuild one shard from its rows, in `mapInArrow`, and leave it as a snapshot."""
     received = wire.rows_of_shard(batches)
     if received is None:
         return

@@ -264,7 +264,7 @@ def resumes_from(stream: DataFrame, location: str) -> bool:
 
 
 def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:
-    """`__old` is true for rows below our offsets: they are not counted again, but the slice's extent includes them."""
+    """Mark rows below the job's offsets by `__old`: they are not counted again, but the slice's extent includes them."""
     old = F.lit(False)
     for (source, partition), offset in sorted(next_offsets.items()):
         here = (F.col(SOURCE) == F.lit(source)) & (F.col(PARTITION) == F.lit(partition))
@@ -273,7 +273,7 @@ def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> Da
 
 
 def with_file_positions(stream: DataFrame) -> DataFrame | None:
-    """The stream with (file, row) as positions, where it reads Parquet files; None where it does not."""
+    """Return the stream with (file, row) as positions, where it reads Parquet files; else None."""
     hidden = stream._jdf.queryExecution().analyzed().metadataOutput()
     about_files = [a for i in range(hidden.size()) if (a := hidden.apply(i)).name() == "_metadata"]
     # Asked for where it is not, Spark would log an error.
@@ -289,7 +289,7 @@ def with_file_positions(stream: DataFrame) -> DataFrame | None:
 
 
 def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
-    """Rows of files that were not taken before."""
+    """Return the rows of files that were not read before."""
     if not taken:
         return df
     names = df.sparkSession.createDataFrame([(name,) for name in taken], f"{SOURCE} string")
@@ -297,7 +297,7 @@ def drop_files(df: DataFrame, taken: Sequence[str]) -> DataFrame:
 
 
 def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sharding) -> DataFrame:
-    """The rows route: each row once for each operator, with its shard."""
+    """Prepare the rows route: each row once for each operator, with its shard."""
     columns = [quoted(c) for c in df.columns]
     df = with_made_keys(df, definitions, arrow_schema(df))
     keys = [
@@ -315,7 +315,7 @@ def prepare_rows(df: DataFrame, definitions: Sequence[Definition], sharding: Sha
 
 
 def prepare_ranges(df: DataFrame, shards: int) -> DataFrame:
-    """Ranges of offsets, each with the shard that its partition is of."""
+    """Prepare ranges of offsets, each with the shard of its partition."""
     return df.coalesce(1).selectExpr(f"cast(pmod(partition, {shards}) as int) as {SHARD}", "*")
 
 
@@ -399,17 +399,17 @@ def _reason(what: Pushdown, t: str, now_us: int, watermark_us: int | None) -> st
 
 
 def _long(n: int) -> str:
-    """A bigint literal; the smallest one cannot be written as a number."""
+    """Return a bigint literal; the smallest one cannot be written as a number."""
     return f"{n}L" if n > -(2**63) else f"(-{2**63 - 1}L - 1L)"
 
 
 def control_rows(spark: SparkSession, shards: int) -> DataFrame:
-    """For each shard a row that says that it must answer, whatever the batch holds."""
+    """Return a row for each shard that makes it answer, whatever the batch holds."""
     return spark.range(0, shards, 1, 1).selectExpr(f"cast(id as int) as {SHARD}", f"true as {CONTROL}")
 
 
 def to_shards(frame: DataFrame, shards: int, control: DataFrame | None) -> DataFrame:
-    """One partition a shard, in which there is a row of `control`, where it is given."""
+    """Repartition to one partition a shard, each with a row of `control` if that is given."""
     if any(plain(c) != c for c in frame.columns):
         frame = frame.toDF(*[plain(c) for c in frame.columns])
     if control is not None:
@@ -428,5 +428,5 @@ def on_shards(
 
 
 def travelling_schema(frame: DataFrame) -> pa.Schema:
-    """The columns in which rows come to their shard, for one to which none come."""
+    """Return the columns in which rows come to their shard, for a shard without rows."""
     return schema_of(f for f in frame.schema.fields if f.name != SHARD)

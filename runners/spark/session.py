@@ -69,7 +69,7 @@ def _check_python(spark: SparkSession) -> None:
 
 
 def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task of a commit: shards are partitions, so its number is known before its rows are."""
+    """Run a task of a commit whose shards are partitions: its number is known before its rows."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
         plan = replace(plan, rests=False)
@@ -117,7 +117,7 @@ def start(writer: DataStreamWriter, spark: SparkSession, *, available_now: bool)
 
 
 def _of_local_files(spark: SparkSession) -> dict[str, str]:
-    """The setting under which Spark renames the files of its checkpoint without a process for each look at one.
+    """Return the setting under which Spark renames the files of its checkpoint without a process for each look at one.
 
     Where Hadoop's own library is not loaded, which is usual, it asks the program `readlink` whether a local file is a link,
     about twenty times a batch, and nothing else is done meanwhile. Spark's other way looks and renames without.
@@ -178,7 +178,7 @@ _WIDER = 4
 
 
 def in_bytes(said: str) -> int:
-    """A size as settings of Spark say it, such as 64MB."""
+    """Parse a size of Spark's settings, such as 64MB."""
     number = said.strip().lower().removesuffix("b")
     return int(number.rstrip("kmgtp")) << 10 * ("kmgtp".find(number[-1]) + 1)
 

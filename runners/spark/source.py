@@ -66,7 +66,7 @@ class WindrowSource(DataSource):
 
 
 def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Sequence[int] | None) -> State:
-    """The state that options name."""
+    """Open the state that options name."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = [name for name in given if name not in OPTIONS]
     if unknown:
@@ -127,7 +127,7 @@ def _pushes() -> bool:
 
 
 def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table:
-    """The table that options ask for; of windows and messages what the filters leave over, and perhaps more."""
+    """Return the table of the options; of windows and messages all rows that pass the filters, and perhaps more."""
     options = {name.lower(): value for name, value in dict(options).items()}
     table, operator, name = options.get("table", "windows"), options.get("operator"), options.get("input")
     if table == "commits":
@@ -161,7 +161,7 @@ def _instant(text: str | None) -> int | None:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Types that Spark has: what was never seen is text, unsigned integers are signed."""
+    """Map types to those of Spark: a type that is unknown is text, unsigned integers are signed."""
     fields = []
     for field in schema:
         kind = field.type

@@ -18,7 +18,7 @@ class Asked:
         self._newest: dict[Partition, int] = {}
 
     def unread(self, job: Job) -> set[Partition]:
-        """Partitions of which the source says that it has more than was read."""
+        """Return the partitions of which the source has unread records."""
         if self.source is None:
             return set()
         before, marks = job.progress.next_offsets, job.progress.marks
@@ -27,8 +27,8 @@ class Asked:
         return {p for p, offset in self._newest.items() if offset > before[p]}
 
     def explained(self, job: Job, first: Mapping[Partition, int], *, resumed: bool) -> set[Partition]:
-        """Partitions in which offsets that were left out hold no record, or none that the stream lets through: `resumed` where
-        it began where the job stopped.
+        """Return the partitions whose skipped offsets hold no record, or none that the stream lets through. resumed: it began
+        where the job stopped.
         """
         left_out = gaps(job.progress.next_offsets, first)
         if resumed:
@@ -38,7 +38,7 @@ class Asked:
         return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
 
     def lag(self, job: Job) -> dict[str, dict[str, int]] | None:
-        """By source and partition, how many offsets were unread when it was last asked, and are unread still."""
+        """Return how many offsets are unread of those the source last reported, by source and partition."""
         if self.source is None:
             return None
         following, lag = job.progress.next_offsets, dict[str, dict[str, int]]()

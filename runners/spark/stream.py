@@ -96,7 +96,7 @@ class WindowStreamWriter:
         self._log: Transport = FILES
 
     def _set_inputs(self, definitions: Sequence[Definition], frames: Mapping[str, DataFrame]) -> None:
-        """Inputs by name."""
+        """Set the inputs by name."""
         if frames and not any(frame.isStreaming for frame in frames.values()):
             raise ConfigurationError(
                 "writeStream needs streaming DataFrames, these are bounded: use apply(...)"
@@ -138,7 +138,7 @@ class WindowStreamWriter:
     def trigger(
         self, *, processingTime: str | None = None, availableNow: bool | None = None
     ) -> WindowStreamWriter:
-        """When a commit begins: every `processingTime`, or until what is available is read. As in Spark."""
+        """Set the begin of a commit: every `processingTime`, or until what is available is read. As in Spark."""
         if (processingTime is None) == (availableNow is None):
             raise ConfigurationError("trigger takes one of processingTime='5 seconds' and availableNow=True")
         self._trigger = (
@@ -151,12 +151,12 @@ class WindowStreamWriter:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Only for what is not there: verbs of Spark's writer that have another place here say which."""
+            """Raise for missing attributes; for verbs of Spark's writer that have another place here, name it."""
             place = ELSEWHERE.get(name, "see help(wr.Aggregate.writeStream)")
             raise AttributeError(f"the writer of writeStream has no {name!r}: {place}")
 
     def queryName(self, name: str) -> WindowStreamWriter:
-        """The name of the query."""
+        """Set the name of the query."""
         self._name = name
         return self
 
@@ -166,8 +166,8 @@ class WindowStreamWriter:
         return self
 
     def replay(self, source: Callable[[], DataFrame]) -> WindowStreamWriter:
-        """A function that gives a bounded DataFrame of what the stream reads, with the same transform: read where messages
-        that the operators keep are lost with their snapshots and segments. `wr.sources.kafka(...)` is read again by itself.
+        """Set a function that returns a bounded DataFrame of the stream's source, with the same transform. It is read where
+        messages of the operators are lost with their snapshots and segments. `wr.sources.kafka(...)` is read again by itself.
         """
         if self._reads is not None:
             raise ConfigurationError(
@@ -263,7 +263,7 @@ class WindowStreamWriter:
             logic.schema(own)
 
     def _with_positions(self) -> tuple[DataFrame, bool]:
-        """The stream with what positions the builder can give it; True if they are of files."""
+        """Return the stream with the positions that the builder can give it; True if they are of files."""
         assert self._stream is not None
         if self._reads is not None or any(d.by_input for d in self._definitions):
             return self._stream, self._of_files

@@ -63,13 +63,13 @@ _SHORT = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def _character(escape: re.Match[str]) -> str:
-    """The character that `repr` wrote as this; ValueError if there is none."""
+    """Return the character that `repr` wrote as this; ValueError if there is none."""
     kind, code = escape[0][1], escape[0][2:]
     return chr(int(code, 16)) if code else _SHORT.get(kind, kind)
 
 
 def _custom(*, name: str) -> policy.Watermark:
-    """In place of a watermark of the user's: its function is not in the text, and reading needs none."""
+    """Return a placeholder for a user's watermark: its function is not in the text, and reading needs none."""
     return policy.bounded()
 
 
@@ -195,7 +195,7 @@ def _expression_end(text: str, begin: int) -> int | None:
 
 
 def evaluate(text: str) -> Any:
-    """The value of a definition's repr. ValueError where it holds anything that no definition holds."""
+    """Build the value of a definition's repr. ValueError where it holds anything that no definition holds."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text)} characters are no definition's text")
     reading = _Reading(text)
@@ -213,7 +213,7 @@ class _Reading:
         self._step()
 
     def _step(self) -> str:
-        """The token that we were at; we are at the next then."""
+        """Return the current token and move to the next."""
         was = self._token
         found = _TOKEN.match(self._text, self._at)
         if found is None:
@@ -266,7 +266,7 @@ class _Reading:
         raise self._refusal()
 
     def _expression(self) -> Any:
-        """An expression of columns, up to the comma or bracket behind it; None where there is none."""
+        """Parse an expression of columns, up to the comma or bracket after it; None where there is none."""
         bare = self._kind == "name" and self._token not in VALUES and not self._token.startswith("wr.")
         if not bare and (self._kind, self._token) != ("mark", "("):
             return None
@@ -307,7 +307,7 @@ class _Reading:
         return self._narrowed(BUILDERS[name](*by_place, **by_name), depth)
 
     def _narrowed(self, built: Any, depth: int) -> Any:
-        """An aggregation with the frame, the input, or the condition that follows it."""
+        """Return an aggregation with the frame, the input, or the condition that follows it."""
         while isinstance(built, Aggregation) and self._skip("."):
             if self._kind != "name" or self._token not in ("over", "of", "where"):
                 raise self._refusal()

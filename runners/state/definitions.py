@@ -128,12 +128,12 @@ def _listed(value: Any) -> tuple[Definition, ...]:
 
 
 def imported(text: str) -> Any:
-    """The definition, or definitions, that `module:name` names."""
+    """Import the definition, or definitions, that `module:name` names."""
     return _imported(text, "definition", "module:name, as in flights.jobs:delays")
 
 
 def location_and_log(text: str) -> tuple[str | None, Transport]:
-    """(location, log) of a job as text has it: a folder; `log:servers/name`; or `log:module:name` of a `wr.kafka_log(...)`."""
+    """Parse (location, log) of a job: a folder; `log:servers/name`; or `log:module:name` of a `wr.kafka_log(...)`."""
     if not text.startswith(IN_KAFKA):
         return text, FILES
     text = text.removeprefix(IN_KAFKA)

@@ -146,7 +146,7 @@ class Explainer:
 def _that_wrote(
     provenance: Made, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
-    """The commits of which the changelog of a shard says that they brought messages to the window."""
+    """Return the commits that brought messages to the window, by the changelog of a shard."""
     found: list[Touch] = []
     before: int | None = 0 if commits and commits[0].commit == 1 else None
     complete = before is not None
@@ -174,7 +174,7 @@ def _that_wrote(
 def _that_took(
     provenance: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
 ) -> tuple[tuple[Touch, ...], bool]:
-    """The commits that took the messages from outside of which a row is made, or those of its messages that are known."""
+    """Return the commits that ingested the messages of a row, or those of its messages that are known."""
     if provenance.messages is None:
         info = provenance.window
         some = [] if info is None else [info.first, info.last, provenance.joined_by]

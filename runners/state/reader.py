@@ -50,7 +50,7 @@ def read_state(
     as_of: int | None = None,
     definition: Any = None,
 ) -> State:
-    """The state of a job, after its last commit or an older one, from any process. Use it as a context manager.
+    """Open the state of a job, after its last commit or an older one, from any process. Use it as a context manager.
 
     location: where the job was opened; with `writeStream`, the folder `windrow` in its checkpointLocation
     log: the `wr.kafka_log(...)` that the job was opened with, if any. The state then comes from its topics, wherever the job
@@ -173,7 +173,7 @@ class State:
         return self.commit
 
     def _read(self, read: Callable[[], T]) -> T:
-        """`read()`; where the live store turns out to be damaged, once more from snapshots and segments."""
+        """Run `read()`; where the live store turns out to be damaged, once more from snapshots and segments."""
         if self._scratch is None:
             raise OperatorClosed(f"the state of {self.location} is closed: read it again")
         try:
@@ -234,7 +234,7 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> Sequence[WindowInfo]:
-        """Windows that overlap the closed range `[start, end]`, sorted; `input` says of which side of a join.
+        """Return the windows that overlap the closed range `[start, end]`, sorted; `input` names the side of a join.
 
         `covering`: only windows that hold all of the range. As `get_windows` of an open operator.
         """
@@ -251,8 +251,8 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> pa.Table:
-        """`get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired; of a join's input without keys,
-        aggregates and panes.
+        """Return `get_windows` as rows: window, keys, aggregates, messages, first, last, panes, fired. Rows of a join's input
+        have no keys, aggregates and panes.
         """
         return self.table("windows", start, end, covering=covering, key=key, operator=operator, input=input)
 
@@ -282,7 +282,7 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> pa.Table:
-        """`get_messages` as rows: `stored` (time and position), then the messages' own columns."""
+        """Return `get_messages` as rows: `stored` (time and position), then the messages' own columns."""
         return self.table("messages", start, end, key=key, operator=operator, input=input)
 
     def table(
@@ -296,7 +296,7 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> pa.Table:
-        """A table of an operator as rows: "windows" or "messages"; of a process function "state" or "timers".
+        """Return a table of an operator as rows: "windows" or "messages"; of a process function "state" or "timers".
 
         `covering`: only windows that hold all of the range.
         """
@@ -382,7 +382,7 @@ class State:
         return letters
 
     def dead_letters_table(self) -> pa.Table:
-        """`dead_letters` as rows, with the operator that could not count them."""
+        """Return `dead_letters` as rows, with the operator that could not count them."""
         tables = []
         for kept in self._dead_letters:
             if kept.commit > self.commit:
@@ -395,13 +395,13 @@ class State:
         return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:
-        """`commits` as rows."""
+        """Return `commits` as rows."""
         return rows.commits_table(self.commits())
 
     def key_types(
         self, operator: str | None = None, input: str | None = None, table: str = "windows"
     ) -> dict[str, pa.DataType]:
-        """The key columns and their types; null where these are not known yet."""
+        """Return the key columns and their types; null where these are not known yet."""
         return self._ask(table, operator, input, lambda view: view.key_types(input))
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ class State:
 
 
 def _row_of(emitted: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pane or a row as `panes` has it."""
+    """Return a pane or a row as `panes` has it."""
     if isinstance(emitted, JoinedRow):
         return emitted.values
     if isinstance(emitted, Pane):

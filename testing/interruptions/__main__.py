@@ -15,7 +15,7 @@ from windrow.testing.seeds import Play, command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns how many seeds have failed, at most 100."""
+    """Run the command. Returns how many seeds have failed, at most 100."""
 
     def player(arguments: argparse.Namespace) -> Play:
         return partial(play, job=load(arguments.job) if arguments.job else one_definition)

@@ -31,7 +31,7 @@ class Checks:
         self.emitted = {number: self._commit(commit) for number, commit in sorted(reader.commits.items())}
 
     def _fed(self) -> Iterator[tuple[tuple[str, int], Message]]:
-        """All messages at the positions under which the job files them."""
+        """Yield all messages at their positions in the job's log."""
         feed = self.reader.feed
         for source, messages in self.reader.topics.items():
             for message in messages:
@@ -40,7 +40,7 @@ class Checks:
                 yield source, Message(self._read(source[0], message), position)
 
     def _read(self, name: str, message: Message) -> dict[str, Any]:
-        """As the oracle takes it, which knows no types: what is wrong in a message makes its time none."""
+        """Return a message as the oracle takes it: the oracle knows no types, so a wrong value makes its time invalid."""
         payload = dict(message.payload)
         for wrong in self.reader.feed.wrong:
             if _says(message.payload, wrong):
@@ -61,7 +61,7 @@ class Checks:
         return emitted
 
     def _slice(self, step: Step) -> list[tuple[str, Message]]:
-        """The messages that an ingest took, which are not taken again."""
+        """Return the messages that an ingest took, which are not taken again."""
         taken = [
             position
             for position in self._left
@@ -120,7 +120,7 @@ class Checks:
         return [] if table is None else list(part.values(table, ""))
 
     def _dead_letters(self) -> None:
-        """The sink of dead letters has those of every commit."""
+        """Check that the dead-letter sink has the dead letters of every commit."""
         due = self._due_letters()
         self.reader.counts["dead letters"] += len(due)
         if not self.reader.with_sink:
@@ -141,7 +141,7 @@ class Checks:
         return self._placed((letter.reason, position))
 
     def _placed(self, letter: Letter) -> Letter:
-        """With its position, if that is one of the input."""
+        """Return a dead letter with its position, if that is one of the input."""
         reason, position = letter
         known = position is not None and position.source in map(
             self.reader.feed.source, self.reader.feed.inputs

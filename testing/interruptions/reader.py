@@ -254,7 +254,7 @@ class Reader:
             self.let_go()
 
     def _lose_messages(self) -> None:
-        """A disk is lost with the messages that the job keeps; they come back from the source."""
+        """Lose a disk with the messages that the job keeps; they come back from the source."""
         if (
             self._again_of() is None
             or self.calm
@@ -289,7 +289,7 @@ class Reader:
             raise
 
     def _again_of(self) -> Any:
-        """Reads the topics again where messages are lost; None where that is no way."""
+        """Return a function that reads the topics again where messages are lost; None where the job allows none."""
         alone = len(self.definition.parts) == 1 and self.definition.ids is None
         if not alone or self.definition.logic().refiling() is None:
             return None
@@ -313,7 +313,7 @@ class Reader:
         self._open()
 
     def let_go(self) -> None:
-        """As if the process had ended: what is staged is lost, and nothing keeps the folder."""
+        """Drop the operator as if the process had ended: staged steps are lost, and nothing keeps the folder."""
         op, self.op = self.op, None
         if op is not None:
             self._end(op)

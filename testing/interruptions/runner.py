@@ -62,8 +62,8 @@ def play(seed: int, *, job: Played = one_definition, faults: Collection[int] | N
 
 @cache
 def _load_everything() -> None:
-    """Operators load what they are made of when they are asked for: lines of that are no lines of a step, and stand in the way
-    of whoever plays a seed in another process.
+    """Load all parts of operators, which are otherwise loaded on use: those lines are no lines of a step, and would differ in
+    another process that plays the seed.
     """
     for name in LATE:
         importlib.import_module(name)
@@ -72,7 +72,7 @@ def _load_everything() -> None:
 
 
 def shrink(seed: int, *, job: Played = one_definition) -> Report:
-    """A failing seed with as few of its hits as it takes to fail."""
+    """Return a failing seed with as few of its hits as it takes to fail."""
     again = partial(play, job=job)
     return shrunk(again, again(seed))
 

@@ -26,7 +26,7 @@ Step = Callable[[str], Outcome | None]
 
 
 def no_faults(what: str) -> Outcome | None:
-    """Every request is answered."""
+    """Answer every request."""
     return None
 
 
@@ -87,7 +87,7 @@ class Broker:
         replication: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> bool:
-        """As `wr.Kafka.create_topic`. partitions: -1 for the brokers' own number, which is 1."""
+        """Create a topic, as `wr.Kafka.create_topic`. partitions: -1 for the brokers' own number, which is 1."""
         outcome = self.step("create topic")
         new = topic not in self._topics
         if new and outcome is not Outcome.LOST:
@@ -97,7 +97,7 @@ class Broker:
         return new
 
     def metadata(self, topic: str | None = None) -> Any:
-        """`.topics[name].partitions` by number; of one topic that is not there, with an `error`."""
+        """Return `.topics[name].partitions` by number; of one topic that does not exist, with an `error`."""
         if self.step("metadata") is not None:
             raise client.KafkaException(kafka_error("_TRANSPORT", "metadata: no answer"))
         topics = {}
@@ -139,7 +139,7 @@ class Broker:
         return len(expired)
 
     def arrives_late(self, request: Callable[[], None]) -> None:
-        """A request is on its way, until `deliver_late`."""
+        """Hold a request back until `deliver_late`."""
         self._late.append(request)
 
     # -- what it is asked -------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Broker:
         return found[partition]
 
     def stable(self, log: Sequence[Record]) -> int:
-        """The last stable offset: from there on something is still open."""
+        """Return the last stable offset: from there on a transaction is still open."""
         return next((n for n, record in enumerate(log) if record.open_by is not None), len(log))
 
     def init(self, name: str) -> int:
@@ -236,5 +236,5 @@ class SimulatedMessage:
 
 
 def kafka_error(name: str, text: str, **flags: bool) -> Any:
-    """As the client would say it. name: that of the code in `KafkaError`."""
+    """Return the client's error. name: that of the code in `KafkaError`."""
     return client.KafkaError(getattr(client.KafkaError, name), text, **flags)

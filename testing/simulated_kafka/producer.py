@@ -114,7 +114,7 @@ class SimulatedProducer:
         self._queue.clear()
 
     def poll(self, timeout: float = -1) -> int:
-        """Sends what waits, and reports. Returns how many reports there were."""
+        """Send queued records, and report. Returns how many reports there were."""
         fenced = False
         if self._cluster.step("produce") is None and self._state != "fatal":
             self._send()
@@ -125,7 +125,7 @@ class SimulatedProducer:
         return emitted
 
     def flush(self, timeout: float = -1) -> int:
-        """As `poll`, but returns how many records are still waiting."""
+        """Send queued records as `poll`, and return how many are still queued."""
         self.poll(timeout)
         return len(self)
 

@@ -16,7 +16,7 @@ from windrow.testing.simulation.sinks import OUTLETS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns how many seeds have failed, at most 100."""
+    """Run the command. Returns how many seeds have failed, at most 100."""
 
     def more(parser: argparse.ArgumentParser) -> None:
         sinks = ", ".join(sorted(OUTLETS))

@@ -59,7 +59,7 @@ class Checks:
                 raise Broken(f"{driver} made {commit}, the log has {by_number.get(commit.commit)}")
 
     def intents_are_kept(self) -> None:
-        """A batch that is done again is done with the same `now` and watermark."""
+        """Check that a batch that is done again has the same `now` and watermark."""
         last: Intent | None = None
         for record in self.history:
             if isinstance(record, Intent):
@@ -144,7 +144,7 @@ class Checks:
                     raise Broken(f"the sink of {name!r}, commit {commit}: {how}")
 
     def dead_letters(self, emitted: Mapping[int, ExpectedOutput]) -> None:
-        """The sink of dead letters has those of every commit; where a step has more than are kept whole, some of them."""
+        """Check the dead-letter sink: it has those of every commit, or some where a step has more than are kept whole."""
         given = self.stage.dead_letters.dead_letters
         limit = min(part.dead_letter_limit for part in self.stage.feed.parts.values())
         for commit in sorted({*given, *emitted}):
@@ -162,13 +162,13 @@ class Checks:
         return self._placed((letter.reason, position))
 
     def _placed(self, letter: Letter) -> Letter:
-        """With its position, if that is one of the input: rows inside a graph are numbered in each shard."""
+        """Return a dead letter with its position if that is of the input: rows inside a graph are numbered in each shard."""
         reason, position = letter
         outside = position is not None and position.source in self.stage.topics
         return reason, Position(*position) if outside and position is not None else None
 
     def state(self) -> None:
-        """Every shard, from any executor's store or from none, is what an undisturbed run over the same steps gives."""
+        """Check every shard, from any executor's store or from none, against an undisturbed run over the same steps."""
         stage = self.stage
         assert self.log.epoch is not None
         total = len(self.commits)

@@ -57,7 +57,7 @@ class Disk:
         self._link(source, target, **more)
 
     def mkdir(self, path: str, *more: Any, **options: Any) -> None:
-        """A driver may die right after it, before the name is synced."""
+        """Make a folder; a driver may die right after it, before the name is synced."""
         self._mkdir(path, *more, **options)
         self._point(os.fspath(path), "new folder is synced")
 
@@ -94,7 +94,7 @@ class Disk:
         self._world.point(_STEP_OF.get(top, top), f"before a {what} in {top}")
 
     def keep(self, path: str) -> None:
-        """As it is, this file survives."""
+        """Make this file survive as it is."""
         status, folder = os.stat(path), os.stat(os.path.dirname(path))
         self._contents[status.st_ino] = status.st_size
         name = os.path.basename(path)
@@ -109,7 +109,7 @@ class Disk:
                 self._unlink(kept)
 
     def lose(self) -> None:
-        """The power is cut."""
+        """Cut the power."""
         self._lose(self._world.folder, True)
         for folder, _, files in os.walk(self._world.folder):  # what is there now is on the disk
             with os.scandir(folder) as entries:

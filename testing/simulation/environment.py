@@ -94,7 +94,7 @@ class Stage:
     # -- the input --------------------------------------------------------------------------------------------------
 
     def produce(self, name: str, partition: int, payload: Mapping[str, Any]) -> None:
-        """A row comes to an input."""
+        """Add a row to an input."""
         source = self.feed.source(name)
         rows = self.rows[source, partition]
         rows.append(Row(name, Position(source, partition, len(rows)), payload))
@@ -133,7 +133,7 @@ class Stage:
         return int(Sharding(self.shards).of(columns)[0])
 
     def table(self, rows: Sequence[Row], shard: int, old: Sequence[bool] | None = None) -> pa.Table:
-        """Rows as a shard gets them: each once for every definition that takes it."""
+        """Return rows as a shard gets them: each once for every definition that takes it."""
         several = len(self.definitions) > 1
         mine = [
             (number, i)
@@ -179,7 +179,7 @@ class Stage:
         return JobFolders(self.location).snapshots
 
     def stores(self) -> list[str]:
-        """The local stores that nobody has open."""
+        """Return the local stores that no process has open."""
         folders = [
             os.path.join(self.world.folder, f"executor-{n}", f"shard-{shard:04d}")
             for n in range(EXECUTORS)
@@ -216,7 +216,7 @@ class Stage:
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
-        """The operating system is ours as long as this lasts: what syncs and names files, waiting, and random names."""
+        """Patch the operating system inside the body: calls that sync and name files, waiting, and random names."""
         names = Random(self.world.seed + 1)
         ours: list[tuple[Any, str, Any]] = [
             (log, "decode_payload", lru_cache(None)(decode_payload)),  # a schedule reads its log very often

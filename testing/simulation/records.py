@@ -52,7 +52,7 @@ class SimulatedRecords(MemoryRecords):
         super().mark_truncated()
 
     def history(self) -> list[Record]:
-        """All records that were ever part of the log, in order."""
+        """Return all records that were ever part of the log, in order."""
         found = []
         for _, data in sorted({**self.records, **self.removed}.items()):
             with contextlib.suppress(CorruptState):  # torn, and declared void
@@ -68,7 +68,7 @@ class SimulatedRecords(MemoryRecords):
         self._unsynced.clear()
 
     def lose(self) -> None:
-        """The power is cut: what was not synced may be gone or torn, and what was removed may be there again."""
+        """Cut the power: unsynced records may be gone or torn, and removed ones may be there again."""
         if self.is_truncated():
             back = [seq for seq in self.removed if seq not in self.records and self._world.chance(0.1)]
             self.records.update({seq: self.removed[seq] for seq in back})

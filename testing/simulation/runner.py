@@ -94,7 +94,7 @@ def simulate(
 
 
 def outlet_of(name: str | None) -> OutletOf | None:
-    """The sink of that name, or what module:factory means; None for any."""
+    """Return the sink of that name, or of module:factory; None for any."""
     if name is None or name in OUTLETS:
         return None if name is None else OUTLETS[name]
     made: Any = load_name(name)
@@ -104,7 +104,7 @@ def outlet_of(name: str | None) -> OutletOf | None:
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[None]:
-    """Tables of a few rows: more threads only cost."""
+    """Use one core: for tables of a few rows more threads only cost."""
     before = pa.cpu_count()
     pa.set_cpu_count(1)
     try:

@@ -138,7 +138,7 @@ class Simulation:
                 shutil.rmtree(path)
 
     def _forget_plan(self) -> None:
-        """Spark's last plans were not on the disk yet; these batches come again with other slices, committed or not."""
+        """Lose Spark's last plans, not yet on the disk; these batches come again with other slices, committed or not."""
         checkpoint = self._checkpoint
         last = max(checkpoint.planned, default=-1)
         first = max(last - self.world.random.choice([0, 0, 1]), 0)
@@ -149,7 +149,7 @@ class Simulation:
         checkpoint.done = min(checkpoint.done, first - 1)
 
     def _new_query(self, before: Checkpoint | None, *, obedient: bool = False) -> Checkpoint:
-        """A query that begins anew: at our offsets, or somewhere near (obedient: exactly there)."""
+        """Begin a new query: at the job's offsets, or somewhere near (obedient: exactly there)."""
         self._queries += 1
         name = f"query {self._queries}"
         if before is None:
@@ -173,14 +173,14 @@ class Simulation:
         return Checkpoint(name, start)
 
     def _produce(self, n: int) -> None:
-        """The next so many rows come to the input."""
+        """Add the next so many rows to the input."""
         arrivals = self.stage.feed.arrivals[self._came : self._came + n]
         for name, row in arrivals:
             self.stage.produce(name, self.world.random.randrange(PARTITIONS), row)
         self._came += len(arrivals)
 
     def _show_gaps(self) -> None:
-        """Gaps are of one row, and show once another follows it."""
+        """Add further rows: a gap of one row shows only once another row follows it."""
         last = {name: row for name, row in self.stage.feed.arrivals}
         for name, row in last.items():
             for partition in [*range(PARTITIONS)] * 2:
@@ -232,7 +232,7 @@ class Simulation:
             raise error
 
     def _undisturbed(self) -> None:
-        """All rows come, processes that wait end one after the other, and a last driver finishes the job."""
+        """Add all rows, end the waiting processes one after the other, and let a last driver finish the job."""
         world = self.world
         world.calm = True
         world.say("    from here on nothing goes wrong")

@@ -98,7 +98,7 @@ class KafkaOutlet:
 
 
 def _encoded(rows: pa.Table) -> list[bytes]:
-    """Each row as a stream of Arrow."""
+    """Encode each row as a stream of Arrow."""
     found = []
     for n in range(len(rows)):
         out = pa.BufferOutputStream()

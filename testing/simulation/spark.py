@@ -67,7 +67,7 @@ class Driver:
         self.log: SimulatedLog | None = None
 
     def main(self) -> None:
-        """The life of the process."""
+        """Run the process."""
         protocol = self.open()
         batch_id = self.checkpoint.done + 1
         while True:
@@ -150,7 +150,7 @@ class Driver:
     # -- a batch --------------------------------------------------------------------------------------------------
 
     def _plan(self, batch_id: int) -> dict[Partition, tuple[int, int]] | None:
-        """The slice of a batch: what was planned, or what has come since. None: nothing to do now."""
+        """Return the slice of a batch: the planned one, or the rows that have come since. None: nothing to do now."""
         checkpoint = self.checkpoint
         if batch_id not in checkpoint.planned:
             begin = checkpoint.offsets(batch_id)
@@ -205,7 +205,7 @@ class Driver:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def _run(self, plan: Plan, rows: Sequence[Row], old: Sequence[bool] | None = None) -> list[Answer]:
-        """Every shard once, in any order; each task may be tried again, or twice."""
+        """Run every shard once, in any order; each task may be tried again, or twice."""
         stage = self.stage
         assert self.protocol is not None
         job = self.protocol.job
@@ -244,7 +244,7 @@ class Driver:
         raise failed
 
     def _executor(self, plan: TaskPlan) -> TaskPlan:
-        """The plan, where any executor may have got it."""
+        """Return the plan with the folder of any executor."""
         return self.stage.on_executor(plan, self.world.random.randrange(EXECUTORS))
 
     def _attempt(self, plan: TaskPlan, number: int, table: pa.Table) -> Answer:

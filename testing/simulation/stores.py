@@ -92,7 +92,7 @@ class SimulatedStore(FaultyKV):
             self._process.stores.remove(self)
 
     def die(self, survivors: int) -> None:
-        """Its process died: the first `survivors` of the batches that were not flushed are there as well."""
+        """Kill the process of the store: the first `survivors` of the unflushed batches are kept as well."""
         if self._world.open_stores.get(self.path) is not self:
             return
         for batch in self._unflushed[:survivors]:

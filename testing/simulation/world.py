@@ -47,7 +47,7 @@ class Open(Protocol):
         """Return the number of last batches that may be lost with the process."""
 
     def die(self, survivors: int) -> None:
-        """Its process died: of these batches the first so many are there as well."""
+        """Kill its process: of these batches the first so many are kept as well."""
 
 
 class Medium(Protocol):
@@ -262,7 +262,7 @@ class World:
             actor.running = outer
 
     def lose_power(self) -> None:
-        """Every process dies at once, and the disk forgets what was not synced."""
+        """Kill every process at once, and lose unsynced data of the disk."""
         for actor in self.actors:
             if not actor.ended:
                 self.kill(actor.process)
@@ -277,7 +277,7 @@ class World:
                 actor.resume()
 
     def end(self) -> None:
-        """No process is left."""
+        """End every process."""
         self.calm = True
         for actor in self.actors:
             if not actor.ended:
