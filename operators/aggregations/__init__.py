@@ -1,4 +1,4 @@
-"""The behaviour of aggregations, one kernel a kind."""
+"""Aggregations: their behaviour, one kernel a kind."""
 
 from windrow.operators.aggregations import basic as basic
 from windrow.operators.aggregations import collections as collections

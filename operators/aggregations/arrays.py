@@ -20,7 +20,7 @@ _SIGN = np.uint64(1 << 63)
 
 
 def filled(values: pa.Array, instead: Any) -> pa.Array:
-    """The values, and that for null; Arrow would copy them also where none is."""
+    """Replace nulls by `instead`. Arrow would copy the values even without nulls."""
     return pc.fill_null(values, instead) if values.null_count else values
 
 
@@ -31,20 +31,20 @@ def validity(values: pa.Array) -> BoolArray:
 
 
 def integers(values: pa.Array) -> IntArray:
-    """int64 values; 0 for null."""
+    """Return int64 values; 0 for null."""
     found: IntArray = filled(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     return found
 
 
 def floats(values: pa.Array) -> npt.NDArray[np.float64]:
-    """float64 values; NaN for null."""
+    """Return float64 values; NaN for null."""
     wide = values.cast(pa.float64(), safe=False)
     found: npt.NDArray[np.float64] = filled(wide, float("nan")).to_numpy(zero_copy_only=False)
     return found
 
 
 def sort_key(values: pa.Array) -> IntArray:
-    """int64 numbers in the order of the values: NaN the largest, -0.0 as 0.0. Any number for null."""
+    """Return int64 numbers in the order of the values: NaN the largest, -0.0 as 0.0. Any number for null."""
     kind = values.type
     if pa.types.is_null(kind):
         return np.zeros(len(values), dtype=np.int64)
@@ -74,7 +74,7 @@ Key: TypeAlias = IntArray | Any  # numbers, or an Arrow array of anything that c
 
 
 def position_key(order: pa.Array | None, rows: int) -> list[Key]:
-    """Keys by which rows compare by position: none where they already stand in position order.
+    """Return keys by which rows compare by position: none where they already are in position order.
 
     A row without a position sorts before every row that has one; equal positions keep the order of arrival.
     """
@@ -87,7 +87,7 @@ def position_key(order: pa.Array | None, rows: int) -> list[Key]:
 
 
 def _before(keys: Sequence[Key], left: IntArray, right: IntArray) -> tuple[BoolArray, BoolArray]:
-    """(left sorts before right, left equals right) for pairs of rows."""
+    """Return (left sorts before right, left equals right) for pairs of rows."""
     before = np.zeros(len(left), dtype=np.bool_)
     tied = np.ones(len(left), dtype=np.bool_)
     for key in keys:
@@ -107,9 +107,9 @@ def _before(keys: Sequence[Key], left: IntArray, right: IntArray) -> tuple[BoolA
 def best_rows(
     codes: IntArray, size: int, candidates: BoolArray, keys: Sequence[Key], *, largest: bool = False
 ) -> IntArray:
-    """For each group the candidate with the smallest keys, or -1; the first to arrive wins a tie.
+    """Return for each group the candidate with the smallest keys, or -1; the first to arrive wins a tie.
 
-    `largest`: with the largest keys, and the last to arrive wins a tie. Neighbours meet in rounds of a
+    `largest`: with the largest keys, and the last to arrive wins a tie. Neighbours are compared in rounds of a
     tournament, so that keys of any type need nothing but a comparison.
     """
     best = np.full(size, -1, dtype=np.int64)
@@ -142,7 +142,7 @@ def best_rows(
 
 
 def sort_rows(codes: IntArray, size: int, keys: Sequence[Key]) -> IntArray:
-    """Rows by group, then by `keys` (the first the most significant), then by arrival."""
+    """Sort rows by group, then by `keys` (the first the most significant), then by arrival."""
     order: IntArray = np.arange(len(codes))
     for key in reversed(keys):
         numbers = key if isinstance(key, np.ndarray) else sort_key(key)
@@ -151,7 +151,7 @@ def sort_rows(codes: IntArray, size: int, keys: Sequence[Key]) -> IntArray:
 
 
 def is_sorted(codes: IntArray, keys: Sequence[Key]) -> bool:
-    """True if rows that stand side by side by group also stand in the order of `keys`."""
+    """True if rows that are sorted by group are sorted by `keys`, too."""
     if len(codes) < 2 or not keys:
         return True
     same = np.flatnonzero(codes[1:] == codes[:-1])
@@ -160,13 +160,13 @@ def is_sorted(codes: IntArray, keys: Sequence[Key]) -> bool:
 
 
 def places(sorted_codes: IntArray, size: int) -> IntArray:
-    """For rows sorted by group, the place of each inside its group, from 0."""
+    """Return for rows sorted by group the place of each inside its group, from 0."""
     starts = bounds(sorted_codes, size)
     return np.arange(len(sorted_codes)) - starts[sorted_codes]
 
 
 def bounds(codes: IntArray, size: int) -> IntArray:
-    """Rows sorted by group: those of g are `bounds[g]` to `bounds[g + 1]`."""
+    """Return bounds of rows sorted by group: those of g are `bounds[g]` to `bounds[g + 1]`."""
     ends = np.zeros(size + 1, dtype=np.int64)
     np.cumsum(np.bincount(codes, minlength=size), out=ends[1:])
     return ends
@@ -176,7 +176,7 @@ def bounds(codes: IntArray, size: int) -> IntArray:
 
 
 def unit_lists(values: pa.Array, keep: BoolArray) -> pa.Array:
-    """A list of one value for each row; empty where `keep` is false."""
+    """Return a list of one value for each row; empty where `keep` is false."""
     ends = np.zeros(len(values) + 1, dtype=np.int32)
     np.cumsum(keep, out=ends[1:])
     kept = values if keep.all() else values.filter(pa.array(keep))
@@ -184,18 +184,18 @@ def unit_lists(values: pa.Array, keep: BoolArray) -> pa.Array:
 
 
 def flatten(lists: pa.Array, codes: IntArray) -> tuple[IntArray, pa.Array]:
-    """(group, value) of every element, in row order; null lists have none."""
+    """Return (group, value) of every element, in row order; null lists have none."""
     lengths = integers(pc.list_value_length(lists))
     return np.repeat(codes, lengths), lists.flatten()
 
 
 def group_lists(sorted_codes: IntArray, size: int, values: pa.Array) -> pa.Array:
-    """A list for each group, of values that stand by group."""
+    """Return a list for each group, of values that are sorted by group."""
     return pa.ListArray.from_arrays(pa.array(bounds(sorted_codes, size).astype(np.int32)), values)
 
 
 def fill_empty(lists: pa.Array) -> pa.Array:
-    """An empty list for null."""
+    """Replace null by an empty list."""
     if lists.null_count == 0:
         return lists
     codes, values = flatten(lists, np.arange(len(lists)))

@@ -1,4 +1,4 @@
-"""What an aggregation does, in columns: lift rows to accumulators, merge those of a group, finish to a value.
+"""Kernels of aggregations, in columns: lift rows to accumulators, merge those of a group, finish to a value.
 
 An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit
 and of a newer one meet in one table, the older first, so `merge` is a left fold in commit order and in
@@ -31,8 +31,8 @@ class Arguments:
     """Input rows to be lifted, in position order.
 
     time_us: int64 event times; order: binary, encoded positions (sort order = position order), or None where
-    the rows have no positions. values: the argument columns, already evaluated. sign: 1 for each that counts once more, -1
-    for each that counts once less; None where all count once more.
+    the rows have no positions. values: the argument columns, already evaluated. sign: 1 for each added row, -1
+    for each retracted row; None where all are added.
     """
 
     time_us: pa.Array
@@ -44,7 +44,7 @@ class Arguments:
         return len(self.time_us)
 
     def take(self, indices: pa.Array) -> Arguments:
-        """These rows, in the order of `indices`."""
+        """Return these rows, in the order of `indices`."""
         order = None if self.order is None else self.order.take(indices)
         sign = None if self.sign is None else self.sign[indices.to_numpy()]
         values = tuple(plain(v).take(indices) for v in self.values)
@@ -53,14 +53,14 @@ class Arguments:
 
 @dataclass
 class Failure:
-    """A user's code raised for one group."""
+    """An exception of user code for one group."""
 
     group: int
     error: Exception
 
 
 class SumOverflow(OverflowError):
-    """A sum of integers does not fit its type."""
+    """The error of a sum of integers that does not fit its type."""
 
 
 class Kernel(Protocol):
@@ -74,25 +74,25 @@ class Kernel(Protocol):
     regroups: bool = True
 
     def lift(self, rows: Arguments) -> Parts:
-        """One accumulator per row."""
+        """Return one accumulator per row."""
         ...
 
     def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
-        """One accumulator per group. A group in `failures` has the identity: keep its old state instead."""
+        """Return one accumulator per group. A group in `failures` has the identity: keep its old state instead."""
         ...
 
     def finish(
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
-        """One value per accumulator, the identity's too.
+        """Return one value per accumulator, the identity's too.
 
-        Raises nothing for data: an int64 overflow is a null told by `overflowed`, and what a user's code
-        raises goes into `failures` with a null value (without a list it is raised).
+        Raises nothing for data: an int64 overflow is a null reported by `overflowed`, and an exception of user code
+        goes into `failures` with a null value (without a list it is raised).
         """
         ...
 
     def output_type(self) -> pa.DataType:
-        """The Arrow type of the value."""
+        """Return the Arrow type of the value."""
         ...
 
     def overflowed(self, values: pa.Array) -> pa.Array:
@@ -100,7 +100,7 @@ class Kernel(Protocol):
         return pa.array(np.zeros(len(values), dtype=np.bool_))
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
-        """Part -> Spark SQL aggregate expression over the argument columns; None where there is none."""
+        """Map parts to Spark SQL aggregate expressions over the argument columns; None where there is none."""
         return None
 
 
@@ -146,7 +146,7 @@ def kernel(kind: str) -> Callable[[KernelFactory], KernelFactory]:
 def make_kernel(
     aggregation: Aggregation, types: Sequence[pa.DataType], options: Mapping[str, Any] | None = None
 ) -> Kernel:
-    """The kernel of `aggregation` over argument columns of `types`; TypeClash where it cannot take them."""
+    """Return the kernel of `aggregation` over argument columns of `types`; TypeClash where it cannot take them."""
     if aggregation.kind not in KERNELS:
         raise BadAggregate(
             f"{aggregation!r} is no incremental aggregation: known are {', '.join(sorted(KERNELS))}"
@@ -155,7 +155,7 @@ def make_kernel(
 
 
 def lift_where(kernel: Kernel, rows: Arguments, mask: pa.Array) -> Parts:
-    """`kernel.lift(rows)` with the identity where `mask` is not true. Only the rows that count are lifted."""
+    """Return `kernel.lift(rows)` with the identity where `mask` is not true. Only the rows that count are lifted."""
     chosen = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
     if chosen.all():
         return kernel.lift(rows)
@@ -165,23 +165,23 @@ def lift_where(kernel: Kernel, rows: Arguments, mask: pa.Array) -> Parts:
 
 
 def concat_parts(pieces: Sequence[tuple[Mapping[str, pa.Array], int]]) -> Parts:
-    """Parts of several (parts, size), one below the other; nulls where a piece lacks a part, types widened."""
+    """Concatenate parts of several (parts, size); nulls where a piece lacks a part, types widened."""
     table = concat([pa.table({**parts, "": pa.nulls(size)}) for parts, size in pieces])
     return {name: combine(table.column(name)) for name in table.column_names if name}
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """`values` as `plain_type`."""
+    """Return `values` as `plain_type`."""
     return as_type(values, plain_type(values.type))
 
 
 def present(parts: Mapping[str, pa.Array], name: str, size: int, kind: pa.DataType) -> pa.Array:
-    """Part `name`, or nulls where no commit has written it yet."""
+    """Return part `name`, or nulls where no commit has written it yet."""
     return parts[name] if name in parts else pa.nulls(size, kind)
 
 
 def take_or_null(values: pa.Array, rows: IntArray) -> pa.Array:
-    """`values[rows]`, null where the row is -1."""
+    """Return `values[rows]`, null where the row is -1."""
     return values.take(pa.array(rows, mask=rows < 0))
 
 

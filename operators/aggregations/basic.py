@@ -1,4 +1,4 @@
-"""count, sum, avg, min, max.
+"""Kernels of count, sum, avg, min, max.
 
 Integers are summed as two limbs, `hi * 2**32 + lo` with `0 <= lo < 2**32`, so that no sum of int64 values can
 wrap (Arrow's own int64 sum wraps silently, and so does its sum of decimal128: decimals are summed in 256
@@ -41,8 +41,8 @@ _CONTEXT = Context(prec=75)
 
 
 def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """(hi, lo) of integers."""
-    if not values.null_count and not pa.types.is_uint64(values.type):  # in memory that is at hand
+    """Return (hi, lo) of integers."""
+    if not values.null_count and not pa.types.is_uint64(values.type):  # no copy
         numbers = values.to_numpy().astype(np.int64, copy=False)
         return pa.array(numbers >> _LIMB), pa.array(numbers & _MASK)
     wide = values if pa.types.is_uint64(values.type) else values.cast(pa.int64())
@@ -52,7 +52,7 @@ def split_limbs(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def normalise_limbs(hi: pa.Array, lo: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The same sums with `0 <= lo < 2**32`. A null `hi` is 0 where there is a `lo`: partials may lack it."""
+    """Return the same sums with `0 <= lo < 2**32`. A null `hi` is 0 where there is a `lo`: partials may lack it."""
     if hi.type == lo.type and not hi.null_count and not lo.null_count:
         low = lo.to_numpy()
         return pa.array(hi.to_numpy() + (low >> _LIMB)), pa.array(low & _MASK)
@@ -63,14 +63,14 @@ def normalise_limbs(hi: pa.Array, lo: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def join_limbs(hi: pa.Array, lo: pa.Array) -> pa.Array:
-    """int64 sums; null where the sum does not fit int64."""
+    """Return int64 sums; null where the sum does not fit int64."""
     fits = pc.and_(pc.greater_equal(hi, -(1 << 31)), pc.less(hi, 1 << 31))
     safe = pc.if_else(fits, hi, pa.scalar(None, pa.int64()))
     return pc.add(pc.shift_left(safe, _LIMB), lo)
 
 
 class Count(Kernel):
-    """Rows, or non-null values. Part: n."""
+    """The count of rows, or of non-null values. Part: n."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -101,7 +101,7 @@ kernel("count")(Count)
 
 
 class Sum(Kernel):
-    """Parts: hi, lo of integers; f of floats; d of decimals. After int widened to float there are both."""
+    """The sum. Parts: hi, lo of integers; f of floats; d of decimals. After int widened to float there are both."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -164,7 +164,7 @@ class Sum(Kernel):
         return join_limbs(hi, lo)
 
     def _decimals(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
-        """Decimal sums, and integer sums from before the column widened; null beyond the digits of their type."""
+        """Return decimal sums, and integer sums from before the column widened; null beyond the digits of their type."""
         wide, kind = _wide(self._kind), self.output_type()
         total = filled(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
         if "lo" in parts:
@@ -203,7 +203,7 @@ class Sum(Kernel):
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
-    """The type in which decimals of `kind` are summed."""
+    """Return the type in which decimals of `kind` are summed."""
     return pa.decimal256(75, kind.scale)  # one digit is left for an addition
 
 
@@ -211,7 +211,7 @@ kernel("sum")(Sum)
 
 
 class Avg(Kernel):
-    """Parts of the sum, and n. The quotient of the exact sum and the count, as float64."""
+    """The average: the quotient of the exact sum and the count, as float64. Parts of the sum, and n."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -264,7 +264,7 @@ kernel("avg")(Avg)
 
 
 def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
-    """min or max of each group; NaN is larger than any number."""
+    """Return min or max of each group; NaN is larger than any number."""
     if not pa.types.is_floating(values.type):
         return groups.aggregate([(values, fn)])[0]
     nan = pc.is_nan(values)
@@ -276,7 +276,7 @@ def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
 
 
 class Extreme(Kernel):
-    """min and max of any ordered type. Part: v, in a type that Arrow can group."""
+    """The min or max of any ordered type. Part: v, in a type that Arrow can group."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -308,7 +308,7 @@ class Extreme(Kernel):
         return self._kind
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
-        """None for text and bytes: their min and max make Spark sort instead of hash."""
+        """Return None for text and bytes: their min and max make Spark sort instead of hash."""
         kind = self._kind
         fixed = (
             pa.types.is_signed_integer(kind)

@@ -1,4 +1,4 @@
-"""The aggregations of a definition, bound to the types of its input: lift, merge, finish for all of them at once."""
+"""Calculation: the aggregations of a definition, bound to the types of its input. It lifts, merges and finishes all at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from windrow.operators.steps.columns import ACCUMULATOR, MESSAGES, PENDING, POSI
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, user_columns
 
-#: A part that is no kernel's: how many messages an aggregation has seen that came to windows of messages.
+#: A part that is no kernel's: the number of messages that an aggregation added to windows of messages has seen.
 SEEN = "#"
-#: Kinds that look at the order of positions.
+#: Kinds that depend on the order of positions.
 _ORDERED = frozenset(
     {"first", "last", "earliest", "latest", "any_value", "max_by", "min_by"}
     | {"collect_list", "sort_list", "top_k_by"}
@@ -34,7 +34,7 @@ _ORDERED = frozenset(
 
 
 class Aggregating(Protocol):
-    """What is calculated, and of which columns: what a definition says of it."""
+    """The part of a definition that a calculation reads: the aggregations and their columns."""
 
     @property
     def by(self) -> tuple[str, ...]: ...
@@ -48,7 +48,7 @@ class Aggregating(Protocol):
 
 @dataclass(frozen=True)
 class Broken:
-    """An aggregate of the user's that raised for one group."""
+    """A user aggregate that raised for one group."""
 
     alias: str
     group: int
@@ -63,14 +63,14 @@ class Calculation:
 
     def __init__(self, definition: Aggregating, schema: pa.Schema) -> None:
         self.definition = definition
-        #: What came to a state that there was, with the first start of windows in which it has seen all messages.
+        #: Aggregations added to existing state, with the first start of windows in which they have seen all messages.
         recomputed = dict.fromkeys(dict(getattr(definition, "recomputed_us", ())), START_OF_TIME_US)
         since: dict[str, int] = {**recomputed, **dict(getattr(definition, "since_us", ()))}
         self._since_us = tuple(since.items())
         self.numbered = numbered = getattr(definition, "numbered", False)
-        #: Those whose windows are of messages: it is counted of how many they have seen.
+        #: Those whose windows are of messages: the messages that they have seen are counted.
         self._counted = tuple(since) if numbered else ()
-        #: From when on messages are tried one by one that are kept, where an aggregation that has come raises on some.
+        #: Event time from which kept messages are tried one by one, where an added aggregation raises on some.
         self._tried = dict.fromkeys(since, START_OF_TIME_US) if numbered else since
         self.input_schema, self.schema = (
             schema,
@@ -78,7 +78,7 @@ class Calculation:
         )
         schema = self.schema
         self.kernels: dict[str, Kernel | None] = {}
-        #: True if messages are kept to be found again when they are taken back.
+        #: True if messages are kept to be found again when they are retracted.
         self._finds = getattr(definition, "takes_back", False) and getattr(definition, "session", False)
         kinds = RETRACTABLE if getattr(definition, "takes_back", False) and not self._finds else KERNELS
         options = {"integer_overflow": definition.integer_overflow}
@@ -102,7 +102,7 @@ class Calculation:
 
     @property
     def output(self) -> list[pa.Field]:
-        """The aggregates' fields."""
+        """Return the fields of the aggregates."""
         fields = []
         for alias, aggregation in self.definition.agg.items():
             kernel = self.kernels[alias]
@@ -120,7 +120,7 @@ class Calculation:
 
     @property
     def runs_code(self) -> bool:
-        """True if code of the user's merges accumulators, which may raise."""
+        """True if user code merges accumulators, which may raise."""
         return any(a.kind == "user" for a in self.definition.agg.values())
 
     @property
@@ -138,12 +138,12 @@ class Calculation:
         return kernel
 
     def input_columns(self) -> list[str] | None:
-        """The columns that have to be kept with a message; None: all of them."""
+        """Return the columns that have to be kept with a message; None: all of them."""
         window = getattr(self.definition, "window", None)
         if self._finds:
             return None
         if isinstance(window, Session) and isinstance(window.gap, Expr) and window.max_length_us is not None:
-            return None  # how far a message reaches is asked again
+            return None  # the range of a message is computed again
         names = [self.definition.event_time, *self.definition.by]
         for aggregation in self.definition.agg.values():
             if aggregation.kind == "table_function" or aggregation.condition is not None:
@@ -155,7 +155,7 @@ class Calculation:
         return list(dict.fromkeys(names))
 
     def lift(self, rows: Slice, *, kept: bool = False) -> dict[str, pa.Array]:
-        """Accumulators of single rows. kept: they were counted, perhaps before an aggregation came that raises on them."""
+        """Return accumulators of single rows. kept: they were counted, perhaps before an added aggregation raises on them."""
         rows = self._whole(rows)
         times = pa.array(rows.times)
         order, sign = rows.order if self.ordered else None, rows.sign
@@ -199,13 +199,13 @@ class Calculation:
     def merge(
         self, columns: Mapping[str, pa.Array], groups: Groups
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Accumulators of groups, of rows that came together."""
+        """Return accumulators of groups, of rows that came together."""
         return self._merge(columns, groups, lambda kernel, *more: kernel.merge(*more))
 
     def fold(
         self, columns: Mapping[str, pa.Array], groups: Groups
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Accumulators of groups, a left fold in row order: what was folded before makes no difference."""
+        """Return accumulators of groups, a left fold in row order: earlier folds make no difference."""
         return self._merge(columns, groups, fold)
 
     def _merge(
@@ -229,7 +229,7 @@ class Calculation:
         return merged, broken
 
     def finish(self, columns: Mapping[str, pa.Array], size: int) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values; an overflowed sum is a `Broken` with a `SumOverflow`."""
+        """Return values; an overflowed sum is a `Broken` with a `SumOverflow`."""
         values: dict[str, pa.Array] = {}
         broken: list[Broken] = []
         for alias, kernel in self.kernels.items():
@@ -259,12 +259,12 @@ class Calculation:
     def masked(
         self, values: Mapping[str, pa.Array], broken: list[Broken], starts: pa.Array | pa.ChunkedArray
     ) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Null in windows that begin before their aggregation came to the state, whatever is broken there."""
+        """Set values to null in windows that begin before their aggregation was added to the state; drop their failures."""
         begins = combine(starts).to_numpy()
         return of_whole(values, broken, {alias: begins >= us for alias, us in self._since_us})
 
     def _whole(self, rows: Slice) -> Slice:
-        """Rows with the columns that only what came to the state takes; they are null where messages had none yet."""
+        """Return rows with the columns of added aggregations; they are null in messages without them."""
         table = rows.table
         if self._since_us:
             for field in self.schema:
@@ -273,7 +273,7 @@ class Calculation:
         return rows if table is rows.table else Slice(table, rows.times)
 
     def table_functions(self, rows: Slice, groups: Groups) -> tuple[dict[str, pa.Array], list[Broken]]:
-        """Values of the functions of the window's messages."""
+        """Return values of the functions of the window's messages."""
         values: dict[str, pa.Array] = {}
         broken: list[Broken] = []
         for alias, aggregation in self.definition.agg.items():
@@ -312,7 +312,7 @@ def try_all(agg: Mapping[str, Aggregation], table: pa.Table) -> None:
 def of_whole(
     values: Mapping[str, pa.Array], broken: list[Broken], whole: Mapping[str, BoolArray]
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """Null where an aggregation has not seen all messages of a window, whatever is broken there."""
+    """Set values to null where an aggregation has not seen all messages of a window; drop failures there."""
     left = dict(values)
     for alias, saw in whole.items():
         if alias in left:
@@ -323,8 +323,8 @@ def of_whole(
 def _of_seen(
     evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], rows: Slice, since_us: int | None
 ) -> pa.Array | pa.ChunkedArray:
-    """Of rows that were counted, null where it raises on those before `since_us`, in whose windows the aggregation has no
-    value, and on those that were taken when there was no such aggregation."""
+    """Evaluate rows that were counted; null where it raises on those before `since_us`, in whose windows the aggregation has
+    no value, and on those that came before the aggregation was added."""
     try:
         return evaluate(rows.table)
     except pa.ArrowException:
@@ -337,7 +337,7 @@ def _of_seen(
 
 
 def _where_it_can(evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], table: pa.Table) -> pa.Array:
-    """Null where it raises."""
+    """Evaluate row by row if needed; null where it raises."""
     try:
         return combine(evaluate(table))
     except pa.ArrowException:
@@ -349,7 +349,7 @@ def _where_it_can(evaluate: Callable[[pa.Table], pa.Array | pa.ChunkedArray], ta
 
 
 def with_columns_of(aggregations: Iterable[Aggregation], schema: pa.Schema) -> pa.Schema:
-    """The schema with the columns of these aggregations, also those that no message has had."""
+    """Return the schema with the columns of these aggregations, also those that no message has had."""
     for aggregation in aggregations:
         for name in aggregation.columns:
             if name not in schema.names:

@@ -1,4 +1,4 @@
-"""collect_list, sort_list, collect_set, count_distinct. Their state grows with the window's values."""
+"""Kernels of collect_list, sort_list, collect_set, count_distinct. Their state grows with the window's values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from windrow.operators.steps.groups import Groups, stable_order
 
 
 class CollectList(Kernel):
-    """Parts, lists of equal length: v (values), o (positions, empty bytes for none), t (times, if needed)."""
+    """The list of values. Parts, lists of equal length: v (values), o (positions, or empty bytes), t (times, if needed)."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -81,7 +81,7 @@ class CollectList(Kernel):
 
 
 def positions_of(rows: Arguments) -> pa.Array:
-    """Encoded positions, empty bytes for none."""
+    """Return encoded positions, empty bytes for none."""
     none = pa.scalar(b"", pa.binary())
     return pa.repeat(none, len(rows)) if rows.order is None else pc.fill_null(rows.order, none)
 
@@ -94,7 +94,7 @@ kernel("collect_list")(CollectList)
 
 
 class SortList(Kernel):
-    """Parts, lists of equal length, sorted: v (values), o (positions, empty bytes for none), b (what they are sorted by)."""
+    """The sorted list. Parts, sorted lists of equal length: v (values), o (positions, empty bytes for none), b (sort keys)."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -135,7 +135,7 @@ kernel("sort_list")(SortList)
 
 
 class CollectSet(Kernel):
-    """Part: v, the distinct values in order of first arrival. 0.0 and -0.0 are one value, NaN is one."""
+    """The set of values. Part: v, the distinct values in order of first arrival. 0.0 and -0.0 are one value, NaN is one."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""median, percentile: over all values of the window at once (full-state design).
+"""Kernels of median, percentile: over all values of the window at once (full-state design).
 
 Part: v, the list of values as float64.
 """
@@ -39,7 +39,7 @@ _LIST = pa.list_(pa.float64())
 
 
 def double_lists(values: pa.Array) -> pa.Array:
-    """A list of one float64 for each row, empty for null; -0.0 becomes 0.0."""
+    """Return a list of one float64 for each row, empty for null; -0.0 becomes 0.0."""
     numbers = pc.add(as_type(values, pa.float64()), 0.0)
     return unit_lists(numbers, validity(numbers))
 

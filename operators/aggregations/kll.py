@@ -1,10 +1,10 @@
-"""The KLL quantile sketch of many groups at once, in numpy, and deterministic.
+"""KLL quantile sketch of many groups at once, in numpy, and deterministic.
 
 Karnin, Lang, Liberty, "Optimal quantile approximation in streams" (2016), with the capacities of Apache
-DataSketches. A sketch is a set of values, each with a level: a value at level `l` stands for `2**l` values of
+DataSketches. A sketch is a set of values, each with a level: a value at level `l` represents `2**l` values of
 the stream. Where there are more values than the sketch has room for, the lowest full level is sorted and
-every second value goes up one level, the others go. Which second values is a coin; here the coin is a hash of
-the level and its smallest and largest value, not a random number, so that the same steps leave the same bits.
+every second value moves up one level, the others are dropped. A coin selects the second values; here the coin is a
+hash of the level and its smallest and largest value, not a random number, so that the same steps leave the same bits.
 The weights always add up to the number of values seen.
 """
 
@@ -27,7 +27,7 @@ _SHRINK = 2.0 / 3.0  # room of a level in terms of the one above
 
 @dataclass(frozen=True)
 class Items:
-    """Retained values of all groups; `codes` tells the group."""
+    """Retained values of all groups; `codes` has the group of each."""
 
     codes: IntArray
     values: FloatArray
@@ -38,7 +38,7 @@ class Items:
 
 
 def compress(items: Items, size: int, k: int) -> Items:
-    """The same distributions in at most the room of a sketch of size `k`; items stand by group."""
+    """Compress the same distributions into the room of a sketch of size `k`; the result is sorted by group."""
     items = items.take(stable_order(items.codes, size))
     while True:
         level = _level_to_compact(items, size, k)
@@ -49,7 +49,7 @@ def compress(items: Items, size: int, k: int) -> Items:
 
 
 def _level_to_compact(items: Items, size: int, k: int) -> IntArray:
-    """For each group that is over its room the lowest level that is full, else -1."""
+    """Return for each group that is over its room the lowest level that is full, else -1."""
     heights = int(items.levels.max(initial=0)) + 1
     cells = items.codes * heights + items.levels
     counts = np.bincount(cells, minlength=size * heights).reshape(size, heights)
@@ -63,7 +63,7 @@ def _level_to_compact(items: Items, size: int, k: int) -> IntArray:
 
 
 def _compact(items: Items, chosen: BoolArray, size: int) -> Items:
-    """Halve the chosen items: of a sorted run without its first (if odd), every second goes up a level."""
+    """Halve the chosen items: of a sorted run without its first (if odd), every second moves up a level."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(items.values[rows], kind="stable")]
     rows = rows[stable_order(items.codes[rows], size)]
@@ -89,7 +89,7 @@ def _compact(items: Items, chosen: BoolArray, size: int) -> Items:
 def _coins(
     smallest: FloatArray, largest: FloatArray, levels: npt.NDArray[np.uint8], counts: IntArray
 ) -> IntArray:
-    """0 or 1 for each run, by the finaliser of splitmix64 over all that is given."""
+    """Return 0 or 1 for each run, by the finaliser of splitmix64 over all arguments."""
     mixed = levels.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for part in (smallest.view(np.uint64), largest.view(np.uint64), counts.view(np.uint64)):
         mixed = _mix(mixed ^ part)
@@ -103,7 +103,7 @@ def _mix(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def quantile(items: Items, size: int, fraction: float) -> tuple[FloatArray, BoolArray]:
-    """(smallest value of each group with `fraction` of the weight at or below it, true where it has none)."""
+    """Return (smallest value of each group with `fraction` of the weight at or below it, true where it has none)."""
     order = np.argsort(items.values, kind="stable")  # NaN last
     order = order[stable_order(items.codes[order], size)]
     weights = np.left_shift(np.int64(1), items.levels[order].astype(np.int64))

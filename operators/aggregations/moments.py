@@ -1,4 +1,4 @@
-"""variance, stddev.
+"""Kernels of variance, stddev.
 
 Parts: n (values), mean, m2 (sum of squared distances from the mean). Accumulators are merged as in Chan,
 Golub, LeVeque, "Algorithms for computing the sample variance" (1983), in two passes: first the mean of the
@@ -102,8 +102,8 @@ class Variance(Kernel):
             return None
         name = quoted(column_names[0])
         number = f"cast({name} as double)"
-        # Spark merges an empty buffer as 0 times a squared mean, which is NaN where that overflows: huge values are summed
-        # up apart, scaled down, and put together with the others here.
+        # Spark merges an empty buffer as 0 times a squared mean, which is NaN if that overflows: huge values are summed
+        # separately, scaled down, and combined with the others here.
         huge = f"abs({number}) > 1e140"
         plain_ = f"case when not ({huge}) then {number} end"
         scaled = f"case when {huge} then {number} * {_SCALE!r}D end"
@@ -121,7 +121,7 @@ class Variance(Kernel):
 
 
 def _without(squares: npt.NDArray[Any], rest: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What is beyond all numbers stays so."""
+    """Subtract `rest` from squares; infinite ones stay infinite."""
     return np.where(np.isinf(squares), squares, np.maximum(squares - rest, 0.0))
 
 

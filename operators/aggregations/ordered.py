@@ -1,4 +1,4 @@
-"""first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by.
+"""Kernels of first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by.
 
 Rows of one step come in position order, but steps need not: a later commit may bring a smaller position of
 another partition. So the part that was chosen keeps its position (`o`, encoded) and, where it was chosen by
@@ -84,7 +84,7 @@ for _kind in ("first", "last", "earliest", "latest", "any_value"):
 
 
 class ChoiceBy(Kernel):
-    """max_by and min_by. Parts: v (the value, may be null), b (what it was chosen by), o (its position)."""
+    """The choice of max_by and min_by. Parts: v (the value, may be null), b (the value it was chosen by), o (its position)."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What aggregations need of the columns of their input."""
+"""Required columns of the aggregations of a definition."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from windrow.operators.steps.schema_inference import check_types, condition_refu
 
 def check_columns(definition: Aggregating, columns: Mapping[str, pa.DataType]) -> None:
     """Raise `UnknownColumn` where an aggregation is of a column that is none of these."""
-    with suppress(TypeClash):  # of a column without a type
+    with suppress(TypeClash):  # a column has no type
         check_types(lambda seen: Calculation(definition, pa.schema(seen.items())), columns)
 
 
 def refusal_of(
     definition: Aggregating, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]
 ) -> str | None:
-    """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+    """Return the reason why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
     types = {**known, name: kind}
     options = {"integer_overflow": definition.integer_overflow}
     for aggregation in definition.agg.values():
@@ -37,7 +37,7 @@ def refusal_of(
         if refusal is not None:
             return refusal
         if any(pa.types.is_null(k) and any(u.mentions(n) for u in uses) for n, k in types.items()):
-            continue  # what the expression is of is not known yet
+            continue  # the columns of the expression are not known yet
         empty = pa.schema(list(types.items())).empty_table()
         try:
             for condition in uses:
@@ -54,7 +54,7 @@ def refusal_of(
 
 
 def mentioned(aggregations: Iterable[Aggregation], names: Iterable[str]) -> set[str]:
-    """Those of the names that stand in an expression."""
+    """Return those of the names that an expression mentions."""
     uses = [u for a in aggregations for u in a.expressions]
     return {n for n in names if any(u.mentions(n) for u in uses)}
 

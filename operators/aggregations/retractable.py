@@ -1,8 +1,8 @@
-"""Aggregations that take messages back: over rows each of which counts once more, or once less.
+"""Kernels of retractable aggregations: each row is added, or retracted.
 
 Whole numbers and decimals are added and subtracted, exactly. Floats are subtracted, too, but for NaN and the infinities, which
-would stay for good: they are counted apart. A variance keeps what came apart from what went, since a mean of a negative number
-of values is none. What looks for single values keeps each with how often it stands.
+would never cancel: they are counted separately. A variance keeps added and retracted values apart, since there is no mean of a
+negative number of values. Kernels that need single values keep each with its count.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from windrow.operators.aggregations.moments import Variance
 from windrow.operators.aggregations.ordered import TopK
 from windrow.operators.steps.groups import Groups, stable_order
 
-#: How many values stand that are no finite numbers.
+#: Parts that count the current values that are no finite numbers.
 _NAN, _UP, _DOWN = "nan", "up", "down"
 _ODD = (_NAN, _UP, _DOWN)
-#: What ends the names of parts of what went.
+#: Suffix of parts of retracted values.
 _GONE = "-"
 
 
 def signs(rows: Arguments) -> IntArray:
-    """1 for a row that counts once more, -1 for one that counts once less."""
+    """Return 1 for an added row, -1 for a retracted one."""
     return np.ones(len(rows), dtype=np.int64) if rows.sign is None else rows.sign
 
 
@@ -65,14 +65,14 @@ def _counts(parts: Mapping[str, pa.Array], name: str, size: int) -> IntArray:
 
 
 class NetCount(Count):
-    """Part: n."""
+    """The net count. Part: n."""
 
     def lift(self, rows: Arguments) -> Parts:
         return {"n": _times(super().lift(rows)["n"], signs(rows))}
 
 
 class NetSum(Sum):
-    """Parts of the sum; n: how many values stand; of floats how many of them are no finite numbers."""
+    """The net sum. Parts of the sum; n: the count of values; of floats the counts of those that are no finite numbers."""
 
     def lift(self, rows: Arguments) -> Parts:
         parts, sign = super().lift(rows), signs(rows)
@@ -90,14 +90,14 @@ class NetSum(Sum):
         self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
     ) -> pa.Array:
         total = super().finish(parts, size)
-        if "f" in parts:  # where nothing stands there is not what rounding has left
+        if "f" in parts:  # without values the sum is 0, not a rounding error
             nothing = _counts(parts, "n", size) == 0
             total = pc.if_else(pa.array(nothing), pa.scalar(0.0), total)
         return _with_odd(total, parts, size)
 
 
 class NetAvg(Avg):
-    """Parts of the sum, n among them."""
+    """The net average. Parts of the sum, n among them."""
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -115,7 +115,7 @@ class NetAvg(Avg):
 
 
 def _odd_apart(values: pa.Array, sign: IntArray) -> Parts:
-    """The parts of floats."""
+    """Return the parts of floats, those that are no finite numbers counted separately."""
     numbers, valid = floats(values), validity(values)
     finite = np.isfinite(numbers)
     kinds = zip(_ODD, (np.isnan(numbers), numbers == np.inf, numbers == -np.inf), strict=True)
@@ -132,7 +132,7 @@ def _summed(parts: Mapping[str, pa.Array], groups: Groups, names: tuple[str, ...
 
 
 def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
-    """A sum, or a mean, of floats, as what stands that is no finite number makes it."""
+    """Apply the current values that are no finite numbers to a sum, or a mean, of floats."""
     if _NAN not in parts:
         return values
     nan, up, down = (_counts(parts, name, size) > 0 for name in _ODD)
@@ -143,8 +143,8 @@ def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.
 
 
 class NetVariance(Variance):
-    """Of whole numbers the sums of them and of their squares, exactly: ni, s, q. Of others parts of what came; the same of what
-    went, with a minus; nan: how many stand that are no finite numbers.
+    """The net variance. Of whole numbers their sums and those of their squares, exactly: ni, s, q. Of others parts of added
+    values; the same of retracted ones, with a minus; nan: the count of values that are no finite numbers.
     """
 
     def lift(self, rows: Arguments) -> Parts:
@@ -182,14 +182,14 @@ class NetVariance(Variance):
         n = n_came - n_went
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             share = n_went / np.where(n > 0, n, 1)
-            # The mean of what stands is as far beyond that of what came as that of what went is on its other side.
+            # The current mean is `apart` beyond the mean of added values, away from the mean of retracted ones.
             apart = (mean_came - mean_went) * share
             between = n * apart * apart + n_went * (mean_went - mean_came) ** 2
             m2 = m2_came - m2_went - between
-            # What is no more than rounding has left is nothing.
+            # A value within the rounding error counts as zero.
             m2 = np.where(m2 > _DUST * (m2_came + m2_went + between), m2, 0.0)
             m2 = np.where(n_went == 0, m2_came, m2)
-            if "ni" in parts:  # of whole numbers, which there may have been before the column widened
+            if "ni" in parts:  # whole numbers may precede the widening of the column
                 n, m2 = _with_whole(parts, n, n_came * mean_came - n_went * mean_went, m2)
         odd = _counts(parts, _NAN, size)
         found = {"n": pa.array(n + odd), "m2": pa.array(np.where(odd > 0, np.nan, m2))}
@@ -198,7 +198,7 @@ class NetVariance(Variance):
 
 #: The type of sums of squares.
 _SQUARES = pa.decimal256(75, 0)
-#: What is less than this part of what it is the difference of is rounding.
+#: A difference below this fraction of its operands is rounding.
 _DUST = 1e-14
 
 
@@ -212,7 +212,7 @@ def _whole_moments(values: pa.Array, sign: IntArray) -> Parts:
 
 
 def _with_whole(parts: Mapping[str, pa.Array], n: IntArray, total: Any, m2: Any) -> tuple[IntArray, Any]:
-    """(number, squared distances) of these and of whole numbers, exactly where there are no others."""
+    """Return (number, squared distances) of these and of whole numbers, exactly where there are no others."""
     added = _counts(parts, "ni", len(n))
     sums, squares = ([int(v or 0) for v in parts[name].to_pylist()] for name in ("s", "q"))
     found = np.array(m2, dtype=np.float64)
@@ -236,13 +236,13 @@ def _moments(parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, Any, A
 
 
 class _Present(Kernel):
-    """What is computed of single values. Parts, lists of equal length: v, the distinct ones; c, how often each stands."""
+    """The base of kernels on single values. Parts, lists of equal length: v, the distinct ones; c, the count of each."""
 
     _kind: pa.DataType
 
     @abstractmethod
     def _values(self, rows: Arguments) -> pa.Array:
-        """What stands; null where nothing does."""
+        """Return the current values; null where there are none."""
 
     def lift(self, rows: Arguments) -> Parts:
         values = self._values(rows)
@@ -265,14 +265,14 @@ class _Present(Kernel):
         }
 
     def each(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
-        """Lists of what stands in each group, every value as often as it does."""
+        """Return lists of the current values of each group, every value as often as it occurs."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
         counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
         index = np.repeat(np.arange(len(codes)), np.maximum(counts, 0))
         return group_lists(codes[index], size, values.take(pa.array(index)))
 
     def present_values(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
-        """(group, value) of each that stands."""
+        """Return (group, value) of each current value."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
         counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
         current = np.flatnonzero(counts > 0)
@@ -280,7 +280,7 @@ class _Present(Kernel):
 
 
 class NetExtreme(_Present, Extreme):
-    """min, max."""
+    """The net min, max."""
 
     def _values(self, rows: Arguments) -> pa.Array:
         return Extreme.lift(self, rows)["v"]
@@ -295,7 +295,7 @@ class NetExtreme(_Present, Extreme):
 
 
 class NetSet(_Present, CollectSet):
-    """collect_set, count_distinct."""
+    """The net collect_set, count_distinct."""
 
     def _values(self, rows: Arguments) -> pa.Array:
         lists = CollectSet.lift(self, rows)["v"]
@@ -316,7 +316,7 @@ class NetSet(_Present, CollectSet):
 
 
 class NetPercentile(_Present, Percentile):
-    """median, percentile: of values that are kept beside the window, and not of its messages."""
+    """The net median, percentile: of values that are kept in the state row, and not of the window's messages."""
 
     _kind = pa.float64()
 
@@ -330,7 +330,7 @@ class NetPercentile(_Present, Percentile):
 
 
 class NetTopK(_Present, TopK):
-    """top_k"""
+    """The net top_k."""
 
     def _values(self, rows: Arguments) -> pa.Array:
         return plain(rows.values[0])
@@ -342,7 +342,7 @@ class NetTopK(_Present, TopK):
         return TopK.finish(self, TopK.merge(self, {"v": self.each(parts, size)}, apart, []), size)
 
 
-#: By kind: what takes messages back. The other kinds cannot.
+#: Retractable kernels by kind. The other kinds cannot process retractions.
 RETRACTABLE: dict[str, KernelFactory] = {
     "count": NetCount,
     "sum": NetSum,

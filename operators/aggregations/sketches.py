@@ -1,4 +1,4 @@
-"""approx_count_distinct and approx_percentile: state of bounded size.
+"""Kernels of approx_count_distinct and approx_percentile: state of bounded size.
 
 Distinct counts are HyperLogLog sketches of Apache DataSketches. Its KLL sketch is not used for percentiles,
 because it draws from a random generator seeded by the clock, out of Python's reach: the same step would not
@@ -42,14 +42,12 @@ _EXACT = Context(prec=76)
 
 
 class ApproxCountDistinct(Kernel):
-    """Parts: s, a serialised HLL_8 sketch of states; h, what rows add to it (states have none).
+    """The approximate distinct count. Parts: s, a serialised HLL_8 sketch of states; h, the hashes that rows add to it.
 
-    Numbers are hashed by value, so that 1 and 1.0 are the same before and after a column widens.
+    Numbers are hashed by value, so that 1 and 1.0 are the same before and after a column widens. States have no h.
     """
 
-    regroups = (
-        False  # a sketch of several values knows the order in which it met them, a union of sketches does not
-    )
+    regroups = False  # a sketch of several values depends on their order, a union of sketches does not
 
     def __init__(
         self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
@@ -99,7 +97,7 @@ class ApproxCountDistinct(Kernel):
 
 
 def hashable(values: pa.Array) -> pa.Array:
-    """int64 for the sketch to hash: numbers and times as they are, text and bytes by xxh3, other floats by bits.
+    """Return int64 for the sketch to hash: numbers and times as they are, text and bytes by xxh3, other floats by bits.
 
     Equal numbers give equal ones whatever their type. Part of the state's format: never change it.
     """
@@ -133,7 +131,7 @@ def _hash(value: str | bytes | Decimal) -> int:
 
 
 def _by_group(values: pa.Array, groups: Groups) -> tuple[list[Any], Any]:
-    """(values that are not null, by group; their bounds)."""
+    """Return (values that are not null, by group; their bounds)."""
     rows = np.flatnonzero(validity(values))
     order = rows[stable_order(groups.codes[rows], groups.size)]
     return values.take(pa.array(order)).to_pylist(), bounds(groups.codes[rows], groups.size)
@@ -150,7 +148,7 @@ kernel("approx_count_distinct")(ApproxCountDistinct)
 
 
 class ApproxPercentile(Kernel):
-    """Parts: v and l, lists of the retained values and of their levels; lo and hi, the exact extremes."""
+    """The approximate percentile. Parts: v and l, lists of the retained values and their levels; lo, hi: exact extremes."""
 
     folds = regroups = False
 

@@ -1,4 +1,4 @@
-"""Aggregates of the user's: a class with initial, add, merge, finish, or a function of a window's rows."""
+"""Kernel of user aggregates: a class with initial, add, merge, finish, or a function of a window's rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from windrow.operators.steps.groups import Groups, stable_order
 
 
 def pack_state(state: Any) -> bytes:
-    """A state as msgpack bytes; a tuple comes back as a list."""
+    """Return a state as msgpack bytes; a tuple comes back as a list."""
     return bytes(msgpack.packb(state, use_bin_type=True))
 
 
@@ -37,11 +37,11 @@ def unpack_state(data: bytes) -> Any:
 
 
 class User(Kernel):
-    """Parts: s, the packed state; r, the arguments of a row (a struct; states have none).
+    """The kernel of a user class. Parts: s, the packed state; r, the arguments of a row (a struct; states have none).
 
-    `merge` calls the user's `add` once for each message and `merge` where two states meet, in row order. What
-    the user's code raises, or a state that msgpack cannot hold, is a Failure of its group and leaves the
-    others alone. Null arguments are handed over as None. The identity finishes as `finish(initial())`.
+    `merge` calls the user's `add` once for each message and `merge` where two states meet, in row order. An exception
+    of user code, or a state that msgpack cannot hold, is a Failure of its group and leaves the
+    others alone. Null arguments are passed as None. The identity finishes as `finish(initial())`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ kernel("user")(User)
 
 
 def _reduced(aggregation: Aggregation, kind: pa.DataType) -> pa.DataType:
-    """The type of what a reduction makes of values of `kind`, which its states hold."""
+    """Return the result type of a reduction of values of `kind`, which its states hold."""
     kind = plain_type(kind)
     if pa.types.is_decimal(kind) or not (
         is_number(kind) or pa.types.is_large_string(kind) or pa.types.is_string(kind) or _is_bytes(kind)
@@ -134,7 +134,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | None) -> pa.Array:
-    """Results as `kind`; one that is no such value is a Failure of its group, with null."""
+    """Return results as `kind`; one that is no such value is a Failure of its group, with null."""
     fitted = fit(values, kind)
     for g, why in fitted.misfits.items():
         if failures is None:
@@ -146,7 +146,7 @@ def to_array(values: list[Any], kind: pa.DataType, failures: list[Failure] | Non
 def evaluate_table_functions(
     function: UserFunction, table: pa.Table, groups: Groups, times: pa.Array, order: pa.Array | None = None
 ) -> tuple[pa.Array, list[Failure]]:
-    """(one value for each group, failures): `function` of the messages of a group, in order of event time.
+    """Return (one value for each group, failures): `function` of the messages of a group, in order of event time.
 
     times: int64 microseconds of the rows. Ties are by `order` (encoded positions), or in row order where that
     is None. A group without messages is null; so is one for which the function raised or gave no

@@ -1,4 +1,4 @@
-"""weighted_avg. Parts: xw (sum of value times weight) and w (sum of weights), both float64."""
+"""Kernel of weighted_avg. Parts: xw (sum of value times weight) and w (sum of weights), both float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windrow.operators.steps.groups import Groups
 
 
 class WeightedAvg(Kernel):
-    """Rows where the value or the weight is null are skipped; null where the weights sum to 0."""
+    """The weighted average. Rows where the value or the weight is null are skipped; null where the weights sum to 0."""
 
     regroups = False
 
