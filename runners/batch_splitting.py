@@ -155,7 +155,7 @@ class Spool:
 
 
 def _read(path: str, ends: IntArray, first: int, following: int) -> Iterator[pa.Table]:
-    """The rows of buckets `[first, following)` of a file. ends: the record batches before each bucket."""
+    """Yield the rows of buckets `[first, following)` of a file. ends: the record batches before each bucket."""
     batches = range(int(ends[first]), int(ends[following]))
     if batches:
         with pa.ipc.open_file(path) as file:

@@ -279,7 +279,7 @@ def writeStream(
 
 
 def _opened(definitions: Sequence[Definition], recompute: bool) -> list[Definition]:
-    """The definitions, as a job is opened with them."""
+    """Return the definitions with which a job is opened."""
     again, listed = check.flag(recompute, "recompute"), several(definitions)
     return [one.recomputing() for one in listed] if again else listed
 

@@ -38,7 +38,7 @@ def latest(what: Any, by: str | Sequence[str] | None = None) -> Any:
 
 
 def key_columns(panes: pa.Table) -> tuple[str, ...] | None:
-    """The key columns that a table of panes names in its schema."""
+    """Return the key columns that a table of panes names in its schema."""
     marked = [f.name for f in panes.schema if f.metadata and f.metadata.get(b"windrow") == b"key"]
     known = any(f.metadata and b"windrow" in f.metadata for f in panes.schema)
     return tuple(marked) if known else None

@@ -42,7 +42,7 @@ def partition_of(wanted: Range) -> Partition:
 
 
 def row_schema(stream: KafkaStream) -> pa.Schema:
-    """The columns of a stream's rows, of their positions, and of those that could not be read."""
+    """Return the columns of a stream's rows, of their positions, and of those that could not be read."""
     return pa.schema([*stream.schema, *_POSITIONS, (MALFORMED_ROW, pa.string()), (RAW, pa.string())])
 
 

@@ -228,7 +228,7 @@ def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answe
 def by_definition(
     definitions: Sequence[Definition], table: pa.Table
 ) -> Iterator[tuple[Definition, pa.Table]]:
-    """The rows that each definition takes."""
+    """Yield the rows that each definition takes."""
     if OPERATOR not in table.column_names:
         yield from ((definition, table) for definition in definitions)
         return
@@ -254,7 +254,7 @@ class Work:
         self.counters: dict[str, int] = {}
 
     def _columns(self, definition: Definition) -> dict[str, pa.Schema]:
-        """The columns of the inputs of a definition."""
+        """Return the columns of the inputs of a definition."""
         if not definition.by_input:
             return {definition.inputs[0].name: self.schema}
         return {i.name: pa.schema(list(self.schema.field(i.name).type)) for i in definition.inputs}
@@ -286,7 +286,7 @@ class Work:
                 self.answer.rows += rows_that_came(plan.definitions, table)
 
     def leave_out_old(self, table: pa.Table) -> pa.Table:
-        """The rows that were not counted before."""
+        """Return the rows that were not counted before."""
         self.extent(table)
         new = pc.invert(table.column(OLD))
         old = len(table) - int(pc.sum(new).as_py() or 0)

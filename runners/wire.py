@@ -119,7 +119,7 @@ def with_ordinals(table: pa.Table, firsts: IntArray | int = 0) -> pa.Table:
 
 
 def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Table]:
-    """The rows of a shard by input, with the columns of each."""
+    """Return the rows of a shard by input, with the columns of each."""
     if INPUT not in table.column_names:
         return {} if definition.by_input else {definition.inputs[0].name: table}
     found = {}

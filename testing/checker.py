@@ -134,7 +134,7 @@ def _check_kinds(definition: Definition, sink: KafkaSink) -> None:
 def _expected(
     definition: Definition, source: KafkaStream, dead_letters: KafkaSink | None, report: Report
 ) -> dict[Cell, Record]:
-    """The oracle's last pane of each (key, window), as the sink would write it."""
+    """Return the oracle's last pane of each (key, window), as the sink would write it."""
     messages, schema = _taken(source.in_zone(definition.inputs[0].time_zone), dead_letters, report)
     if not messages:
         return {}
@@ -181,7 +181,7 @@ def _as_written(definition: Definition, panes: Sequence[Pane], schema: pa.Schema
 
 
 def _ends(pane: Pane) -> dict[str, int | None]:
-    """The window as Arrow's times; null where there is no end to it."""
+    """Return the window as Arrow's times; null where it has no end."""
     assert isinstance(pane.window, Window)
     start, end = pane.window.start_us, pane.window.end_us
     return {

@@ -292,7 +292,7 @@ class TestDriver:
         return self.op.get_messages(input=input, **query)
 
     def commits(self) -> list[Commit]:
-        """The job's commits so far."""
+        """Return the job's commits so far."""
         self.next_offsets()
         return list(self.op.engine.job.commits())
 
@@ -301,7 +301,7 @@ class TestDriver:
         return [step for record in self.commits() for step in record.steps]
 
     def committed_panes(self, operator: str | None = None) -> list[Any]:
-        """The panes, or rows, of all commits, published or not, as their files hold them.
+        """Return the panes, or rows, of all commits, published or not, as their files hold them.
 
         operator: of a chain, which; default: the last
         """
@@ -354,7 +354,7 @@ class TestDriver:
         return expected
 
     def _inner_outputs(self) -> Iterator[str]:
-        """The operators inside a graph whose rows a sink is given."""
+        """Yield the operators inside a graph whose rows have a sink."""
         for part in self.definition.parts[:-1]:
             if isinstance(self._sink, Mapping) and part.name in self._sink:
                 yield part.name

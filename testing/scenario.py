@@ -120,7 +120,7 @@ Played: TypeAlias = "Scenario | Callable[[Random], Scenario | Feed]"
 
 
 def inputs_of(definitions: Sequence[Definition]) -> dict[str, Input]:
-    """The inputs of a job by name; the one that has none is `ONLY`."""
+    """Return the inputs of a job by name; the one that has none is `ONLY`."""
     if not any(d.by_input for d in definitions):
         return {ONLY: definitions[0].inputs[0]}
     unnamed = [d.name for d in definitions if not d.by_input]
@@ -207,7 +207,7 @@ def _with_times(definitions: Sequence[Definition], name: str, table: pa.Table) -
 
 
 def _merged(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-    """The messages of all inputs as one sequence: they begin and end together."""
+    """Return the messages of all inputs as one sequence: they begin and end together."""
     placed = [
         ((i + 1) / (len(some) + 1), n, name, row)
         for n, (name, some) in enumerate(rows.items())

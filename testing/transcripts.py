@@ -132,7 +132,7 @@ class _StrictLoader(_Loader):  # type: ignore[valid-type, misc]
 
 
 def load(path: Path) -> list[Transcript]:
-    """The scenarios of a file. Raises `TranscriptError` if it is not a list of named mappings."""
+    """Return the scenarios of a file. Raises `TranscriptError` if it is not a list of named mappings."""
     transcripts: list[Transcript] = []
     with path.open(encoding="utf-8") as file:
         for body in yaml.load_all(file, Loader=_StrictLoader):

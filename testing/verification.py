@@ -93,7 +93,7 @@ def expect(
 
 
 def _taken(definition: Definition, unread: Unread, step: Step) -> dict[str, list[Message]]:
-    """The messages that an ingest took, by input, which are not taken again."""
+    """Return the messages that an ingest took, by input, which are not taken again."""
     taken: dict[str, list[Message]] = {}
     prefixes = [(given.name, definition.prefix(given)) for given in definition.inputs]
     for partition, first in sorted(step.first_offsets.items()):

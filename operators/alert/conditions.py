@@ -41,7 +41,7 @@ class Carried:
     change_us: IntArray
 
     def columns(self) -> dict[str, pa.Array]:
-        """The window fields that follow from it."""
+        """Return the window fields that this state determines."""
         closed = self.status == CANCEL
         return {
             "before_status": pa.DictionaryArray.from_arrays(pa.array(self.status), list(NAMES)).cast(
@@ -164,7 +164,7 @@ def _judged(functions: Statuses, raised: Raised, expired: BoolArray) -> Raised:
 
 
 def nothing_judged() -> tuple[Transitions, Carried]:
-    """The transitions of no evaluations."""
+    """Return the transitions of no evaluations."""
     none, numbers = np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
     return Transitions(none, none, numbers, numbers), Carried(none, numbers, numbers, numbers)
 

@@ -283,7 +283,7 @@ def _frame(value: Any) -> Frame:
 
 
 def _aggregations(agg: Any, frame: Frame | None) -> dict[str, Aggregation]:
-    """The aggregations, each with its frame."""
+    """Return the aggregations, each with its frame."""
     if not isinstance(agg, Mapping):
         raise ConfigurationError(f"agg={agg!r}: use {{name: aggregation}}, e.g. {{'mean': wr.avg('x')}}")
     framed: dict[str, Aggregation] = {}

@@ -146,7 +146,7 @@ class Alerting(OneInputLogic):
         return [f for _, calculation in self._calculations(schema) for f in calculation.output]
 
     def _kept(self, schema: pa.Schema) -> list[str]:
-        """The columns of samples that aggregations take."""
+        """Return the columns of samples that aggregations take."""
         if any(a.kind == "table_function" or a.expressions for a in self.definition.agg.values()):
             return list(schema.names)
         named = [c for a in self.definition.agg.values() for c in a.columns]
@@ -364,7 +364,7 @@ class Alerting(OneInputLogic):
     def window(
         self, work: Work, states: States, moments: IntArray, rows: Slice | None, codes: IntArray | None
     ) -> Window:
-        """The samples of keys whose windows end at these moments or later, with those that come."""
+        """Return the samples of keys whose windows end at these moments or later, with those of the step."""
         assert work.progress.schema is not None
         schema, near = self._filed(work.schema), None
         stored: pa.Table | None = None
@@ -482,7 +482,7 @@ class Alerting(OneInputLogic):
         return Judged(taken_of(incoming, kept), table.filter(pa.array(kept)), made, carried)
 
     def _identify(self, incoming: Incoming, derived: Transitions, states: States) -> Any:
-        """The identity of the incident of each evaluation."""
+        """Return the identity of the incident of each evaluation."""
         of = incoming.of
         ids = np.where(derived.opening >= 0, np.zeros(len(of), "V16"), states.records["id"][of.codes])
         opens = np.flatnonzero(derived.after == OPEN)
@@ -592,7 +592,7 @@ class Alerting(OneInputLogic):
         self.states.save(work.kv, states, kept, wake_us)
 
     def named_keys(self, work: Work, states: States) -> pa.Table:
-        """The key columns of keys."""
+        """Return the key columns of the states."""
         by = self.definition.by
         values = list(zip(*map(decode_key, states.keys), strict=True)) if by else []
         fields = [work.schema.field(b) for b in by]
@@ -621,7 +621,7 @@ def taken_of(incoming: Incoming, kept: BoolArray) -> Incoming:
 def window_fields(
     of: Evaluations, sizes: IntArray, first_us: IntArray, last_us: IntArray, now_us: int
 ) -> dict[str, pa.Array]:
-    """The window fields that do not follow from other evaluations."""
+    """Return the window fields that do not depend on other evaluations."""
     empty = sizes == 0
     return {
         "samples": pa.array(sizes),
@@ -633,7 +633,7 @@ def window_fields(
 
 
 def _left(of: Evaluations, states: States, window: Window | None) -> tuple[IntArray, IntArray]:
-    """The moment of the last sample of each key, and the place before which samples are of a window that has expired."""
+    """Return the moment of the last sample of each key, and the place before which samples are of a window that has expired."""
     seen, n = states.seen, len(states)
     floors = np.zeros(n, dtype=np.int64)
     marks = (of.causes == events.LATE) | (of.causes == events.SAMPLE) | (of.causes == events.EXPIRED)

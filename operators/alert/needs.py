@@ -38,7 +38,7 @@ def condition_table(definition: AlertDefinition, schema: pa.Schema, outputs: Seq
 def field_types(
     definition: AlertDefinition, schema: pa.Schema, outputs: Sequence[pa.Field]
 ) -> dict[str, pa.DataType]:
-    """The types of aggregates and variables."""
+    """Return the types of aggregates and variables."""
     table = condition_table(definition, schema, outputs)
     for name, expression in definition.variables.items():
         table = table.append_column(name, combine(expression.evaluate(table)))

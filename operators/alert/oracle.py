@@ -159,7 +159,7 @@ class AlertOracle(OneInputOracle):
         return [watched for _, watched in sorted(self._keys.items())]
 
     def _moment(self, watched: Watched) -> int:
-        """The moment at which its window ends."""
+        """Return the moment at which its window ends."""
         if self.definition.clocked:
             begins = self.watermark_us == START_OF_TIME_US
             return self._step_us - self.definition.watermark.delay_us if begins else self.watermark_us
@@ -393,7 +393,7 @@ class AlertOracle(OneInputOracle):
         return failed
 
     def _part(self, aggregation: Aggregation, window: list[Sample], moment_us: int) -> list[Sample]:
-        """The samples of a window in the frame of an aggregation."""
+        """Return the samples of a window in the frame of an aggregation."""
         frame = aggregation.frame
         if isinstance(frame, RangeBetween):
             return [s for s in window if s.time_us >= moment_us + frame.low_us]

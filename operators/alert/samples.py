@@ -111,5 +111,5 @@ def of_keys(
 
 
 def filed(schema: pa.Schema) -> pa.Schema:
-    """The columns of samples as they are stored."""
+    """Return the columns of samples as they are stored."""
     return pa.schema([*schema, (TIME, pa.int64()), (ID, pa.int64()), (KEY, pa.binary())])

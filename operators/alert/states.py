@@ -70,7 +70,7 @@ class States:
         return Carried(part["status"].copy(), *columns)
 
     def due_us(self, numbers: dict[str, IntArray]) -> IntArray:
-        """The first time at which something of each key is due."""
+        """Return the first time at which a row of each key is due."""
         nothing = np.full(len(self), NEVER)
         due_us: IntArray = np.minimum.reduce([nothing, *numbers.values()])
         return due_us

@@ -72,7 +72,7 @@ class AlertView(OneInputView):
                 yield work, self.logic.states.load(kv, keys)
 
     def _of(self, work: Work, states: States) -> pa.Table:
-        """The rows of one shard."""
+        """Return the rows of one shard."""
         records, open_ = states.records, states.records["status"] != CANCEL
         moments = self.logic.moments(work.progress.watermark_us, states, work.now_us)
         window = self.logic.window(work, states, moments, None, None)
@@ -113,7 +113,7 @@ class AlertView(OneInputView):
     # -- why --------------------------------------------------------------------------------------------------------
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        """The windows of keys at a moment."""
+        """Return the windows of keys at a moment."""
         at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
         return [
             made

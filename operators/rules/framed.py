@@ -41,7 +41,7 @@ EVALUATION = "__"
 
 
 def evaluation_of(rule: Rule) -> str | None:
-    """The binding of the evaluations of a rule that is run; None where it has no frame."""
+    """Return the binding of the evaluations of a rule that is run; None where it has no frame."""
     return next((binding for binding in rule.when if binding.startswith(EVALUATION)), None)
 
 

@@ -193,8 +193,7 @@ class RulesOperator(Logic):
         return self._end(step)
 
     def _done_us(self, progress: Progress, watermark_us: int) -> int:
-        """The watermark less the allowed lateness: what is earlier is decided, and never again. In cloud mode no time "
-        "passes."""
+        """Return the watermark less the allowed lateness: earlier tuples are decided for good. In cloud mode no time passes."""
         if self.is_cloud and watermark_us < END_OF_TIME_US:
             return progress.purged_us
         return max(progress.purged_us, passed(watermark_us, self.definition.late_us))
@@ -335,7 +334,7 @@ class RulesOperator(Logic):
         return INFINITE_US if self.is_cloud else pattern.wait_us
 
     def _waiting(self, step: RuleStep, planned: Planned) -> PendingTuples:
-        """The tuples of events that wait for facts."""
+        """Return the tuples of events that wait for facts."""
         return PendingTuples(self.waiting_cf, step.numbers.rules[planned.name], planned.fact_wait_us)
 
     def _facts_of(self, step: RuleStep, planned: Planned) -> FactsOfRule:
@@ -392,7 +391,7 @@ class RulesOperator(Logic):
         return PendingTuples(self.pending_cf, step.numbers.rules[planned.name], planned.wait_us)
 
     def _named(self, step: RuleStep, planned: Planned) -> dict[str, list[str]]:
-        """The columns of each binding that are bound."""
+        """Return the columns of each binding that are bound."""
         found: dict[str, list[str]] = {binding: [] for binding in planned.inputs}
         for f in self.columns_of_rules.bound(planned.rule, step.schemas):
             binding, column = f.name.split(".", 1)

@@ -349,7 +349,7 @@ class RulesOracle(Oracle):
         return kept != relation.negated
 
     def _moments(self, binding: str, relation: Relation, bound: Tuple) -> dict[str, int | None]:
-        """The ends of both messages; a time column is both ends of its own."""
+        """Return the ends of both messages; a time column is both ends of its own."""
         found: dict[str, int | None] = {}
         if binding in bound:
             found["s"] = found["e"] = self._time(bound[binding], relation.this)
@@ -429,7 +429,7 @@ class RulesOracle(Oracle):
             return False
 
     def _cells(self, bound: Tuple) -> dict[str, tuple[Any, Any]]:
-        """The columns of messages that are bound, each with what it is a column of."""
+        """Return the columns of messages that are bound, each with what it is a column of."""
         return {
             f"{binding}.{column}": ((held.input, column), held.payload.get(column))
             for binding, held in bound.items()
@@ -484,7 +484,7 @@ class RulesOracle(Oracle):
     def _decided(
         self, name: str, rule: Rule, one: Tuple, deadline: float | None, timing: Timing
     ) -> list[JoinedRow]:
-        """The row of a tuple for which all sub-patterns hold."""
+        """Return the row of a tuple for which all sub-patterns hold."""
         values: dict[str, Any] = {}
         for binding, pattern in rule.subpatterns.items():
             seen = list(self._seen(name, rule, binding, pattern, one, deadline))
@@ -506,7 +506,7 @@ class RulesOracle(Oracle):
     def _seen(
         self, name: str, rule: Rule, binding: str, pattern: Pattern, one: Tuple, deadline: float | None
     ) -> Iterator[Held]:
-        """The messages of a sub-pattern that a tuple sees."""
+        """Yield the messages of a sub-pattern that a tuple sees."""
         expires = self._expires_us(rule, binding)
         for held in self._held:
             made = {**one, binding: held}
@@ -521,7 +521,7 @@ class RulesOracle(Oracle):
     def _aggregates(
         self, name: str, binding: str, pattern: Pattern, seen: Sequence[Held]
     ) -> dict[str, Any] | None:
-        """The aggregates of messages; None where one raises."""
+        """Return the aggregates of messages; None where one raises."""
         values: dict[str, Any] = {}
         ordered = sorted(seen, key=lambda h: h.position)
         for alias, aggregation in pattern.agg.items():
@@ -543,7 +543,7 @@ class RulesOracle(Oracle):
     def _rows(
         self, name: str, rule: Rule, one: Tuple, timing: Timing, values: Mapping[str, Any], at_us: int
     ) -> list[JoinedRow]:
-        """The row of a tuple, where none of its columns raises."""
+        """Return the row of a tuple, where none of its columns raises."""
         first = next(iter(one.values()))
         keys = dict(zip(self.definition.by, first.key, strict=True))
         messages = [
@@ -569,7 +569,7 @@ class RulesOracle(Oracle):
     def _then(
         self, rule: Rule, one: Tuple, keys: Mapping[str, Any], values: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The own columns of a row."""
+        """Return the own columns of a row."""
         if rule.then is None:
             found = {
                 f"{binding}_{column}": held.payload.get(column)
@@ -621,7 +621,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def match_id(rule: str, positions: Sequence[Position]) -> str:
-    """The id of a tuple: two numbers of 64 bits, each mixed of the rule's name and the positions."""
+    """Return the id of a tuple: two numbers of 64 bits, each mixed of the rule's name and the positions."""
     mask, halves = 2**64 - 1, []
     for seed in (0, 1):
         state = xxhash.xxh64_intdigest(rule.encode(), seed)

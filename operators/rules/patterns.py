@@ -342,7 +342,7 @@ class Rule:
         return next(framed, None)
 
     def over(self, when: Mapping[str, Pattern]) -> Rule:
-        """The same rule of other patterns, which were checked."""
+        """Return the same rule of other patterns, which were checked."""
         made = copy.copy(self)
         object.__setattr__(made, "when", when)
         return made
@@ -391,7 +391,7 @@ def _columns(then: Any) -> dict[str, Expr]:
 
 
 def references(expression: Expr) -> Iterator[tuple[str, str]]:
-    """The columns of other patterns that an expression names, as (binding, column)."""
+    """Yield the columns of other patterns that an expression names, as (binding, column)."""
     for match in _DOTTED.finditer(_TEXT.sub(" ", repr(expression))):
         yield match[1], match[2]
 

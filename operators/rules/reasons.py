@@ -230,7 +230,7 @@ def _place(one: Mapping[str, Any]) -> Position:
 
 
 def _value(point: Point, bound: Mapping[str, Event]) -> int | None:
-    """The moment of a point; None where it is of no kept message, or a column."""
+    """Return the moment of a point; None where it is of no kept message, or a column."""
     if not point.binding:
         return int(point.place)
     event = bound.get(point.binding)

@@ -52,7 +52,7 @@ class PartAggregating:
 
 
 def own_columns(pattern: Pattern) -> set[str]:
-    """The columns of its input that a pattern names by themselves, without those in expressions."""
+    """Return the columns of its input that a pattern names by themselves, without those in expressions."""
     named = {own for own, _ in pattern.on} | {r.this for r in pattern.time if r.this is not None}
     return named | {c for a in pattern.agg.values() for c in a.columns}
 
@@ -101,7 +101,7 @@ class RuleColumns:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def known(self, kv: KV, name: str) -> pa.Schema | None:
-        """The columns of an input; None before its first message."""
+        """Return the columns of an input; None before its first message."""
         packed = kv.get(self.aux_cf, b"s" + name.encode())
         return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
 
@@ -126,7 +126,7 @@ class RuleColumns:
         return schema
 
     def required(self, input: Input) -> set[str]:
-        """The columns without which no message of an input counts, but for those in expressions."""
+        """Return the columns that every message of an input must have, except those in expressions."""
         patterns = [p for _, _, p in self.definition.patterns if p.input == input.name]
         named = set(self.definition.columns_of(input)).union(*(own_columns(p) for p in patterns))
         for rule in self.definition.rules.values():
@@ -146,7 +146,7 @@ class RuleColumns:
         return found
 
     def kept(self, input: Input, schema: pa.Schema) -> list[str]:
-        """The columns that are kept of a message."""
+        """Return the columns that are kept of a message."""
         if input.name in self.whole:
             return list(schema.names)
         used = self.used(input, schema.names)
@@ -164,7 +164,7 @@ class RuleColumns:
     # -- output -----------------------------------------------------------------------------------------------------
 
     def key_fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
-        """The partition columns, in the types in which the inputs are compared."""
+        """Return the partition columns, in the types in which the inputs are compared."""
         return self._once(("keys",), schemas, lambda: self._key_fields(schemas))
 
     def _key_fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
@@ -186,7 +186,7 @@ class RuleColumns:
         return fields
 
     def bound(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
-        """The columns of complete tuples of a rule, as `<binding>.<column>`, that its conditions and rows name."""
+        """Return the columns of complete tuples of a rule, as `<binding>.<column>`, that its conditions and rows name."""
         return self._once(("bound", id(rule)), schemas, lambda: self._bound(rule, schemas))
 
     def _bound(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
@@ -202,7 +202,7 @@ class RuleColumns:
         return fields
 
     def aggregates(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
-        """The columns of accumulates, as `<binding>.<alias>`."""
+        """Return the columns of accumulates, as `<binding>.<alias>`."""
         fields = []
         for binding, pattern in rule.subpatterns.items():
             if pattern.agg:
@@ -211,12 +211,12 @@ class RuleColumns:
         return fields
 
     def calculation(self, pattern: Pattern, schema: pa.Schema) -> Calculation:
-        """The aggregations of a pattern over its input."""
+        """Return the aggregations of a pattern over its input."""
         given = self.definition.input(pattern.input)
         return Calculation(PartAggregating(pattern, given, self.definition.keys(given)), schema)
 
     def then(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
-        """The own columns of the rows of a rule."""
+        """Return the own columns of the rows of a rule."""
         bound = [*self.bound(rule, schemas), *self.aggregates(rule, schemas)]
         if rule.then is None:
             return [f.with_name(f.name.replace(".", "_", 1)) for f in bound]
@@ -224,7 +224,7 @@ class RuleColumns:
         return [pa.field(name, value.evaluate(empty, "then").type) for name, value in rule.then.items()]
 
     def output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
-        """The columns of all rows."""
+        """Return the columns of all rows."""
         return self._once(("output",), schemas, lambda: self._output(schemas))
 
     def _output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:

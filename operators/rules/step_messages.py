@@ -321,7 +321,7 @@ class StepMessages:
         kept.add(step.kv, table, own, step.progress.step)
 
     def kept_schema(self, step: RuleStep, name: str) -> pa.Schema:
-        """The columns that are kept of an input, in the types that they have by now."""
+        """Return the columns that are kept of an input, in the types that they have by now."""
         schema = step.schemas[name]
         kept = self.columns.kept(self._inputs[name], schema)
         return pa.schema([schema.field(n).remove_metadata() for n in kept])

@@ -76,7 +76,7 @@ def normalise_rules(**given: Any) -> dict[str, Any]:
 
 
 def _retention(rules: Mapping[str, Rule], inputs: Sequence[Input], mode: str, late_us: int) -> Retention:
-    """The time that the longest kept messages are kept; no limit where some are kept for good."""
+    """Return the time that the longest kept messages are kept; no limit where some are kept for good."""
     given = {one.name: one for one in inputs}
     timings = {name: timing_of(rule, given) for name, rule in rules.items()}
     longest_us = max((kept_us(timings, rules, one) or 0 for one in inputs), default=0)

@@ -134,6 +134,6 @@ class RulesView(View):
         return Reasons(self.logic, self.definition, self.stores).why_not(offsets)
 
     def _columns(self, name: str) -> pa.Schema | None:
-        """The columns of an input, as far as some store knows them."""
+        """Return the columns of an input, as far as a store knows them."""
         found = [s for kv in self.stores if (s := self.logic.schema_of(kv, name)) is not None]
         return concat([s.empty_table() for s in found]).schema if found else None

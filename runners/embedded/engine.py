@@ -437,7 +437,7 @@ class Engine:
 
 
 def _wanted(definition: Definition, sink: Any) -> tuple[str, ...]:
-    """The operators inside a graph whose rows a `sink` by operator asks for."""
+    """Return the operators inside a graph whose rows a `sink` by operator asks for."""
     if not isinstance(sink, Mapping):
         return ()
     return tuple(p.name for p in definition.parts[:-1] if p.name in sink)

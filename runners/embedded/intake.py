@@ -203,7 +203,7 @@ class Intake:
         )
 
     def known(self, input: Input) -> pa.Schema | None:
-        """The columns of an input as known so far, or declared."""
+        """Return the columns of an input as known so far, or declared."""
         known = self.logic.schema_of(self.engine.staged.overlay, input.name)
         if input.name not in self.declared:
             return known

@@ -65,7 +65,7 @@ class Staged:
         return {p: m.seen_us for p, m in marks.items() if m.seen_us is not None}
 
     def largest_us(self, marks: Mapping[Partition, Mark] | None = None) -> dict[Partition, int]:
-        """The largest event time of each partition."""
+        """Return the largest event time of each partition."""
         marks = self.marks if marks is None else marks
         return {p: m.max_time_us for p, m in marks.items() if m.max_time_us is not None}
 

@@ -103,7 +103,7 @@ def place(
 
 
 def reached_ordinals(positions: Iterable[Position]) -> dict[Partition, int]:
-    """The ordinal of the last position of each partition."""
+    """Return the ordinal of the last position of each partition."""
     return {(p.source, p.partition): p.ordinal for p in positions}
 
 
@@ -139,7 +139,7 @@ def _zeros(n: int) -> pa.Array:
 
 
 def _at(table: pa.Table, sources: Any, partitions: Any, offsets: Any) -> pa.Table:
-    """The table with position columns."""
+    """Return the table with position columns."""
     for name, column in zip(
         POSITION_COLUMNS, (sources, partitions, offsets, _zeros(len(table))), strict=True
     ):

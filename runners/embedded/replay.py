@@ -49,7 +49,7 @@ Again = ReadAgain | ReadInputsAgain
 
 
 def replay_of(definition: Definition, read: Again) -> Replay:
-    """The hook of `Shard.open`."""
+    """Return the hook of `Shard.open`."""
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for one in definition.apart:

@@ -126,7 +126,7 @@ class Action:
     def _act(
         self, attempt: BatchAttempt, *, messages_back: bool = False, may_be_nothing: bool = False
     ) -> list[Answer]:
-        """may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
+        """Run one attempt. may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
         job, streams = self._job, of_stream(attempt.spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
         what = None if keyed or attempt.cross else self._groups(attempt, streams)
@@ -185,7 +185,7 @@ class Action:
         return task, answers
 
     def _travelling(self, attempt: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
-        """The columns of `frame`, which is made of one of the columns `given`: the same in every batch of a query."""
+        """Return the columns of `frame`, which derives from the columns of the batch: the same in every batch of a query."""
         if (attempt, parts) not in self._columns:
             self._columns[attempt, parts] = routes.travelling_schema(frame).serialize().to_pybytes()
         return self._columns[attempt, parts]

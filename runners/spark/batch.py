@@ -122,7 +122,7 @@ class BatchFunction:
         return f"<foreach_batch of {', '.join(repr(d) for d in self.definitions)} at {self.location}>"
 
     def _positioned(self, df: DataFrame) -> tuple[DataFrame, bool]:
-        """The frame with position columns, where it has any."""
+        """Return the frame with position columns, where it has any."""
         if self.reads is not None:
             return (df, True) if self.reads.keyed else (rows_of(df, self.reads), True)
         return self.inputs.positioned(df, begun=self.job.progress.commit > 0)

@@ -17,7 +17,7 @@ _Batches = Iterable[pa.RecordBatch]
 
 
 def made_name(number: int, key: str) -> str:
-    """The column in which a key of a definition travels until its shard is known."""
+    """Return the column in which a key of a definition travels until its shard is known."""
     return f"__made_{number}_{key}"
 
 
@@ -55,7 +55,7 @@ def _making(
 
 
 def _evaluated(makes: Makes, table: pa.Table) -> pa.Array:
-    """The values of an expression; null where it raises."""
+    """Return the values of an expression; null where it raises."""
     try:
         return combine(with_derived(makes, table).column("value"))
     except pa.ArrowException:

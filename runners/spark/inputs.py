@@ -39,19 +39,19 @@ class Inputs(Protocol):
     """The inputs of a job's batch."""
 
     def honoured(self, df: DataFrame, definitions: Sequence[Definition]) -> tuple[Definition, ...]:
-        """The definitions under the watermarks that `withWatermark` gave; refuses a frame that they cannot read."""
+        """Return the definitions under the watermarks that `withWatermark` gave; raise for a frame that they cannot read."""
         ...
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
-        """The frame with position columns, where it has any. begun: the job has made a commit."""
+        """Return the frame with position columns, where it has any. begun: the job has made a commit."""
         ...
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
-        """The columns of each input as the operators will see them."""
+        """Return the columns of each input as the operators will see them."""
         ...
 
     def alone(self, df: DataFrame) -> DataFrame:
-        """The frame of the only input, under the names of its own columns."""
+        """Return the frame of the only input, under the names of its own columns."""
         ...
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         ...
 
     def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
-        """The partition of the watermark: all files of one directory are one."""
+        """Return the partition of the watermark: all files of one directory are one."""
         ...
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
@@ -75,7 +75,7 @@ def inputs_of(definitions: Sequence[Definition], static: Mapping[str, DataFrame]
 
 
 def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
-    """The inputs of several definitions by name; refuses those that are called alike and are not."""
+    """Return the inputs of several definitions by name; raise if two of one name differ."""
     found: dict[str, Input] = {}
     for definition in definitions:
         for given in definition.inputs:

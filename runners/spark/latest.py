@@ -10,7 +10,7 @@ from windrow.core.sql import quoted
 
 
 def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
-    """The current pane of each (key, window)."""
+    """Return the current pane of each (key, window)."""
     if by is None:
         raise ConfigurationError(
             "latest: a DataFrame does not say which columns are keys: use latest(df, by=[...])"

@@ -79,7 +79,7 @@ def replay_messages(
 
 
 def _topic(stream: KafkaStream, ranges: Ranges, spark: SparkSession) -> DataFrame:
-    """The rows of the stream that lie in the ranges, read in as many tasks as there are ranges."""
+    """Return the rows of the stream that lie in the ranges, read in as many tasks as there are ranges."""
     wanted = stream.ranges_again(ranges)
     frame = spark.createDataFrame(
         [(r.topic, r.id, r.partition, r.start, r.end) for r in wanted], from_arrow_schema(SCHEMA)
@@ -110,7 +110,7 @@ def _widest(left: Ranges, right: Ranges) -> Ranges:
 
 
 def _rows(source: Source, ranges: Ranges, spark: SparkSession) -> DataFrame:
-    """The rows of the source that lie in the ranges, with the stream's columns and positions."""
+    """Return the rows of the source that lie in the ranges, with the stream's columns and positions."""
     assert source.read is not None and source.schema is not None
     df = source.inputs.again(source.read(), of_files=source.of_files)
     wanted = [f for f in source.schema.fields if not f.name.startswith("__")]

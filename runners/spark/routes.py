@@ -64,12 +64,12 @@ ANSWER = T.StructType([T.StructField("shard", T.IntegerType()), T.StructField("p
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
-    """The input's columns as the operators will see them."""
+    """Return the input's columns as the operators will see them."""
     return schema_of(f for f in df.schema.fields if not f.name.startswith("__"))
 
 
 def schema_of(fields: Iterable[T.StructField]) -> pa.Schema:
-    """The columns as Arrow has them. Raises `TypeClash` on a type that it has not."""
+    """Return the columns as Arrow has them. Raises `TypeClash` on a type that it has not."""
     found = []
     for f in fields:
         try:
@@ -188,7 +188,7 @@ WATERMARK_DELAY = "spark.watermarkDelayMs"
 
 
 def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
-    """The definition under the watermark that `withWatermark` gave the DataFrame, where it has one of its own accord."""
+    """Return the definition with the watermark of the DataFrame's `withWatermark`, where it has one."""
     [given] = definition.inputs
     if given.time_made or given.event_time not in df.columns:
         return definition
@@ -197,7 +197,7 @@ def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
 
 
 def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
-    """The watermark that `withWatermark` gave an input's column of event time, where the input has none of its own accord."""
+    """Return the watermark of `withWatermark` on an input's event time; None if the input sets the same one itself."""
     delay_ms = column.metadata.get(WATERMARK_DELAY)
     if delay_ms is None:
         return None

@@ -197,7 +197,7 @@ class State:
         return self._definitions.names
 
     def definition(self, operator: str | None = None) -> Definition:
-        """The definition of an operator."""
+        """Return the definition of an operator."""
         return self._definitions.of(operator)
 
     @property
@@ -219,7 +219,7 @@ class State:
         return min(self.watermarks.values(), default=START_OF_TIME_US)
 
     def commits(self) -> list[Commit]:
-        """The commits that the log keeps, up to this one, oldest first."""
+        """Return the commits that the log keeps, up to this one, oldest first."""
         return [self._known[n] for n in sorted(self._known) if n <= self.commit]
 
     # -- queries ----------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class State:
         return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
 
     def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:
-        """The column of a table whose times `start` and `end` bound; None where they are numbers, as of tuple windows."""
+        """Return the column of a table whose times `start` and `end` bound; None for numbers, as of tuple windows."""
         return self._ask(table, operator, input, lambda view: view.timed(table))
 
     def tables(self, operator: str | None = None) -> tuple[str, ...]:
@@ -360,7 +360,7 @@ class State:
         return self._read(lambda: self._view(name).why_not(offsets))
 
     def panes(self, operator: str | None = None) -> pa.Table:
-        """The panes of those commits whose pane files are still kept, oldest first."""
+        """Return the panes of those commits whose pane files are still kept, oldest first."""
         definition = self._definitions.of(operator)
         tables = []
         for record in self.commits():

@@ -114,7 +114,7 @@ class Stage:
     # -- shards -----------------------------------------------------------------------------------------------------
 
     def shard_of(self, number: int, row: Row) -> int | None:
-        """The shard of a row for the definition of that number; None where it does not take the row."""
+        """Return the shard of a row for the definition of that number; None where it does not take the row."""
         at = (number, row.position)
         if at not in self._shards:
             self._shards[at] = self._shard_of(number, row)

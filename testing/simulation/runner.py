@@ -52,7 +52,7 @@ def play(
 
 
 def shrink(seed: int, *, job: Played = drawn, outlet: OutletOf | None = None) -> Report:
-    """The schedule of a failing seed with as few of its faults as it takes to fail."""
+    """Return the schedule of a failing seed with as few of its faults as it takes to fail."""
     again = partial(play, job=job, outlet=outlet)
     return shrunk(again, again(seed))
 

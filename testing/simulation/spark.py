@@ -187,7 +187,7 @@ class Driver:
         return self._run(plan, rows, old)
 
     def _read(self, ranges: Mapping[Partition, tuple[int, int]]) -> list[Row]:
-        """The rows of a slice, from the broker."""
+        """Return the rows of a slice, from the broker."""
         rows = []
         for (source, number), (first, end) in ranges.items():
             if end == first:
