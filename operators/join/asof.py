@@ -39,7 +39,7 @@ def answers(join: JoinOperator, kv: KV, left: Slice, of: Leaving) -> pa.Table:
 
 
 def latest(join: JoinOperator, left: Slice, right: Slice, columns: Columns, raised: Raised) -> IntArray:
-    """For each left row the newest right one at or before it, or NOBODY. raised: gets those on which the condition raises."""
+    """Return for each left row the newest right one up to it, or NOBODY. raised: gets rows on which the condition raises."""
     best = np.full(len(left), NOBODY, dtype=np.int64)
     codes = join._codes((left, right), columns)
     low, high = join.reach.partners(LEFT, left.times)

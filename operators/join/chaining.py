@@ -53,7 +53,7 @@ def taker(join: JoinDefinition, before: str) -> Taker:
 
 
 def _keeps(join: JoinDefinition) -> str:
-    """Why a join cannot take a message back; "" where it can."""
+    """Return the reason why a join cannot accept retractions; "" if it can."""
     if join.sessions is not None:
         return f"its sessions, {join.sessions!r}, would come apart again, with all that met in them: use within=..."
     if join.by_rows:
@@ -67,7 +67,7 @@ def _keeps(join: JoinDefinition) -> str:
 
 
 def columns_of(join: JoinDefinition, input: Input) -> tuple[str, ...]:
-    """The columns that an input of a join must have."""
+    """Return the columns that an input of a join must have."""
     keys = join.left_keys if input.name == join.left.name else ()
     keys += join.right_keys if input.name == join.right.name else ()
     return tuple(dict.fromkeys((input.event_time, *keys)))
@@ -133,7 +133,7 @@ def _check_taken_back(first: JoinDefinition, second: Taker) -> None:
 
 
 def _times(join: JoinDefinition) -> dict[str, str]:
-    """Columns of a join's rows that are an input's event time, and of which side."""
+    """Return the columns of a join's rows that are an input's event time, with the side of each."""
     left, right = join.left.event_time, join.right.event_time
     if join.how in ("semi", "anti") or left in join.left_keys:
         return {left: "left"}
@@ -145,7 +145,7 @@ def _times(join: JoinDefinition) -> dict[str, str]:
 
 
 def times_of(join: JoinDefinition, event_time: str) -> Input:
-    """The input whose times a column of its rows has."""
+    """Return the input whose times a column of its rows has."""
     return join.left if _times(join)[event_time] == "left" else join.right
 
 

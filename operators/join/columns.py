@@ -51,11 +51,11 @@ class InputColumns:
         return left, right
 
     def called(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
-        """The columns of rows, over such inputs."""
+        """Return the columns of rows, over such inputs."""
         return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
 
     def settle(self, kv: KV, columns: Columns) -> None:
-        """From now on columns keep their names."""
+        """Fix the names of columns from now on."""
         packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
         if kv.get(self.aux_cf, NAMES) != packed:
             batch = Batch()

@@ -35,7 +35,7 @@ from windrow.stores.timers import TimerIndex
 
 _COUNT, _TOUCHED, _HAD, _FLOOR, _BY_TIME = b"c", b"t", b"m", b"f", b"g"
 _SIDES = (b"\x00", b"\x01")
-#: Of a key with no more messages than that all are read to find the oldest; of several keys no more than about so many.
+#: All messages of a key with no more than this are read to find the oldest; about so many are read of several keys.
 _FEW, _READ = 64, 1 << 16
 
 
@@ -79,7 +79,7 @@ class Sizes:
         stored: Sequence[bytes],
         floor_us: int,
     ) -> None:
-        """Messages are filed. stored: their keys in the store; floor_us: older ones go with the next `advance`, by time."""
+        """Note filed messages. stored: their keys in the store; floor_us: older ones expire by time in the next `advance`."""
         low = encode_i64(floor_us)
         if self.by_key:
             groups = zip(places, self._groups(len(places), keys), strict=True)
@@ -97,12 +97,12 @@ class Sizes:
     def _groups(self, n: int, keys: Sequence[bytes] | None) -> Sequence[bytes]:
         return keys if self.by_key and keys is not None else [b""] * n
 
-    # -- what goes --------------------------------------------------------------------------------------------------
+    # -- eviction ---------------------------------------------------------------------------------------------------
 
     def excess(
         self, kv: KV, side: int, store: MessageStore, floor_us: int, batch: Batch
     ) -> tuple[list[bytes], list[bytes]]:
-        """(places, keys in the store) of messages beyond the limit, by place; the floors rise to them. floor_us: of time."""
+        """Return (places, stored keys) of messages beyond the limit, by place; raise the floors to them. floor_us: by time."""
         found = list[tuple[bytes, bytes]]()
         if self.by_key:
             low, high = _range(_TOUCHED, side)
@@ -133,7 +133,7 @@ class Sizes:
         floor_us: int,
         batch: Batch,
     ) -> list[tuple[bytes, bytes]]:
-        """(place, key in the store) of the messages of keys beyond the limit. touched: those that have got some."""
+        """Return (place, key in the store) of the messages of keys beyond the limit. touched: keys with new messages."""
         found, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
         names = [_HAD + _SIDES[side] + key for key in keys]
         # A key none of whose messages expired since the last count keeps that count.
@@ -180,7 +180,7 @@ class Sizes:
         return found
 
     def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
-        """Messages go otherwise, those of whole buckets before `floor_us`, or any: their keys are counted again."""
+        """Have the keys counted again whose messages are deleted otherwise: in whole buckets before `floor_us`, or any."""
         batch = Batch()
         if self.by_key and floor_us is not None:
             end = encode_i64(floor_us // store.bucket)
@@ -195,7 +195,7 @@ class Sizes:
         self._floors.set(batch, decode_i64(place), key, side)
 
     def forget(self, kv: KV, side: int, floor_us: int, done_us: int) -> None:
-        """Messages below `floor_us` go by time; so do floors, of which all that they refuse is too late as of `done_us`."""
+        """Expire messages below `floor_us`, and floors that reject only messages that are too late as of `done_us`."""
         batch, end = Batch(), encode_i64(floor_us)
         gone = 0 if self.by_key else sum(1 for _ in kv.scan(self._order[side], b"", end))
         if gone:
@@ -246,5 +246,5 @@ class Sizes:
 
 
 def _range(what: bytes, side: int) -> tuple[bytes, bytes]:
-    """All records of that kind of a side."""
+    """Return all records of that kind of a side."""
     return what + _SIDES[side], what + bytes((_SIDES[side][0] + 1,))

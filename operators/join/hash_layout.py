@@ -143,7 +143,7 @@ class KeyedJoinOperator(BlockJoinOperator):
             emitted[new:] = self._have_matched(kv, LEFT, old.table, old.times, self._hashes(kv, LEFT, old))
         return emitted
 
-    # -- what goes --------------------------------------------------------------------------------------------------
+    # -- expiry -----------------------------------------------------------------------------------------------------
 
     def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
         times, hashes = gone.column(TIME).to_numpy(), gone.column(HASH).to_numpy()

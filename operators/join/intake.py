@@ -35,7 +35,7 @@ class TakingSides(StoredSides):
         sides: list[pa.Schema],
         dead: DeadLetters,
     ) -> tuple[list[Slice], list[Mapping[Partition, int]]]:
-        """(the messages of each side that count, how far its partitions have come by those that do not pass its filter)."""
+        """Return (the countable messages of each side, the times that its partitions reach by rejected ones)."""
         definition = self.definition
         new: list[Slice] = []
         heard: list[Mapping[Partition, int]] = [{}, {}]
@@ -70,7 +70,7 @@ class TakingSides(StoredSides):
         return without_late(rows, lost, dead, detail)
 
     def _above_floor(self, kv: KV, side: int, rows: Slice, columns: Columns, dead: DeadLetters) -> Slice:
-        """The messages that are newer than all that went of their group because there were too many."""
+        """Return the messages that are newer than all evicted ones of their group."""
         above = self.sizes.above(kv, side, self._open_keys(rows), self.keys(rows, side, columns))
         dead.input = self.definition.inputs[side].name
         detail = f"{self.definition.retention!r} has newer ones"

@@ -39,7 +39,7 @@ from windrow.stores.message_store import Bound, Layout, MessageStore, PositionCo
 
 SIDES = ("left", "right")
 OPEN, MATCHED = b"\x00", b"\x01"
-#: Of a message that may be taken back, and has met so many that were not, an u64.
+#: Flag of a message that may be retracted; the number of its current partners follows as u64.
 COUNTED = b"\x02"
 #: The sides whose messages are followed until they expire: an unmatched message, or only its first match, makes a row.
 FOLLOWED = {
@@ -66,12 +66,12 @@ class StoredSides(Logic):
         self.readings = self.inputs.readings
         self.followed = FOLLOWED[definition.how]
         self.sizes = Sizes(definition, self.reach, self.aux_cf)
-        #: The store in which all lies that messages of a step may meet; None where that is the one that is written.
+        #: The store with all messages that those of a step can match; None if it is the one that is written.
         self._before: KV | None = None
         self.stores = self._stores()
 
     def _stores(self) -> tuple[MessageStore, ...]:
-        """The message stores of both sides."""
+        """Return the message stores of both sides."""
         return tuple(
             MessageStore(
                 self._layout(side),
@@ -91,7 +91,7 @@ class StoredSides(Logic):
         return choose_layout(tuples=False, equal=equal, time_range=time_range, large=large)
 
     def _bucket(self) -> int:
-        """Messages are freed so many microseconds at a time, where fields come first."""
+        """Return the bucket width, in microseconds, by which messages are freed if fields come first."""
         if self.definition.sessions is not None:
             gap_us = MINUTE_US if self.definition.own_gap is not None else self.definition.sessions.sure_us
             return min(max(gap_us // 8, SECOND_US), HOUR_US)
@@ -110,11 +110,11 @@ class StoredSides(Logic):
         return (self.aux_cf, self.pending_cf, *followed, *stored, *self.sizes.cfs)
 
     def done(self, watermark_us: int) -> int:
-        """The watermark less the allowed lateness; the end of time ends everything."""
+        """Return the watermark less the allowed lateness; the end of time ends everything."""
         return passed(watermark_us, self.definition.allowed_lateness_us)
 
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """Encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
+        """Return encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
         if not columns.keys:
             return None
         return encode_equal([as_type(combine(rows.table.column(k[1 + side])), k[3]) for k in columns.keys])
@@ -210,7 +210,7 @@ class StoredSides(Logic):
         scratch.write(known)
 
     def kept_from(self, kv: KV) -> int:
-        """The event time below which no message is kept."""
+        """Return the event time below which no message is kept."""
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
         return min(self._floor(side, reached_us, self.done(reached_us)) for side in (LEFT, RIGHT))
 
@@ -262,11 +262,11 @@ class StoredSides(Logic):
         return JoinView(self, stores, watermark_us, prefix)
 
     def columns(self, kv: KV) -> list[str]:
-        """The columns of the join's rows, as known so far."""
+        """Return the columns of the join's rows, as known so far."""
         return self.inputs.called(kv, self.inputs.schemas(kv)).names
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
-        """Messages of a side from `start` to `end`, both inclusive, in key order; of one key where the store has keys."""
+        """Return messages of a side from `start` to `end`, inclusive, in key order; of one key if the store has keys."""
         progress = Progress.load(kv, self.aux_cf)
         low = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
         start = start if start[0] >= low else (low, None)
@@ -280,7 +280,7 @@ class StoredSides(Logic):
         return self._decode(kv, side, found, values, sides[side])
 
     def lasting(self, kv: KV, side: int) -> int:
-        """The side that has all messages of an input that are kept: in a join with itself the one that forgets later."""
+        """Return the side with all kept messages of an input: in a join with itself the one that expires later."""
         if not self.definition.is_self_join or self.definition.by_rows:
             return side
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
@@ -298,7 +298,7 @@ class StoredSides(Logic):
 
 
 def stored_key(value: bytes) -> bytes:
-    """The key in the message store of a message that is followed."""
+    """Return the key in the message store of a followed message."""
     return value[9:] if value[:1] == COUNTED else value[1:]
 
 

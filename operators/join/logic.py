@@ -102,7 +102,7 @@ class JoinOperator(TakingSides):
         now_us: int,
         dead: DeadLetters,
     ) -> StepResult:
-        """The end of a step that filed messages."""
+        """End a step that filed messages."""
         if result.panes or self.inputs.known(kv) is not None:
             self.inputs.settle(kv, columns)
         progress.begin(now_us)
@@ -159,12 +159,12 @@ class JoinOperator(TakingSides):
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
     ) -> Slice:
-        """Stored messages of `side` that may be partners of new ones of the other side."""
+        """Return stored messages of `side` that may be partners of new ones of the other side."""
         store = self.stores[side]
         if not len(others):
             return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
         low, high = self.reach.partners(1 - side, others.times)
-        # Where fields come first, what is out of retention may lie there for a while: nobody meets it any more.
+        # If fields come first, messages out of retention may stay for a while; they match nothing any more.
         reached_us = self.progress(kv).watermark_us
         low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
         high = np.maximum(high, low - 1)
@@ -189,7 +189,7 @@ class JoinOperator(TakingSides):
     def _pairs(
         self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns, raised: Raised | None = None
     ) -> tuple[IntArray, IntArray]:
-        """(left row, right row) of `both` that match and of which one is new. raised: as of `_matching`."""
+        """Return (left row, right row) of `both` that match, at least one of them new. raised: as of `_matching`."""
         found = [p.of(np.arange(len(p.n))) for p in self._near(new, both, columns)]
         return self._matching(both, *_together(found, len(new[LEFT])), columns, raised)
 
@@ -208,7 +208,7 @@ class JoinOperator(TakingSides):
             yield self._matching(both, *_together(found, first), columns)
 
     def _near(self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns) -> list[Partners]:
-        """The partners of new left messages among all right ones, and of stored ones among the new."""
+        """Return the partners of new left messages among all right ones, and of stored ones among the new."""
         codes, n, found = self._codes(both, columns), [len(s) for s in new], []
         for left, right in ((slice(n[LEFT]), slice(None)), (slice(n[LEFT], None), slice(n[RIGHT]))):
             low, high = self.reach.partners(LEFT, both[LEFT].times[left])
@@ -218,7 +218,7 @@ class JoinOperator(TakingSides):
         return found
 
     def _codes(self, both: Sequence[Slice], columns: Columns) -> tuple[IntArray, IntArray]:
-        """Numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
+        """Return numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
         n = len(both[LEFT])
         total = n + len(both[RIGHT])
         if not columns.keys:
@@ -244,7 +244,7 @@ class JoinOperator(TakingSides):
         columns: Columns,
         raised: Raised | None = None,
     ) -> tuple[IntArray, IntArray]:
-        """Candidates that the windows and `where` let match. raised: gets the left rows on which `where` raises."""
+        """Return candidates that match by the windows and `where`. raised: gets the left rows on which `where` raises."""
         if len(li) and not self.reach.exact:
             good = self.reach.fits(both[LEFT].times[li], both[RIGHT].times[ri])
             li, ri = li[good], ri[good]
@@ -301,7 +301,7 @@ class JoinOperator(TakingSides):
         return emitted
 
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
-        """Stored messages that now have a match. others: how many messages of the other side came."""
+        """Mark stored messages that have a match now. others: the number of new messages of the other side."""
         old = np.unique(matched[matched >= new])
         if not len(old):
             return
@@ -348,7 +348,7 @@ class JoinOperator(TakingSides):
         kv.write(batch)
 
     def _leaves_before(self, side: int, watermark_us: int) -> int:
-        """The event time before which messages of a followed side have met all that they can meet."""
+        """Return the event time before which messages of a followed side have no possible partners left."""
         done_us = self.done(watermark_us)
         if self.definition.how == "semi":
             # A static row may come at any time, and emits no row for stored messages that have matched.
@@ -357,7 +357,7 @@ class JoinOperator(TakingSides):
         return done_us if self.definition.how == "asof" else self.reach.expired_before(side, done_us)
 
     def _shrink(self, kv: KV, reached_us: int, of: Leaving) -> Iterator[pa.Table | None]:
-        """The oldest messages beyond the limit by number go, as the steps before have left them."""
+        """Evict the oldest messages beyond the count limit, as the previous steps left them, and yield their rows."""
         batch = Batch()
         for side in self.sizes.sides:
             floor_us = self._floor(side, reached_us, self.done(reached_us))
@@ -382,13 +382,13 @@ class JoinOperator(TakingSides):
         return self._alone(kv, side, mine, of)
 
     def _alone(self, kv: KV, side: int, rows: Slice, of: Leaving) -> pa.Table | None:
-        """The rows of messages that matched nobody, and as-of the answers to left ones."""
+        """Return the rows of unmatched messages, and for as-of the answers to left ones."""
         if self.definition.how == "asof":
             return answers(self, kv, rows, of)
         return alone(rows, side, of.sides, of.columns)
 
 
 def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:
-    """Pairs of the left rows before one, and of those from it on."""
+    """Combine pairs of the left rows before `first` with those of the left rows from it on."""
     (new_left, right), (old_left, new_right) = found
     return np.r_[new_left, old_left + first], np.r_[right, new_right]

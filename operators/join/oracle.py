@@ -37,7 +37,7 @@ class Held:
     message: Message
     number: int = 0  # among those that its side's window of rows counts together, from 1
     matched: bool = False
-    matches: int = 0  # where messages may be taken back: how many it has met that were not
+    matches: int = 0  # where messages may be retracted: the number of its current partners
     done: bool = False  # it can match no more, and that was judged
 
 
@@ -64,7 +64,7 @@ class JoinOracle(Oracle):
         self._dead: list[DeadLetter] = []
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        """Left messages meet the right ones of earlier steps; then right ones meet all left ones that have come."""
+        """Match left messages with the right ones of earlier steps; then match right ones with all left ones that have come."""
         _, taken = self._accept(messages, now_us, watermark_us)
         left = [self._hold("left", message) for message in taken[self.definition.left.name]]
         right = [self._hold("right", message) for message in taken[self.definition.right.name]]
@@ -112,7 +112,7 @@ class JoinOracle(Oracle):
         return Outcome(rows, self._dead)
 
     def kept(self, input: str) -> list[Message]:
-        """The messages of an input that are kept, in order of event time, then position: of a window of rows the newest."""
+        """Return the kept messages of an input, in order of event time, then position: of a window of rows the newest."""
         found: dict[Position, Held] = {}
         for side, source in (("left", self.definition.left), ("right", self.definition.right)):
             if source.name == input:
@@ -139,7 +139,7 @@ class JoinOracle(Oracle):
     def _accept(
         self, messages: Messages, now_us: int, watermark_us: int
     ) -> tuple[int, dict[str, list[tuple[int, Message]]]]:
-        """`now`, and what can be counted of a step by input; columns have settled."""
+        """Return `now`, and the countable messages of a step by input; column names are settled."""
         messages = by_input(self.definition.inputs, messages)
         self._dead, self.counted = [], []
         now = self._now(now_us)
@@ -209,16 +209,16 @@ class JoinOracle(Oracle):
         return True
 
     def _open_until(self, source: Input, time_us: int) -> float:
-        """The watermark, less the allowed lateness, from which on a message of that time is too late."""
+        """Return the watermark, less the allowed lateness, from which on a message of that time is too late."""
         return open_until(source, time_us)
 
     def _floor(self, source: Input, message: Message) -> tuple[float, Any]:
-        """The newest message of its group that went because there were too many: older ones are out of retention."""
+        """Return the newest message of its group that the count limit evicted: older ones are out of retention."""
         side = "left" if source is self.definition.left else "right"
         return self._floors.get(self._counted_with(side, self._key_of(side, message)), (-inf, ()))
 
     def _too_late_us(self, watermark_us: int) -> float:
-        """W': the watermark less the allowed lateness; at the end of time there is no later."""
+        """Return W', the watermark less the allowed lateness; at the end of time nothing is later."""
         if watermark_us == END_OF_TIME_US:
             return END_OF_TIME_US
         late = self.definition.allowed_lateness_us
@@ -364,7 +364,7 @@ class JoinOracle(Oracle):
         return self.definition.emit.late if timing is Timing.LATE else self.definition.emit.early
 
     def _as_of(self, watermark_us: int) -> list[JoinedRow]:
-        """Left messages up to whose time every right one has come, each with the newest that matches."""
+        """Return left messages up to whose time every right one has come, each with the newest that matches."""
         complete = [
             left
             for left in self._held["left"]
@@ -373,7 +373,7 @@ class JoinOracle(Oracle):
         return self._answers(complete)
 
     def _answers(self, some: Sequence[Held]) -> list[JoinedRow]:
-        """Each of these left messages with the newest right one that matches."""
+        """Return each of these left messages with the newest right one that matches."""
         rows = []
         for left in sorted(some, key=_by_time):
             left.done = True
@@ -390,7 +390,7 @@ class JoinOracle(Oracle):
         return rows
 
     def _unmatched(self, hopeless: Mapping[str, Sequence[Held]]) -> list[JoinedRow]:
-        """The rows of messages that can match no more and never did: the left ones first."""
+        """Return the rows of messages that can match no more and never did: the left ones first."""
         rows = []
         for message in sorted(hopeless["left"], key=_by_time):
             if not message.done and not message.matched and self.definition.how in ("left", "full", "anti"):
@@ -413,7 +413,7 @@ class JoinOracle(Oracle):
         return open_until(other, latest) <= self._too_late_us(watermark_us)
 
     def _drop(self, watermark_us: int) -> None:
-        """Messages go that can match no more, and that the retention does not keep for queries."""
+        """Drop messages that can match no more, and that the retention does not keep for queries."""
         kept = self.definition.retention.time_us
         for side, held in self._held.items():
             self._held[side] = [

@@ -35,7 +35,7 @@ class JoinColumns:
         self._names[name] += [column for column in payload if column not in self._names[name]]
 
     def refused(self, name: str, payload: Payload) -> list[str]:
-        """The columns that no message may have: new ones called as one of ours, or as another in the rows."""
+        """Return the columns that no message may have: new ones with a reserved name, or with one that is taken in the rows."""
         left_only = self.join.how in ("semi", "anti")
         if left_only and name != self.join.left.name:
             return []
@@ -63,7 +63,7 @@ class JoinColumns:
                 self._types.learn((name, column), [value])
 
     def row(self, left: Payload | None, right: Payload | None) -> dict[str, Any]:
-        """The output of a pair, or of a message without a partner."""
+        """Return the output of a pair, or of a message without a partner."""
         self.settle(emitted=True)
         if self.join.how in ("semi", "anti"):
             assert left is not None
@@ -107,7 +107,7 @@ class JoinColumns:
         return self.join.left.name if side == "left" else self.join.right.name
 
     def _called(self) -> dict[tuple[str, str], str]:
-        """Output name by side and column, keys left out: names that were given stay."""
+        """Return output names by side and column, without keys: names that were chosen stay."""
         called = dict(self._called_names)
         lefts = [n for n in self._names[self.join.left.name] if n not in self.join.left_keys]
         rights = [n for n in self._names[self.join.right.name] if n not in self.join.right_keys]
@@ -123,7 +123,7 @@ class JoinColumns:
         return called
 
     def _output(self) -> dict[str, tuple[str | None, str | None]]:
-        """Output name -> name on the left, name on the right: keys have both."""
+        """Return output name -> (name on the left, name on the right): keys have both."""
         output: dict[str, tuple[str | None, str | None]] = {pair[0]: pair for pair in self.join.on}
         for (side, column), out in self._called().items():
             output[out] = (column, None) if side == "left" else (None, column)

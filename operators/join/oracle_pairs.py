@@ -18,7 +18,7 @@ UNBOUNDED = Sliding(None)
 
 
 def time_windows(join: JoinDefinition) -> tuple[JoinWindowSpec, JoinWindowSpec] | None:
-    """The windows of both sides, or None where they say nothing about time: there are none, or of rows, or sessions."""
+    """Return the windows of both sides, or None if they do not limit time: there are none, or of rows, or sessions."""
     left, right = join.left.window, join.right.window
     if join.by_rows or join.sessions is not None or (left is None and right is None):
         return None
@@ -26,7 +26,7 @@ def time_windows(join: JoinDefinition) -> tuple[JoinWindowSpec, JoinWindowSpec] 
 
 
 def around(window: JoinWindowSpec, moment_us: int) -> Range:
-    """The event times in the window around a moment."""
+    """Return the event times in the window around a moment."""
     match window:
         case Tumbling() | Hopping():
             covering = windows_of(window, moment_us)
@@ -40,7 +40,7 @@ def around(window: JoinWindowSpec, moment_us: int) -> Range:
 
 
 def holders(window: JoinWindowSpec, time_us: int) -> Range:
-    """The moments whose window holds an event time: `around`, read backwards."""
+    """Return the moments whose window holds an event time: `around`, read backwards."""
     match window:
         case Sliding(before_us=before, after_us=after, closed=closed):
             first = -inf if after is None else time_us - after + (closed in ("left", "neither"))
@@ -65,7 +65,8 @@ def fits(join: JoinDefinition, left_us: int, right_us: int) -> bool:
 
 
 def latest_partner(join: JoinDefinition, side: str, time_us: int) -> float:
-    """The latest time that a partner of a message could have: as far as the windows, `within` and the retention all reach.
+    """Return the latest time that a partner of a message could have: as far as the windows, `within` and the retention all
+    reach.
 
     Where they exclude each other nothing matches, and a message waits no less.
     """
@@ -82,8 +83,8 @@ def latest_partner(join: JoinDefinition, side: str, time_us: int) -> float:
 
 
 def open_until(source: Input, time_us: float) -> float:
-    """When a message of that time is open no longer: the end of the last window that covers it, or the next moment; beyond
-    that of a session of its own."""
+    """Return the time at which a message of that time closes: the end of the last window that covers it, or the next moment;
+    with a session of its own, the end of that."""
     if isinstance(source.window, (Tumbling, Hopping)) and time_us != inf:
         return windows_of(source.window, int(time_us))[-1].end_us
     if isinstance(source.window, Session):

@@ -27,7 +27,7 @@ from windrow.operators.steps.output_rows import output_schema
 NOBODY = -1
 
 
-#: What the columns of the left, of the right input are called in the rows of pairs. Keys have their left name.
+#: Output names of the columns of the left, and of the right input, in the rows of pairs. Keys have their left name.
 Names: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
@@ -80,7 +80,7 @@ class Columns:
     def of(
         cls, definition: JoinDefinition, left: pa.Schema, right: pa.Schema, chosen_names: Names | None = None
     ) -> Columns:
-        """From the schemas of both inputs; one that was never seen has keys and event time. `given`: names that stay."""
+        """Return the columns for the schemas of both inputs; an unseen one has keys and event time. chosen_names: stay."""
         keys = tuple(
             (a, a, b, _common(definition, _field(left, a), _field(right, b))) for a, b in definition.on
         )
@@ -110,7 +110,7 @@ class Columns:
             )
 
     def rows(self, left: pa.Table, right: pa.Table, li: IntArray, ri: IntArray) -> pa.Table:
-        """The rows of pairs (left row, right row), either of which may be NOBODY."""
+        """Return the rows of pairs (left row, right row), either of which may be NOBODY."""
         columns, names = [], []
         mine, theirs = _indices(li), _indices(ri)
         for key in self.keys:
@@ -180,7 +180,7 @@ def _field(schema: pa.Schema, name: str) -> pa.Field:
 
 
 def _common(definition: JoinDefinition, a: pa.Field, b: pa.Field) -> pa.DataType:
-    """The type in which two keys are compared."""
+    """Return the type in which two keys are compared."""
     common = compared(a, b)
     if common is None:
         raise TypeClash(
@@ -191,7 +191,7 @@ def _common(definition: JoinDefinition, a: pa.Field, b: pa.Field) -> pa.DataType
 
 
 def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """The schema of a join's rows."""
+    """Return the schema of a join's rows."""
     fields = [pa.field(name, kind) for name, _, _, kind in columns.keys]
     for pairs, schema in ((columns.left, left), (columns.right, right)):
         fields += [pa.field(name, schema.field(source).type) for name, source in pairs]
@@ -199,7 +199,7 @@ def joined_schema(columns: Columns, left: pa.Schema, right: pa.Schema) -> pa.Sch
 
 
 def alone(table: Slice, side: int, sides: Sequence[pa.Schema], columns: Columns) -> pa.Table:
-    """Rows of messages of one side that matched nobody."""
+    """Return rows of unmatched messages of one side."""
     none = np.full(len(table), NOBODY, dtype=np.int64)
     rows = np.arange(len(table), dtype=np.int64)
     nobody = empty_rows(sides[1 - side])

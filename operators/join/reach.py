@@ -35,11 +35,11 @@ class Reach:
         if definition.within is not None:
             self._low = max(self._low, definition.within.low_us)
             self._high = min(self._high, definition.within.high_us)
-        #: Of each side, the watermark that was asked about last, and the answer.
+        #: By side, the last watermark that was asked for, and the answer.
         self._expired: dict[int, tuple[int, int]] = {}
 
     def partners(self, side: int, times: IntArray) -> tuple[IntArray, IntArray]:
-        """The closed interval of times in which partners of messages of `side` lie; open edges may leave a gap in it."""
+        """Return the closed interval of times of partners of messages of `side`; open edges may leave a gap in it."""
         if side == LEFT:
             low, high = _plus(times, self._low), _plus(times, self._high)
         else:
@@ -71,19 +71,19 @@ class Reach:
         return in_left | in_right
 
     def open_until(self, side: int, times: IntArray) -> IntArray:
-        """The watermark (less the allowed lateness) from which on messages of these times are too late."""
+        """Return the watermark (less the allowed lateness) from which on messages of these times are too late."""
         window = None if self.windows is None else self.windows[side]
         if isinstance(window, (Tumbling, Hopping)):
             return _grid(window, times)[1] + 1
         return times + 1 + self._longer[side]
 
     def expires(self, side: int, times: IntArray) -> IntArray:
-        """The watermark (less the allowed lateness) from which on messages of these times meet nobody. It rises with time."""
+        """Return the watermark (less the lateness) from which on messages of these times match nothing. It rises with time."""
         alone = self.open_until(1 - side, self.partners(side, times)[1])
         return np.maximum(alone, self.open_until(side, times)) if self._lasts else alone
 
     def expired_before(self, side: int, watermark_us: int) -> int:
-        """The first time whose messages can still meet somebody, `watermark_us` being the watermark less the lateness."""
+        """Return the first time whose messages can still match, where `watermark_us` is the watermark less the lateness."""
         if watermark_us == END_OF_TIME_US:
             return END_OF_TIME_US
         asked, first = self._expired.get(side, (None, 0))
@@ -98,7 +98,7 @@ class Reach:
             after = (self._high if side == LEFT else -self._low) + self._longer[1 - side]
             low = high = min(max(watermark_us - (max(after, 0) if self._lasts else after), low), high)
         while low < high:
-            # Of one time it costs as much as of many.
+            # One time costs as much as many.
             times = np.arange(low, high, max((high - low) // AT_ONCE, 1), dtype=np.int64)
             gone = int(np.searchsorted(self.expires(side, times), watermark_us, side="right"))
             if gone < len(times):
@@ -109,12 +109,12 @@ class Reach:
 
 
 def _plus(times: IntArray, offset: int) -> IntArray:
-    """Times are within 2^58, offsets within 2^62: their sum is an int64."""
+    """Add an offset to times. Times are within 2^58, offsets within 2^62: their sum is an int64."""
     return times + np.int64(max(min(offset, UNBOUNDED_US), -UNBOUNDED_US))
 
 
 def _grid(window: Tumbling | Hopping, times: IntArray) -> tuple[IntArray, IntArray]:
-    """First and last moment of the windows that cover each time, taken together."""
+    """Return the first and last moment of the windows that cover each time, taken together."""
     hop = window.size_us if isinstance(window, Tumbling) else window.hop_us
     newest = (times - window.offset_us) // hop * hop + window.offset_us
     older = (window.size_us - 1 - (times - newest)) // hop
@@ -135,12 +135,12 @@ def _around(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray
 
 
 def _open_edges(window: Sliding) -> tuple[int, int]:
-    """1 for the (old, new) edge that is not part of the window."""
+    """Return 1 for the (old, new) edge that is not part of the window."""
     return int(window.closed in ("right", "neither")), int(window.closed in ("left", "neither"))
 
 
 def _seen_from(window: JoinWindowSpec, times: IntArray) -> tuple[IntArray, IntArray]:
-    """The moments around which an input's window holds a message of each time."""
+    """Return the moments around which an input's window holds a message of each time."""
     if isinstance(window, (Tumbling, Hopping)):
         return _grid(window, times)
     assert isinstance(window, Sliding)

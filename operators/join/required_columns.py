@@ -39,7 +39,7 @@ class JoinNeeds(Needs):
         self._input = given.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
-        #: What gives messages gaps of their own.
+        #: The expression for dynamic gaps of messages.
         self._gap = definition.own_gap if side in definition.session_sides else None
         self._filters = given.asked
         self._asked = (*given.asked, *(() if self._gap is None else (self._gap,)))
@@ -139,7 +139,7 @@ class JoinNeeds(Needs):
         return [schema.field(partner) for schema, partner in partners if partner in schema.names]
 
     def _pairs_refusal(self, name: str, types: Mapping[str, pa.DataType]) -> str | None:
-        """Why the condition on pairs cannot be computed where a column is of that type."""
+        """Return the reason why the condition on pairs cannot be computed for a column of that type; None if it can."""
         definition = self._definition
         if self._where is None or not self._mentioned(name):
             return None

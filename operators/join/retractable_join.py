@@ -111,7 +111,7 @@ class CorrectedJoinOperator(JoinOperator):
         self._say(result, RETRACT, back, lost, columns)
         self._say(result, INSERT, fresh, found, columns)
 
-    # -- what goes --------------------------------------------------------------------------------------------------
+    # -- retractions ------------------------------------------------------------------------------------------------
 
     def _going_of(
         self, kv: KV, side: int, rows: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
@@ -156,7 +156,7 @@ class CorrectedJoinOperator(JoinOperator):
     def _at(
         self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None, schema: pa.Schema
     ) -> tuple[Slice, list[bytes]]:
-        """The stored messages with the times and keys of these, and where they lie."""
+        """Return the stored messages with the times and keys of these, and their keys in the store."""
         store, found, values = self.stores[side], list[bytes](), list[bytes]()
         if store.layout.fields_first:
             assert keys is not None
@@ -171,7 +171,7 @@ class CorrectedJoinOperator(JoinOperator):
     # -- pairs ------------------------------------------------------------------------------------------------------
 
     def _met(self, kv: KV, some: Sequence[Slice], sides: list[pa.Schema], columns: Columns) -> Met:
-        """The pairs of these messages with each other, and with those that stay."""
+        """Return the pairs of these messages with each other, and with those that stay."""
         keys = [self.keys(some[side], side, columns) for side in (LEFT, RIGHT)]
         stay = [self._partners(kv, side, some[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)]
         both = [stack(some[side], stay[side]) for side in (LEFT, RIGHT)]
@@ -189,7 +189,7 @@ class CorrectedJoinOperator(JoinOperator):
         return np.array([_count(value) for value in found], dtype=np.int64)
 
     def _recount(self, kv: KV, batch: Batch, side: int, back: Met, fresh: Met) -> Changes:
-        """(partners before, and after) by place, of the stored messages of a followed side that stay."""
+        """Return (partners before, and after) by place, of the stored messages of a followed side that stay."""
         if side not in self.followed:
             return {}
         changes: dict[bytes, int] = defaultdict(int)
@@ -233,19 +233,19 @@ class CorrectedJoinOperator(JoinOperator):
         return EmittedPairs(li[order], np.full(len(li), NOBODY, dtype=np.int64), late[order])
 
     def _found(self, fresh: Met, changes: Changes, reached_us: int) -> EmittedPairs:
-        """The left messages that have a first partner."""
+        """Return the left messages that have a first partner."""
         emitted, n = _firsts(fresh, reached_us), len(fresh.some[LEFT])
         counts = self._changed_counts(fresh, emitted, changes)
         first = np.array([before == 0 and after > 0 for before, after in counts], dtype=bool)
         return emitted.of((emitted.li < n) | first)
 
     def _changed_counts(self, met: Met, emitted: EmittedPairs, changes: Changes) -> list[tuple[int, int]]:
-        """(partners before, and after) of left messages; none of such as are not stored."""
+        """Return (partners before, and after) of left messages; (0, 0) for those that are not stored."""
         places = self._open_keys(met.both[LEFT].take(emitted.li)) if len(emitted.li) else []
         return [changes.get(place, (0, 0)) for place in places]
 
     def _say(self, result: StepResult, kind: str, met: Met, emitted: EmittedPairs, columns: Columns) -> None:
-        """The rows of pairs that come or go."""
+        """Emit the rows of new or retracted pairs."""
         n = len(emitted.li)
         if self.definition.how == "anti" or not n:
             return
@@ -270,14 +270,14 @@ def _firsts(met: Met, reached_us: int) -> EmittedPairs:
 
 
 def _of_kind(rows: pa.Table) -> pa.Table:
-    """Rows that say whether they take others back."""
+    """Return rows with their kind: INSERT, or RETRACT for a retraction."""
     if KIND in rows.column_names:
         return rows
     return rows.append_column(KIND, pa.repeat(pa.scalar(INSERT, pa.string()), len(rows)))
 
 
 def _identities(rows: Slice) -> list[bytes]:
-    """Equal for messages that are as each other."""
+    """Return identities of messages: equal for equal messages."""
     table = rows.table.select([name for name in rows.table.column_names if not name.startswith("__")])
     pack = msgpack.Packer(autoreset=True).pack
     columns = [rows.times.tolist(), *(pack_column(column) for column in table.columns)]

@@ -70,7 +70,7 @@ class CorrectedJoinOracle(JoinOracle):
         self._bury("too_late", "what it takes back is not kept", back.message, back.time_us)
 
     def _pairs_of(self, some: Sides, change: int) -> list[Pair]:
-        """The pairs of messages that are held of which one is among these, and how many each has, changed so."""
+        """Return the pairs of held messages with at least one of these, and change the partner counts."""
         found = [
             (a, b)
             for a in self._held["left"]
@@ -84,7 +84,7 @@ class CorrectedJoinOracle(JoinOracle):
         return sorted(found, key=_by_position)
 
     def _rows(self, kind: Kind, pairs: Sequence[Pair], some: Sides, watermark_us: int) -> list[JoinedRow]:
-        """The rows of pairs that come, or go; `some` are the messages that came or went."""
+        """Return the rows of new, or retracted, pairs; `some` are the messages that were added or retracted."""
         if self.definition.how in ("anti", "asof"):
             return []
         rows = []
@@ -96,7 +96,7 @@ class CorrectedJoinOracle(JoinOracle):
         return rows
 
     def _hopeless(self, side: str, message: Held, watermark_us: int) -> bool:
-        """It may be taken back, too, as long as it would not be too late itself."""
+        """True if a message can match no more, and is too late to be retracted itself."""
         own = open_until(self._source(side), message.time_us) <= self._too_late_us(watermark_us)
         return (own or watermark_us == END_OF_TIME_US) and super()._hopeless(side, message, watermark_us)
 

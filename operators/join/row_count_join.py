@@ -100,7 +100,7 @@ class RowsJoinOperator(NumberedSides):
         kv.write(batch)
 
     def _number(self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None) -> IntArray:
-        """The number of each new message."""
+        """Return the number of each new message."""
         if self._rows(side) is None:
             return np.zeros(len(rows), dtype=np.int64)
         counted = self._counter_keys(side, keys, len(rows))
@@ -119,7 +119,7 @@ class RowsJoinOperator(NumberedSides):
         keys: Sequence[list[bytes] | None],
         sides: list[pa.Schema],
     ) -> tuple[Slice, list[bytes]]:
-        """Stored messages of `side` that new ones of the other may meet, and their keys in the store."""
+        """Return stored messages of `side` that new ones of the other may match, and their keys in the store."""
         window = self._rows(side)
         if window is None:
             return self._partners(kv, side, new[1 - side], keys[1 - side], sides), []
@@ -150,7 +150,7 @@ class RowsJoinOperator(NumberedSides):
         keys: Sequence[list[bytes] | None],
         columns: Columns,
     ) -> tuple[IntArray, IntArray]:
-        """First new left messages with what is stored of the right, then new right ones with all that is left by then."""
+        """Match new left messages with the stored right ones, then new right ones with all left ones by then."""
         codes = self._codes(both, columns)
         n_left, n_right = len(new[LEFT]), len(new[RIGHT])
         found = []
@@ -186,7 +186,7 @@ class RowsJoinOperator(NumberedSides):
         return np.array(mine + theirs, dtype=bool)
 
     def _already_matched_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
-        """As `_told`, of messages under these keys."""
+        """Return True for left messages under these keys that matched before, as `_already_matched`."""
         emitted = np.zeros(new + len(held), dtype=bool)
         if self.definition.how == "semi" and held:
             found = kv.multi_get(self.open_cfs[LEFT], held)
@@ -257,7 +257,7 @@ class RowsJoinOperator(NumberedSides):
     def _pushed(
         self, kv: KV, side: int, window: Rows, counters: Sequence[bytes], last: Mapping[bytes, int]
     ) -> list[bytes]:
-        """The keys in the store of messages that newer ones push out of the window, of those that were there."""
+        """Return the keys in the store of stored messages that newer ones push out of the window."""
         store, pushed = self.stores[side], list[bytes]()
         for counter, came in Counter(counters).items():
             before = last[counter] - came
@@ -307,7 +307,7 @@ class RowsJoinOperator(NumberedSides):
 
 
 def _numbers(held: Sequence[bytes]) -> list[int]:
-    """The numbers of messages under these keys in the store."""
+    """Return the numbers of messages under these keys in the store."""
     packed = np.frombuffer(b"".join([key[-_TAIL:-_END] for key in held]), dtype=np.uint8)
     numbers: list[int] = bytes_to_i64_array(packed.reshape(-1, 8)).tolist()
     return numbers

@@ -32,7 +32,7 @@ from windrow.stores.timers import TimerIndex
 #: Auxiliary keys: the last number of a key, or of the input.
 COUNT = (b"c0", b"c1")
 UNMATCHED = (b"w0", b"w1")
-#: What follows the fields in a key of the store, with the number 0 in it.
+#: The bytes after the fields in a key of the store, with the number 0 in them.
 PLACE = position_prefix(("", 0, 0, 0))
 
 
@@ -41,7 +41,7 @@ class NumberedSides(JoinOperator):
 
     def __init__(self, definition: JoinDefinition) -> None:
         super().__init__(definition)
-        #: Of a followed side the messages that have matched nobody, by event time; a key as in its store.
+        #: The unmatched messages of followed sides, by event time; a key as in its store.
         self._unmatched = {
             side: TimerIndex(self.aux_cf, UNMATCHED[side])
             for side in self.followed
@@ -49,7 +49,7 @@ class NumberedSides(JoinOperator):
         }
 
     def _rows(self, side: int) -> Rows | None:
-        """The window of a side, if it counts."""
+        """Return the window of a side, if it counts."""
         window = (self.definition.left.window, self.definition.right.window)[side]
         return window if isinstance(window, Rows) else None
 
@@ -133,7 +133,7 @@ class NumberedSides(JoinOperator):
         return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
 
     def _by_number(self, kv: KV, side: int, low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
-        """Keys in the store of messages that lie by key under numbers of the whole input, and these numbers' own."""
+        """Return stored keys of messages that are filed by key under numbers of the whole input, and these numbers' own."""
         pairs = kv.scan(self.stores[side].index_cf, low, high)
         return [(fields + FIELDS_END + number, number) for number, fields in pairs]
 
@@ -167,7 +167,7 @@ class NumberedSides(JoinOperator):
         return keys
 
     def _drop_pushed(self, kv: KV, batch: Batch, side: int, stored: Sequence[bytes]) -> None:
-        """Messages under these keys in the store."""
+        """Delete the messages under these keys in the store."""
         store = self.stores[side]
         if self._listed(side):
             there = [value for value in kv.multi_get(store.cf, stored) if value is not None]
@@ -180,7 +180,7 @@ class NumberedSides(JoinOperator):
             batch.delete_many(self.open_cfs[side], stored)
 
     def _drop(self, kv: KV, batch: Batch, side: int, low: bytes, high: bytes) -> None:
-        """Messages of one counter, whose numbers are between."""
+        """Delete the messages of one counter with numbers in that range."""
         store = self.stores[side]
         if self._listed(side):
             batch.delete_many(store.index_cf, [key for _, key in kv.scan(store.cf, low, high)])
@@ -212,7 +212,7 @@ class NumberedSides(JoinOperator):
     def _sweep(
         self, kv: KV, batch: Batch, side: int, before_us: int, floor_us: int, watermark_us: int
     ) -> None:
-        """Eight times in a retention: free the messages of keys that never return, from the oldest number on."""
+        """Free the messages of keys that never return, from the oldest number on, eight times in a retention."""
         kept_us = self.definition.retention.time_us
         if kept_us is None:
             return
@@ -240,6 +240,6 @@ class NumberedSides(JoinOperator):
                 gone[head] = (fields or b"", number)
         for head, (_, last) in gone.items():
             self._drop(kv, batch, side, head + position_prefix(("", 0)), last + b"\x00")
-        # Of a key of which nothing is left the count may begin anew.
+        # A key without any messages left may restart its count.
         ended = [fields for head, (fields, _) in gone.items() if head not in stays]
         batch.delete_many(self.aux_cf, [COUNT[side] + fields for fields in ended])

@@ -27,7 +27,7 @@ Raised: TypeAlias = dict[int, str]
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` in their types, the position columns, and signs where there are some."""
+    """Return the columns of `schema` in their types, the position columns, and signs where there are some."""
     n, there = len(table), set(table.column_names)
     columns = [
         as_type(combine(table.column(f.name)), f.type) if f.name in there else pa.nulls(n, f.type)
@@ -39,7 +39,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
-    """The union of closed intervals, as intervals apart from each other."""
+    """Return the union of closed intervals, as intervals apart from each other."""
     order = np.argsort(low, kind="stable")
     low, reached = low[order], np.maximum.accumulate(high[order])
     cut = np.flatnonzero(low[1:] > reached[:-1] + 1)
@@ -49,12 +49,12 @@ def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:
 
 
 def stack(new: Slice, stored: Slice) -> Slice:
-    """New rows first, then stored ones."""
+    """Stack new rows on stored ones."""
     return Slice(pa.concat_tables([new.table, stored.table]), np.concatenate([new.times, stored.times]))
 
 
 def ranks(rows: Slice) -> IntArray:
-    """Numbers in the order of positions."""
+    """Return numbers in the order of positions."""
     t = rows.table
     source = combine(t.column(SOURCE)).dictionary_encode()
     names = pc.rank(source.dictionary, sort_keys="ascending").to_numpy() if len(source.dictionary) else []

@@ -38,7 +38,7 @@ WIDTH = b"\x00width"
 WIDE, GONE = (b"\x00wide0", b"\x00wide1"), (b"\x00gone0", b"\x00gone1")
 #: Steps whose messages are filed again have numbers that no other step has.
 AGAIN = 1 << 63
-#: Of more messages than that many times those of a step, the ones of other keys are left out first.
+#: If there are so many times more messages than in the step, those of other keys are filtered out first.
 _MANY = 4
 
 
@@ -92,13 +92,13 @@ class BlockJoinOperator(JoinOperator):
         return self._usual_width() if packed is None else decode_i64(packed)
 
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """None: messages are not filed by them."""
+        """Return None: messages are not filed by keys."""
         return None
 
     # -- what is filed ----------------------------------------------------------------------------------------------
 
     def _events(self, kv: KV, side: int) -> Events:
-        """The messages of a side."""
+        """Return the messages of a side."""
         return Events(self.stores[side].cf, self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
 
     def _followed(self, kv: KV, side: int) -> Followed:
@@ -137,7 +137,7 @@ class BlockJoinOperator(JoinOperator):
             self._add(kv, side, self.open_cfs[side], followed_rows(old, matches, step), 2 * step + 1)
 
     def _step(self, kv: KV) -> int:
-        """The number of the step that is made."""
+        """Return the number of the current step."""
         return self.progress(kv).step + 1
 
     # -- what is met ------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class BlockJoinOperator(JoinOperator):
         if not len(others):
             return as_slice(None, sides[side])
         low, high = self.reach.partners(1 - side, others.times)
-        # What is out of retention lies there until its stretch is over: nobody meets it any more.
+        # Messages out of retention stay until their bucket is purged; they match nothing any more.
         reached_us = self.progress(kv).watermark_us
         low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
         keep = self._of_keys(kv, side, others, sides)
@@ -168,7 +168,7 @@ class BlockJoinOperator(JoinOperator):
         return None
 
     def _met(self, kv: KV) -> tuple[KV, bool]:
-        """(where that lies which messages of a step meet, whether small values may be joined there)."""
+        """Return (the store with the messages that a step can match, whether small values may be merged there)."""
         return (kv, True) if self._before is None else (self._before, False)
 
     def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
@@ -178,7 +178,7 @@ class BlockJoinOperator(JoinOperator):
             emitted[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
         return emitted
 
-    # -- what goes --------------------------------------------------------------------------------------------------
+    # -- expiry -----------------------------------------------------------------------------------------------------
 
     def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
         before_us = self._leaves_before(side, watermark_us)
@@ -220,7 +220,7 @@ class BlockJoinOperator(JoinOperator):
     def _between(
         self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
-        """In the order of the keys that messages would have as values of their own."""
+        """Return messages in the order of the keys that they would have as single values."""
         rows, keys = self._found(kv, side, start[0], end[0], key, sides), None
         if self.stores[side].layout.has_fields:
             columns = self.inputs.called(kv, sides)
@@ -240,17 +240,17 @@ class BlockJoinOperator(JoinOperator):
     def _found(
         self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
-        """The messages from the first to the last of these times; others than those of the key may be among them."""
+        """Return the messages from the first to the last of these times; those of other keys may be among them."""
         return as_slice(self._events(kv, side).read(kv, first_us, last_us + 1), sides[side])
 
 
 def kept_rows(rows: Slice) -> pa.Table:
-    """Messages as they are kept."""
+    """Return messages in the form in which they are kept."""
     return rows.table.append_column(TIME, pa.array(rows.times))
 
 
 def as_slice(found: pa.Table | None, schema: pa.Schema) -> Slice:
-    """Kept messages in the types that their columns have by now."""
+    """Return kept messages in the current types of their columns."""
     if found is None:
         return Slice(empty_rows(schema), np.zeros(0, dtype=np.int64))
     return Slice(conform(found, schema), found.column(TIME).to_numpy())

@@ -120,7 +120,7 @@ def _written(
 def _check_given(
     left: Input, right: Input, emit: Emit | None, name: str, where: Any, how: str, dead_letter_limit: int
 ) -> None:
-    """Refuse what is of another type, or none of the choices."""
+    """Reject options of a wrong type, or outside the choices."""
     for which, given in (("left", left), ("right", right)):
         check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
         given.refuse_rules("wr.Join")
@@ -150,7 +150,7 @@ def _check_given(
 
 
 def _check_windows(left: Input, right: Input, within: Any, bounds: Within | None, how: str) -> None:
-    """Refuse windows that do not go together, or not with `how`."""
+    """Reject windows that cannot be combined with each other, or with `how`."""
     by_rows = isinstance(left.window, Rows) or isinstance(right.window, Rows)
     if by_rows:
         for side in (left, right):
@@ -169,7 +169,7 @@ def _check_windows(left: Input, right: Input, within: Any, bounds: Within | None
 
 
 def _check_watermarks(left: Input, right: Input) -> None:
-    """Refuse watermarks that nothing would ever move, or not as one."""
+    """Reject watermarks that nothing would ever move, or not as one."""
     check_watermark(left.watermark, right.watermark)
     if left.static and right.static:
         raise BadWatermark(
@@ -234,7 +234,7 @@ def _within(within: tuple[Duration, Duration] | None, closed: str) -> Within | N
 
 
 def _check_reach(left: Input, right: Input, within: Within | None) -> None:
-    """Windows and bounds that exclude each other can only be a mistake."""
+    """Reject windows and bounds that exclude each other: they can only be a mistake."""
     before, after = spans(left, right, None)
     if within is None:
         return
@@ -333,7 +333,7 @@ def _check_emit(emit: Emit) -> None:
 
 
 def check_watermark(left: Watermark, right: Watermark) -> None:
-    """Both sides are explicit, or neither is."""
+    """Check that both sides are explicit, or neither is."""
     if (left.kind == "explicit") != (right.kind == "explicit"):
         raise BadWatermark(
             f"{left!r} and {right!r}: an explicit watermark is the whole join's, use it on both inputs"

@@ -121,7 +121,7 @@ class JoinView(View):
         return pa.Table.from_pylist(rows, schema)
 
     def _window_keys(self, side: int) -> list[pa.Field]:
-        """The key columns of windows that are of a key."""
+        """Return the key columns of windows that are of a key."""
         return []
 
     # -- messages ---------------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ class JoinView(View):
         high: tuple[int, Any],
         wanted: Mapping[str, Any] | None,
     ) -> Slice:
-        """Messages of a side in a shard. Where newest rows are joined with themselves by other columns, the other side keeps
-        others of the same input: those too, all by time.
+        """Return messages of a side in a shard. In a self-join of newest rows by other columns, the other side keeps
+        other messages of the input: these are added, all by time.
         """
         rows, join = self._kept(kv, side, low, high, wanted), self.definition
         if not (join.is_self_join and join.by_rows and join.left_keys != join.right_keys):
@@ -168,7 +168,7 @@ class JoinView(View):
         high: tuple[int, Any],
         wanted: Mapping[str, Any] | None,
     ) -> Slice:
-        """Messages of a side in a shard; their sources have the input's prefix."""
+        """Return messages of a side in a shard; their sources have the input's prefix."""
         by = self.logic.readings[side].by
         whole = None
         if wanted and len(wanted) == len(by) == len(set(wanted) & set(by)):
@@ -182,7 +182,7 @@ class JoinView(View):
     # -- why --------------------------------------------------------------------------------------------------------
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        """The rows in which a message of that time has a part."""
+        """Return the rows that a message of that time is part of."""
         at_us = instant_us(at, "time")
         found = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
         return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
@@ -246,12 +246,12 @@ class JoinView(View):
     def _emitted(
         self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
     ) -> tuple[IntArray, IntArray]:
-        """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
+        """Return (left row, right row) of kept messages that made a row, NOBODY for a missing partner."""
         return _emitted(self.logic, kv, both, columns, settled=settled)
 
     def _around(self, at_us: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
-        """First and last time of the messages of each side that decide about rows with a message of that time: left ones that
-        are of it, or can meet one that is; right ones that these can meet.
+        """Return the first and last time of the messages of each side that decide rows with a message of that time: left ones
+        of that time, or that can match one of it; right ones that these can match.
         """
         if at_us is None:
             return (START_OF_TIME_US, END_OF_TIME_US), (START_OF_TIME_US, END_OF_TIME_US)
@@ -259,7 +259,7 @@ class JoinView(View):
         return left, self._met(LEFT, *left)
 
     def _met(self, side: int, first_us: int, last_us: int) -> tuple[int, int]:
-        """From `first` to `last`, and what messages of a side of then can meet."""
+        """Return the range from `first` to `last`, extended by the times that messages of a side there can match."""
         low, high = self.logic.reach.partners(side, np.array([first_us, last_us], dtype=np.int64))
         return min(first_us, int(low[0])), max(last_us, int(high[1]))
 
@@ -270,7 +270,7 @@ def _all(provenance: Made) -> Sequence[Sequence[StoredMessage]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be looked up, and equals itself."""
+    """Return a value that can be looked up, and equals itself."""
     return repr(value) if isinstance(value, (list, dict)) or value != value else value
 
 

@@ -48,7 +48,7 @@ def windows_of_input(
 
 
 def _spans(window: JoinWindowSpec | None, times: IntArray) -> tuple[IntArray, IntArray]:
-    """Start and end of each window, sorted."""
+    """Return start and end of each window, sorted."""
     if isinstance(window, (Tumbling, Hopping)):
         _, starts, ends = assigner_of(window).assign(times)
         starts, first = np.unique(starts, return_index=True)

@@ -107,7 +107,7 @@ class SessionJoinOperator(JoinOperator):
         return rows if self.common else super()._on_time(side, watermark_us, rows, dead)
 
     def _gaps(self, new: list[Slice], dead: DeadLetters) -> list[IntArray]:
-        """The gaps of messages that make sessions, side by side, where they have their own; of `new` stay those that have."""
+        """Return the dynamic gaps of messages that make sessions, by side. Removes messages without a valid gap from `new`."""
         if self.own_gap is None:
             return []
         found = []
@@ -151,7 +151,7 @@ class SessionJoinOperator(JoinOperator):
         return changed if self.common else self._with_visited(kv, changed, new, keys)
 
     def _entering(self, new: Sequence[Slice], keys: Sequence[pa.Array], gaps: Sequence[IntArray]) -> Slice:
-        """The messages that make sessions, as these take them."""
+        """Return the messages that make sessions, in the form that these take."""
         parts = []
         for side in self.making:
             rows = new[side]
@@ -168,7 +168,7 @@ class SessionJoinOperator(JoinOperator):
     def _with_visited(
         self, kv: KV, changed: Changed, new: Sequence[Slice], keys: Sequence[pa.Array]
     ) -> Changed:
-        """With the sessions of one input that go on at the times of new messages of the other."""
+        """Return `changed` with the sessions of one input that are open at the times of new messages of the other."""
         [making] = self.making
         own, times = keys[1 - making], new[1 - making].times
         apart = np.flatnonzero(covering(changed.sessions, own, times) == NOBODY)
@@ -207,7 +207,7 @@ class SessionJoinOperator(JoinOperator):
         kv.write(batch)
 
     def _inside(self, changed: Changed, rows: Slice, keys: pa.Array, side: int, columns: Columns) -> IntArray:
-        """The changed session of each new message; NO_KEY where it is in none, or a null in its key meets nobody."""
+        """Return the changed session of each new message; NO_KEY if it is in none, or a null in its key matches nothing."""
         session = covering(changed.sessions, keys, rows.times)
         for key in columns.keys:
             column = combine(rows.table.column(key[1 + side]))
@@ -223,7 +223,7 @@ class SessionJoinOperator(JoinOperator):
         inside: Sequence[IntArray],
         sides: list[pa.Schema],
     ) -> tuple[list[Slice], list[Members]]:
-        """The messages of changed sessions: new ones, and those of the stored ones that they may meet."""
+        """Return the messages of changed sessions: new ones, and stored ones that these may match."""
         size, several = len(changed), several_parts(changed)
         came = [_holds(size, session) for session in inside]
         # Of sessions of one input first what others there are: those in no part meet all of it.
@@ -248,7 +248,7 @@ class SessionJoinOperator(JoinOperator):
     def _stored(
         self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
     ) -> tuple[Slice, IntArray, IntArray]:
-        """(stored messages of a side in these sessions, as these are `near`, the session of each, of which part it was)."""
+        """Return (stored messages of a side in these sessions, cut to `near`, the session of each, the part that held it)."""
         if side in self.making:  # what a session has stored, a part of it had
             wanted = wanted & _holds(len(changed), changed.owner)
         some = np.flatnonzero(wanted)
@@ -280,7 +280,7 @@ class SessionJoinOperator(JoinOperator):
             kv.write(batch)
 
     def _leaving(self, kv: KV, side: int, closed: pa.Table) -> list[tuple[bytes, bytes]]:
-        """(place, key in the store) of the messages of closed sessions that matched nobody; they are followed no more."""
+        """Return (place, key in the store) of the unmatched messages of closed sessions; they are followed no more."""
         entries = self._followed(kv, side, closed)
         batch = Batch()
         batch.delete_many(self.open_cfs[side], [place for place, _ in entries])
@@ -306,7 +306,7 @@ class SessionJoinOperator(JoinOperator):
         return [(place, flag) for place, flag in zip(places, flags, strict=True) if flag is not None]
 
     def _spans(self, kv: KV, side: int, sessions: pa.Table) -> tuple[list[bytes], list[bytes], list[int]]:
-        """Stored messages of sessions, one after the other: keys, values, how many of each."""
+        """Return stored messages of sessions, one after the other: keys, values, number of each."""
         starts, ends = extent(sessions)
         keys = sessions.column(KEY).to_pylist()
         return self.stores[side].scan_spans(kv, keys, starts.tolist(), ends.tolist())
@@ -331,13 +331,13 @@ class SessionJoinOperator(JoinOperator):
         return [(place, value[1:]) for place, value in alone if value[:1] == OPEN]
 
     def undecided_from(self, done_us: int) -> int:
-        """The first time at which a session may still come to be."""
+        """Return the first time at which a session may still begin."""
         return END_OF_TIME_US if done_us == END_OF_TIME_US else limit(done_us, self.gap_us)
 
     # -- what is kept -----------------------------------------------------------------------------------------------
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
-        """Messages go with their sessions."""
+        """Delete messages whose sessions have expired."""
         if watermark_us < END_OF_TIME_US and not self.sessions.forgets(before_us, watermark_us):
             return
         first_us = self.sessions.first_kept(kv)
@@ -390,7 +390,7 @@ class SessionJoinOperator(JoinOperator):
 
 
 def _fields(place: bytes, value: bytes) -> bytes:
-    """The key of a message, of what is noted of it: a flag, then its key in the store, which ends with its place."""
+    """Return the key of a message from its entry: a flag, then its key in the store, which ends with its place."""
     return value[1 : len(value) - len(place) - len(FIELDS_END)]
 
 

@@ -60,14 +60,14 @@ class SessionJoinOracle(JoinOracle):
         self._gap_us = definition.sessions.sure_us
         gap = definition.own_gap
         asked = {} if gap is None else {GAP: Aggregation("any_value", (gap,))}
-        #: Of each input, where messages have gaps of their own: what gives these.
+        #: By side, the arguments of dynamic gaps.
         self._own = {SIDES[s]: Arguments(asked) for s in definition.session_sides if asked}
         self._own_us: dict[Position, int] = {}
         self._keys: dict[Key, int] = {}
         self._met: set[tuple[Position, Position]] = set()
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        """Messages enter their sessions; then all that match and have not met yet do."""
+        """Add messages to their sessions; then match all that have not matched yet."""
         now, taken = self._accept(messages, now_us, watermark_us)
         new = {side: [self._hold(side, m) for m in taken[self._source(side).name]] for side in SIDES}
         if self.definition.where is not None:
@@ -103,7 +103,7 @@ class SessionJoinOracle(JoinOracle):
         )
 
     def kept(self, input: str) -> list[Message]:
-        """The messages of sessions that are in retention, and those of the other input that are, or may still be in one."""
+        """Return the messages of sessions in retention, and those of the other input that are, or may still be, in one."""
         side = "left" if self.definition.left.name == input else "right"
         kept = [m for m in self._held[side] if self._in_retention(side, m, self.watermark_us)]
         return [m.message for m in sorted(kept, key=lambda m: (m.time_us, m.position))]
@@ -123,7 +123,7 @@ class SessionJoinOracle(JoinOracle):
         return super()._accept(messages, now_us, watermark_us)
 
     def _is_sound(self, source: Input, message: Message, time_us: int) -> bool:
-        """Its own gap is one."""
+        """True if its own gap is valid."""
         gaps = self._own.get("left" if source.name == self.definition.left.name else "right")
         if gaps is None:
             return True
@@ -157,7 +157,7 @@ class SessionJoinOracle(JoinOracle):
             new[side] = [m for m in new[side] if m.position not in lost]
 
     def _raises(self, good: Sides, came: Sides, watermark_us: int) -> bool:
-        """As if these messages were all of the step: what comes may also bring others into one session."""
+        """True if the condition raises, judged as if these messages were the whole step: new ones may also merge sessions."""
         assert self._now_us is not None
         before = (self._sessions, self._dead, self.counted)
         self._sessions, self._dead, self.counted = deepcopy(self._sessions), [], [*self.counted]

@@ -36,7 +36,7 @@ class Members(NamedTuple):
 
 
 def extent(table: pa.Table) -> tuple[IntArray, IntArray]:
-    """Starts and ends."""
+    """Return starts and ends."""
     return combine(table.column(START)).to_numpy(), combine(table.column(END)).to_numpy()
 
 
@@ -54,10 +54,10 @@ def several_parts(changed: Changed) -> BoolArray:
 def reached(
     changed: Changed, sessions: Sequence[IntArray], times: Sequence[IntArray], furthest_us: int
 ) -> pa.Table:
-    """Changed sessions, each cut to where its stored messages meet anybody now: within so much of a new one, or of where no
-    part of it was, since what lies in two parts lies on both sides of that.
+    """Return changed sessions, each cut to the range in which stored messages can match now: within `furthest_us` of a new one,
+    or of a moment in no part, as messages of two parts are on both sides of such a moment.
 
-    sessions: of new messages, NO_KEY for those that meet nobody; times: theirs
+    sessions: of new messages, NO_KEY for those that match nothing; times: theirs
     """
     if furthest_us >= UNBOUNDED_US:
         return changed.sessions
@@ -97,7 +97,7 @@ def _least_and_most(changed: Changed, of_parts: IntArray) -> tuple[IntArray, Int
 def overlapping(
     changed: Changed, members: tuple[Members, Members], reach: Reach
 ) -> tuple[IntArray, IntArray]:
-    """(left row, right row) of those that meet now."""
+    """Return (left row, right row) of messages that match now."""
     left, right = members
     low, high = reach.partners(LEFT, left.times)
     n, m = left.new, right.new
@@ -118,12 +118,12 @@ def _shifted(found: tuple[IntArray, IntArray], left: int, right: int) -> tuple[I
 
 
 def _width(changed: Changed) -> int:
-    """One more than the most parts of a session: what was in no part is a lane of its own."""
+    """Return one more than the most parts of a session: messages in no part have a lane of their own."""
     return int(np.bincount(changed.owner, minlength=1).max()) + 1
 
 
 def _lanes(changed: Changed, members: Members) -> IntArray:
-    """A number for the session and the part of each message; those of one part met before."""
+    """Return a number for the session and part of each message; messages of one part have matched before."""
     width = _width(changed)
     order = np.argsort(changed.owner, kind="stable")
     owner = changed.owner[order]

@@ -16,7 +16,7 @@ from windrow.core.windows import Session
 def check_sessions(
     left: Input, right: Input, window: Any, *, on: Sequence[tuple[str, str]], how: str, retention: Any
 ) -> None:
-    """Refuse sessions that cannot be. window: of both inputs together."""
+    """Reject sessions that are impossible. window: of both inputs together."""
     own = [given.window for given in (left, right)]
     if window is None and not any(isinstance(w, Session) for w in own):
         return

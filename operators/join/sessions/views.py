@@ -33,7 +33,7 @@ class SessionJoinView(JoinView):
     def windows(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> list[WindowInfo]:
-        """The sessions that hold messages of an input and overlap the closed range, by start and key."""
+        """Return the sessions that hold messages of an input and overlap the closed range, by start and key."""
         side = self._side(input)
         if side not in self.logic.making:
             return super().windows(start, end, key, input)
@@ -54,7 +54,7 @@ class SessionJoinView(JoinView):
     def _sessions(
         self, kv: KV, side: int, rows: Slice, sessions: pa.Table
     ) -> list[tuple[int, bytes, WindowInfo]]:
-        """(start, key, session) of those that hold some of these messages."""
+        """Return (start, key, session) of those that hold at least one of these messages."""
         keys, holder = self._holders(kv, side, rows, sessions)
         starts, ends = extent(sessions)
         place = ranks(rows)
@@ -88,12 +88,12 @@ class SessionJoinView(JoinView):
         )
 
     def _held(self, kv: KV, side: int, rows: Slice) -> tuple[pa.Table, pa.Array, IntArray]:
-        """(sessions, the keys of messages, which session holds each, or NOBODY)."""
+        """Return (sessions, the keys of messages, the session that holds each, or NOBODY)."""
         sessions = self.logic.sessions.between(kv, START_OF_TIME_US, END_OF_TIME_US, None)
         return sessions, *self._holders(kv, side, rows, sessions)
 
     def _holders(self, kv: KV, side: int, rows: Slice, sessions: pa.Table) -> tuple[pa.Array, IntArray]:
-        """(the keys of messages, which of these sessions holds each, or NOBODY)."""
+        """Return (the keys of messages, the session that holds each, or NOBODY)."""
         columns = self.logic.inputs.called(kv, self.logic.inputs.schemas(kv))
         keys = pa.array(self.logic.keys(rows, side, columns), pa.binary())
         return keys, covering(sessions, keys, rows.times)
@@ -103,7 +103,7 @@ class SessionJoinView(JoinView):
     def _emitted(
         self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
     ) -> tuple[IntArray, IntArray]:
-        """(left row, right row) of kept messages that made a row, NOBODY where there was none."""
+        """Return (left row, right row) of kept messages that made a row, NOBODY for a missing partner."""
         logic = self.logic
         sessions, _, held = self._held(kv, LEFT, both[LEFT])
         holders = [held, self._held(kv, RIGHT, both[RIGHT])[2]]

@@ -72,7 +72,7 @@ class Changed(NamedTuple):
         return len(self.sessions)
 
     def with_others(self, sessions: pa.Table, late: BoolArray) -> Changed:
-        """These, too, which were as they are."""
+        """Return these changes and further sessions that did not change."""
         owner = np.arange(len(self), len(self) + len(sessions), dtype=np.int64)
         both = (concat([mine, sessions]) for mine in (self.sessions, self.parts))
         return Changed(next(both), np.r_[self.late, late], next(both), np.r_[self.owner, owner])
@@ -96,7 +96,7 @@ class JoinSessions(SessionAggregator):
         return (_changed(concat(result.panes)) if result.panes else None), refused
 
     def closing(self, kv: KV, watermark_us: int, now_us: int) -> tuple[pa.Table | None, pa.Table | None]:
-        """(the sessions that close as the watermark advances, those that went by their number, open ones among both)."""
+        """Return (sessions that close as the watermark advances, sessions beyond the count limit), open ones among both."""
         result = self.advance(kv, watermark_us, now_us)
         panes = result.panes
         if watermark_us == END_OF_TIME_US:  # though they may be kept for ever
@@ -138,7 +138,7 @@ class JoinSessions(SessionAggregator):
         return self.store.first_kept(kv, self.progress(kv).watermark_us)
 
     def set_back_to(self, kv: KV, watermark_us: int) -> None:
-        """Closed sessions go, and the watermark is a former one."""
+        """Expire closed sessions, and set the watermark to a former one."""
         progress, batch = self.progress(kv), Batch()
         if progress.schema is not None:
             self._bind(progress.schema)
