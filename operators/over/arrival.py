@@ -90,7 +90,7 @@ class ArrivalOvers(Overs):
         self.remembered.forget(work.kv, after)
 
     def _end_lines(self, work: Work, low_us: int, high_us: int, at: Reached) -> None:
-        """Messages that waited for others in lines whose latest is between these times have all there will be."""
+        """Emit rows of messages that waited for others in partitions whose latest time is in this range: no more will come."""
         schema = self.filed(work.schema)
         ended = self.remembered.tails.last_between(work.kv, low_us, high_us)
         if ended is None:
@@ -104,7 +104,7 @@ class ArrivalOvers(Overs):
         self._emit_due(work, held, lines, np.flatnonzero(waiting & (latest >= low_us) & (latest < high_us)))
 
     def _going_on(self, work: Work, held: Held, new: int, watermark_us: int) -> tuple[Held, int]:
-        """Without what is remembered of lines that are over, and with the latest time of each; how many rows were there."""
+        """Return the history without ended partitions, with the latest time of each; and the number of rows before."""
         rows = conformed(held.rows, self.filed(work.schema))
         latest, codes, stored = rows.column(LATEST).to_numpy(), held.codes, len(rows) - new
         former = np.full(held.keys, START_OF_TIME_US)
@@ -136,7 +136,7 @@ class ArrivalOvers(Overs):
         return sums
 
     def _remember(self, kv: KV, held: Held, lines: Lines, sums: Sums | None, at: Reached) -> None:
-        """The last messages of each key, and its accumulators."""
+        """Save the last messages of each key, and its accumulators."""
         tails = self.remembered.tails
         first = np.searchsorted(lines.codes, np.arange(held.keys))
         last = lines.order[lines.ends[first] - 1]

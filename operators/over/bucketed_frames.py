@@ -157,7 +157,7 @@ def _starts(codes: IntArray, size: int) -> IntArray:
 
 
 def _alike(pieces: Sequence[tuple[Mapping[str, pa.Array], int]]) -> list[Mapping[str, pa.Array]]:
-    """Accumulators with the same parts, of the same types: those made before a column widened are brought to what it is now."""
+    """Return accumulators with equal parts and types: those made before a column widened are cast to its current type."""
     types = [{name: column.type for name, column in parts.items()} for parts, _ in pieces]
     if types[0] == types[1] == types[2]:
         return [parts for parts, _ in pieces]

@@ -158,7 +158,7 @@ class CorrectedOvers(Overs):
         *,
         fires: bool = True,
     ) -> Look:
-        """At the messages in whose windows those of a span may be."""
+        """Return a look at the messages whose windows may hold those of a span."""
         low_us, high_us = START_OF_TIME_US, END_OF_TIME_US
         if not self.remembered.anything:
             low_us = limit(span.low_us, self._waits_us)
@@ -217,7 +217,7 @@ class CorrectedOvers(Overs):
         self._say_again(work, look, due_rows, places[inside], ran, at)
 
     def _held(self, work: Work, look: Look, at: Levels) -> Held | None:
-        """The messages of the keys that are looked at."""
+        """Return the messages of the keys that the step looks at."""
         kv, floor_us = work.kv, limit(at.open.settled_us, self.reach_us)
         schema, ended = self.filed(work.schema), None
         if self.remembered.anything:
@@ -279,7 +279,7 @@ class CorrectedOvers(Overs):
             self.marks.put(work.kv, ids[chosen], times[chosen], said, number)
 
     def _newest(self, due_rows: DueRows, places: IntArray) -> IntArray:
-        """The largest number of a message in, or between, each message and its windows."""
+        """Return the largest number of a message in, or between, each message and its windows."""
         frames = list(self.definition.frames.values())
         bounds = due_rows.lines.hull(frames, places)
         numbers = (due_rows.numbers(ID),)
@@ -368,5 +368,5 @@ def _within(span: Span) -> Callable[[pa.Table, IntArray], BoolArray]:
 
 
 def _between(times: IntArray) -> tuple[int, int]:
-    """A range that holds these times."""
+    """Return a range that holds these times."""
     return int(times.min()), int(times.max()) + 1

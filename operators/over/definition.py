@@ -344,7 +344,7 @@ def _own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _framed(agg: Any, frame: Any) -> dict[str, Aggregation]:
-    """The aggregations, each with its frame."""
+    """Return the aggregations, each with its frame."""
     default = None if frame is None else make_frame(frame)
     framed: dict[str, Aggregation] = {}
     for alias, aggregation in around.plain_agg(agg).items():
@@ -359,7 +359,7 @@ def _framed(agg: Any, frame: Any) -> dict[str, Aggregation]:
 
 
 def _check_together(framed: Mapping[str, Aggregation]) -> None:
-    """Refuse frames that would have to be remembered, and waited for, in two ways at once."""
+    """Reject frames that would need two kinds of history, and waiting, at once."""
     frames = {alias: a.frame for alias, a in framed.items()}
     waiting = [a for a, f in frames.items() if isinstance(f, RowsBetween) and f.high > 0]
     timed = [a for a, f in frames.items() if isinstance(f, RangeBetween) or (f is not None and f.peers)]
@@ -383,7 +383,7 @@ def _is_by_arrival(agg: Mapping[str, Aggregation]) -> bool:
 
 
 def _ttl(options: Mapping[str, Any], framed: Mapping[str, Aggregation]) -> int | Forever | None:
-    """The longest pause between neighbours, in microseconds; None where none are counted."""
+    """Return the longest pause between neighbours, in microseconds; None if no frame counts messages."""
     counted, ttl = [a for a in framed.values() if isinstance(a.frame, RowsBetween)], options["ttl"]
     if ttl is None:
         if not counted:

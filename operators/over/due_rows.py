@@ -72,18 +72,18 @@ class DueRows:
         self._columns: dict[str, pa.Array] = {}
 
     def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
-        """Some columns of the messages at these places."""
+        """Return these columns of the messages at these places."""
         order = pa.array(self.lines.order[places])
         return pa.table({name: self._column(name).take(order) for name in names})
 
     def _column(self, name: str) -> pa.Array:
-        """A column in one piece, of which it is faster to take."""
+        """Return a column in one piece, from which taking rows is faster."""
         if name not in self._columns:
             self._columns[name] = combine(self._rows.column(name))
         return self._columns[name]
 
     def numbers(self, name: str) -> IntArray:
-        """A column of whole numbers, in lines."""
+        """Return a column of whole numbers, in the order of partitions."""
         numbers: IntArray = self._rows.column(name).to_numpy()[self.lines.order]
         return numbers
 
@@ -112,7 +112,7 @@ class DueRows:
         return kept
 
     def values(self, places: IntArray, ran: tuple[IntArray, Values] | None) -> Values:
-        """By alias. ran: of running aggregations, for more places."""
+        """Return the values by alias. ran: of running aggregations, for more places."""
         values = Values({}, [])
         for part, calculation in self._calculations:
             if part.running:
@@ -141,9 +141,9 @@ class DueRows:
     def run(
         self, places: IntArray, sums: Sums | None, upto: BoolArray | None = None
     ) -> tuple[tuple[IntArray, Values] | None, Sums | None]:
-        """Running aggregations of the messages at these places, and what they have come to, by key; None where there are none.
-
-        sums: what they had come to. upto: true for the first ones of a key, up to which the new ones are meant; by default all
+        """Run the running aggregations of the messages at these places. Returns the values and the accumulators by key; None
+        without any. sums: the accumulators before. upto: true for the first messages of a key, up to which the new accumulators
+        go; by default all
         """
         running = [calculation for part, calculation in self._calculations if part.running]
         if not running or not len(places):
@@ -203,7 +203,7 @@ class DueRows:
         return Values(found, failed + more), Sums(table, codes[lasts])
 
     def _continued(self, sums: Sums, codes: IntArray, first_us: IntArray) -> IntArray:
-        """For each key the row of its accumulators, if its first message is not too long after; else -1."""
+        """Return for each key the row of its accumulators, if its first message is not too long after; else -1."""
         of = np.full(self.lines.size, -1, dtype=np.int64)
         of[sums.codes] = np.arange(len(sums.codes))
         found = of[codes]
@@ -228,7 +228,7 @@ class DueRows:
         return buried(work, broken, aliases, anchors, len(places))
 
     def in_order(self, places: IntArray) -> IntArray:
-        """The messages at these places by event time and position."""
+        """Return the messages at these places by event time and position."""
         return ordered(self.lines.times[places], self.lines.ties, self.lines.order[places])
 
 

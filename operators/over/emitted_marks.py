@@ -67,7 +67,7 @@ class MarkStore:
         self._events = Events(cf, width_us)
 
     def of(self, kv: KV, ids: IntArray, low_us: int, high_us: int, fields: Sequence[pa.Field]) -> Marks:
-        """The marks of messages, whose times are in `[low_us, high_us)`. fields: of the aggregates."""
+        """Return the marks of messages, whose times are in `[low_us, high_us)`. fields: of the aggregates."""
         n = len(ids)
         table = self._events.read(kv, low_us, high_us, tidy=True)
         if table is None:
@@ -93,7 +93,7 @@ class MarkStore:
         return Marks(number(_ROWS, 0), flag(_DECIDED), flag(_CURRENT), flag(_BURIED), number(_AT, -1), values)
 
     def put(self, kv: KV, ids: IntArray, times: IntArray, marks: Marks, number: int) -> None:
-        """number: of this writing, later ones have larger ones."""
+        """Save marks. number: of this writing, later ones have larger ones."""
         if not len(ids):
             return
         columns = {

@@ -33,12 +33,12 @@ class KeptLines:
         self._lines = Lines(rows, groups.codes, groups.size, times, self._definition.ttl_us)
 
     def of_time(self, at_us: int, key: Mapping[str, Any] | None) -> IntArray:
-        """The places of messages of that time, and of that key."""
+        """Return the places of messages of that time, and of that key."""
         mine = of_key(self._rows, key)[self._lines.order]
         return np.flatnonzero(mine & (self._lines.times == at_us))
 
     def of_row(self, row: Mapping[str, Any]) -> IntArray:
-        """The places of messages that have what their row has."""
+        """Return the places of messages with the values of their row."""
         time = self._definition.event_time
         names = [n for n in user_columns(self._rows) if n in row and n != time]
         near = np.arange(len(self._lines))
@@ -61,7 +61,7 @@ class KeptLines:
             yield Made(None, shown, None if inside is None else {name: kept})
 
     def _inside(self, place: int) -> list[int] | None:
-        """The places of messages in the windows of one; None where some may be forgotten."""
+        """Return the places of messages in the windows of one; None if some may have expired."""
         lines, found = self._lines, set[int]()
         whole, ttl_us, begin = self._floor_us <= START_OF_TIME_US, lines.ttl_us, int(lines.begins[place])
         # What the line would go on with before that is kept, so that there is nothing.
@@ -82,5 +82,5 @@ class KeptLines:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared, and equals itself."""
+    """Return a value that can be compared, and equals itself."""
     return repr(value) if isinstance(value, (list, dict)) or value != value else value

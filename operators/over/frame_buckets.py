@@ -142,7 +142,7 @@ class Slices:
         return Middle(lines, lifted, merged, found)
 
     def _read(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
-        """All slices between two times, long ones where there are such."""
+        """Return all buckets between two times, long ones where they exist."""
         first_us, last_us = -floor_us(-low_us, self._long_us), floor_us(high_us, self._long_us)
         found, at_us = list[pa.Table | None](), low_us
         long = self._long_slices.read(kv, first_us, last_us) if first_us < last_us else None
@@ -156,7 +156,7 @@ class Slices:
     def _merged(
         self, slices: pa.Table, codes: IntArray, calculation: Calculation, size: int
     ) -> tuple[IntArray, dict[str, pa.Array]]:
-        """The keys that slices are of, and what these come to, one a key. codes: -1 of keys that are not asked for."""
+        """Return the keys of buckets, and their merged accumulators, one a key. codes: -1 of keys that are not asked for."""
         if (codes < 0).any():
             mine = codes >= 0
             slices, codes = slices.filter(pa.array(mine)), codes[mine]
@@ -219,7 +219,7 @@ class Slices:
         numbers: tuple[IntArray, int],
         some: IntArray,
     ) -> pa.Table:
-        """An accumulator for each key and slice, of some rows."""
+        """Return an accumulator for each key and bucket, of these rows."""
         at, times = pa.array(some), rows.column(TIME).to_numpy()[some]
         slices = times // self.width_us
         first, (codes, size) = int(slices.min()), numbers
@@ -262,7 +262,7 @@ class Slices:
         self._long_slices.add(kv, made, step)
 
     def forget(self, kv: KV, below_us: int) -> None:
-        """Slices before that. At the end of time, all of them."""
+        """Delete buckets before that. At the end of time, all of them."""
         for events in (self._events, self._long_slices):
             events.forget(kv, below_us)
         if below_us >= END_OF_TIME_US and kv.get(self._aux_cf, _KEY) is not None:
@@ -286,7 +286,7 @@ class Keys:
         self._table = rows.select(by).take(pa.array(first[self._present]))
 
     def numbers(self, tables: Sequence[pa.Table]) -> list[IntArray]:
-        """The numbers of the keys of other rows; -1 of keys that have none."""
+        """Return the numbers of the keys of other rows; -1 of keys that have none."""
         n, sizes = len(self._present), list(map(len, tables))
         both = concat([self._table, *(t.select(self._by) for t in tables)]) if self._by else None
         columns = [] if both is None else [both.column(b) for b in self._by]
@@ -305,7 +305,7 @@ def floor_us(time_us: TimeUs, width_us: int) -> TimeUs:
 
 
 def _accumulators(slices: pa.Table, calculation: Calculation) -> dict[str, pa.Array]:
-    """The accumulators of slices that are of these aggregations."""
+    """Return the accumulators of buckets that are of these aggregations."""
     prefixes = tuple(f"{ACCUMULATOR}{alias}." for alias in calculation.kernels)
     return {c: combine(slices.column(c)) for c in slices.column_names if c.startswith(prefixes)}
 
@@ -319,6 +319,6 @@ def _foldable(calculation: Calculation) -> bool:
 
 
 def _digest(calculations: Sequence[tuple[Part, Calculation]]) -> bytes:
-    """By which slices that were made of other columns are known."""
+    """Return a digest of the columns, by which buckets of other columns are recognised."""
     schemas = [c.schema.remove_metadata().serialize().to_pybytes() for _, c in calculations]
     return xxhash.xxh3_64_digest(b"".join(schemas))

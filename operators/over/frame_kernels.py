@@ -53,7 +53,7 @@ class Windows(Protocol):
     def sizes(self) -> IntArray: ...
 
     def sums(self, values: Sequence[IntArray]) -> IntArray:
-        """Sums of whole numbers, which fit as all of them do."""
+        """Return sums of whole numbers, which fit int64 as all of them together do."""
         ...
 
     def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
@@ -107,8 +107,8 @@ def _same(some: IntArray, other: IntArray) -> bool:
 
 
 def folded(kernel: Kernel, pieces: Sequence[Parts], windows: Windows) -> Parts | None:
-    """The accumulators of windows, from those of rows, the same parts in each piece; None where only the kernel knows how to
-    merge them."""
+    """Return the accumulators of windows, from those of rows, the same parts in each piece; None if only the kernel can merge
+    them."""
     if isinstance(kernel, Count):
         return {"n": _sums("n", pieces, windows)}
     if isinstance(kernel, Sum | Avg):
@@ -139,7 +139,7 @@ def laid_out(bounds: Bounds) -> Iterator[tuple[int, int, IntArray, IntArray]]:
 
 
 def sums_before(values: IntArray) -> IntArray:
-    """For each place the sum of what is before it, and of all at last."""
+    """Return for each place the sum of all before it, and of all at last."""
     sums = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
@@ -164,7 +164,7 @@ def _sum_parts(pieces: Sequence[Parts], windows: Windows) -> Parts:
 
 
 def _or(values: pa.Array, numbers: Column, none: Any) -> Column:
-    """Numbers of values; that one for null."""
+    """Return values as numbers; `none` for null."""
     return np.where(validity(values), numbers, none) if values.null_count else numbers
 
 
@@ -213,7 +213,7 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
 
 
 def _row_by_row(derived: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:
-    """Short windows: the first row of each, then the second of those that have one, and so on. A fold from the left."""
+    """Merge short windows: the first row of each, then the second of those that have one, and so on. A fold from the left."""
     for depth, (some, places) in enumerate(bounds.by_depth):
         rows = tuple(column[places] for column in columns)
         if depth:
@@ -223,8 +223,7 @@ def _row_by_row(derived: Columns, columns: Columns, merge: Merge, bounds: Bounds
 
 
 def _double(ends: Columns, begins: Columns, k: int, merge: Merge) -> None:
-    """From blocks of 2**k places to such of twice as many. ends: from each place to the end of its block; begins: to it from
-    the beginning."""
+    """Double blocks of 2**k places. ends: from each place to the end of its block; begins: to it from the beginning."""
     paired = tuple(c.reshape(-1, 2, 1 << k) for c in ends)
     whole = tuple(c[:, 1, :1] for c in paired)
     for column, longer in zip(paired, merge(tuple(c[:, 0] for c in paired), whole), strict=True):
@@ -297,7 +296,7 @@ def _extremes(pieces: Sequence[pa.Array], fn: str, windows: Windows) -> pa.Array
 
 
 def _by_key(largest: bool) -> Merge:
-    """The row with the largest, or smallest, key; of equal ones, a row there is."""
+    """Return the row with the largest, or smallest, key; of equal ones, a row there is."""
 
     def merge(left: Columns, right: Columns) -> Columns:
         better = right[0] > left[0] if largest else right[0] < left[0]
@@ -308,7 +307,7 @@ def _by_key(largest: bool) -> Merge:
 
 
 def null_where(values: pa.Array, none: BoolArray) -> pa.Array:
-    """The values, of any type, null where that is true."""
+    """Return the values, of any type, null where that is true."""
     if not none.any():
         return values
     return values.take(pa.array(np.arange(len(values)), mask=none))

@@ -49,7 +49,7 @@ class Values:
 
 
 def parts_of(definition: Aggregating) -> list[Part]:
-    """The aggregations by frame."""
+    """Return the aggregations by frame."""
     found: dict[Frame, dict[str, Aggregation]] = {}
     for alias, aggregation in definition.agg.items():
         assert aggregation.frame is not None
@@ -59,7 +59,7 @@ def parts_of(definition: Aggregating) -> list[Part]:
 
 
 def columns_of(calculation: Calculation) -> list[str]:
-    """The columns of messages that are calculated with."""
+    """Return the columns of messages that a calculation reads."""
     if calculation.input_columns() is None:
         return list(calculation.schema.names)
     agg = calculation.definition.agg.values()
@@ -67,7 +67,7 @@ def columns_of(calculation: Calculation) -> list[str]:
 
 
 def read_by(calculation: Calculation) -> list[str]:
-    """The columns of messages that windows are calculated of: with their places, where these matter."""
+    """Return the columns of messages that windows are calculated of: with their places, where these matter."""
     places = calculation.ordered or calculation.input_columns() is None
     return [*columns_of(calculation), *(POSITION_COLUMNS if places else ())]
 
@@ -75,7 +75,7 @@ def read_by(calculation: Calculation) -> list[str]:
 def over_frame(
     calculation: Calculation, rows: Slice, lifted: Mapping[str, pa.Array], bounds: Bounds, partial: str
 ) -> Values:
-    """Values of windows. rows: in lines, `lifted` their accumulators."""
+    """Return the values of windows. rows: in partitions, `lifted` their accumulators."""
     size, merged, left, windows = len(bounds.low), dict[str, pa.Array](), list[str](), Once(Ranges(bounds))
     for alias, kernel in calculation.kernels.items():
         if kernel is None:
@@ -101,7 +101,7 @@ def over_frame(
 def over_slices(
     calculation: Calculation, pieces: Sequence[Mapping[str, pa.Array]], windows: Windows, size: int
 ) -> Values:
-    """Values of windows of accumulators that all can be folded."""
+    """Return the values of windows of accumulators that all can be folded."""
     merged, windows = dict[str, pa.Array](), Once(windows)
     for alias, kernel in calculation.kernels.items():
         assert kernel is not None
@@ -114,7 +114,7 @@ def over_slices(
 def _merged(
     calculation: Calculation, columns: Mapping[str, pa.Array], bounds: Bounds
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """Accumulators of windows that only the kernels know how to merge."""
+    """Return the accumulators of windows that only the kernels can merge."""
     pieces: list[tuple[dict[str, pa.Array], int]] = []
     broken: list[Broken] = []
     for first, last, rows, of in laid_out(bounds):
@@ -129,7 +129,7 @@ def _merged(
 
 
 def _of_tables(calculation: Calculation, rows: Slice, bounds: Bounds) -> Values:
-    """Values of functions of the messages of a window."""
+    """Return the values of functions of the messages of a window."""
     pieces: dict[str, list[pa.Array]] = {}
     broken: list[Broken] = []
     for first, last, places, of in laid_out(bounds):
@@ -148,7 +148,7 @@ def _of_tables(calculation: Calculation, rows: Slice, bounds: Bounds) -> Values:
 
 
 def _nulled(values: Values, whole: BoolArray) -> Values:
-    """Null where the frame is cut off: what could not be made of the rest does not matter."""
+    """Return values with null where the frame is cut off: failures of the rest do not matter."""
     columns = {alias: null_where(column, ~whole) for alias, column in values.columns.items()}
     return Values(columns, [b for b in values.broken if whole[b.group]])
 
@@ -186,7 +186,7 @@ def running(
 def _step_by_step(
     calculation: Calculation, columns: Mapping[str, pa.Array], depths: IntArray
 ) -> tuple[dict[str, pa.Array], list[Broken]]:
-    """One row of each group after the other, of all groups at once. depths: the place of each row in its group."""
+    """Merge one row of each group after the other, of all groups at once. depths: the place of each row in its group."""
     by_depth = np.argsort(depths, kind="stable")
     cuts = np.searchsorted(depths[by_depth], np.arange(int(depths.max(initial=-1)) + 2))
     pieces: list[tuple[dict[str, pa.Array], int]] = []
@@ -215,7 +215,7 @@ def _step_by_step(
 def _kept_where_broken(
     merged: Mapping[str, pa.Array], former: Mapping[str, pa.Array], failed: Sequence[int]
 ) -> dict[str, pa.Array]:
-    """A message that an aggregate of the user's does not take changes nothing."""
+    """Keep the accumulator unchanged for a message that a user's aggregate rejects."""
     if not failed:
         return dict(merged)
     size = len(next(iter(merged.values())))
@@ -226,7 +226,7 @@ def _kept_where_broken(
 
 
 def anchors_of(broken: Sequence[Broken], aliases: Sequence[str]) -> Iterator[tuple[int, Broken]]:
-    """Each anchor of which something is broken, with the first of it by the order of aggregations."""
+    """Yield each anchor with a failed value, and its first failure by the order of aggregations."""
     first: dict[int, Broken] = {}
     for b in sorted(broken, key=lambda b: aliases.index(b.alias)):
         first.setdefault(b.group, b)

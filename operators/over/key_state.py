@@ -40,7 +40,7 @@ class Keyed:
         self._width_us = None if ttl_us is None else max(ttl_us // _STRETCHES, 1)
 
     def stretch(self, times: IntArray) -> IntArray:
-        """The stretch in which each time is."""
+        """Return the bucket of each time."""
         if self._width_us is None:
             return np.zeros(len(times), dtype=np.int64)
         return times // self._width_us * self._width_us
@@ -66,18 +66,18 @@ class Keyed:
             self._store.put(kv, found.near, concat(rows))
 
     def last_between(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
-        """The rows of keys in stretches that hold some time of `[low_us, high_us)`."""
+        """Return the rows of keys in buckets that hold a time of `[low_us, high_us)`."""
         first = START_OF_TIME_US if low_us <= START_OF_TIME_US else int(self.stretch(np.array([low_us]))[0])
         starts = self._store.starts(kv, first, high_us)
         rows = self._store.read(kv, starts) if starts else None
         return None if rows is None else rows.drop_columns([UPSERT])
 
     def all(self, kv: KV) -> pa.Table | None:
-        """The rows of all keys; None where there are none."""
+        """Return the rows of all keys; None where there are none."""
         return self.last_between(kv, START_OF_TIME_US, END_OF_TIME_US)
 
     def lasting(self, stretches: IntArray, settled_us: int) -> BoolArray:
-        """False for stretches whose keys are forgotten where messages up to `settled_us` are settled."""
+        """Return False for buckets whose keys have expired once messages up to `settled_us` are settled."""
         if settled_us >= END_OF_TIME_US:
             return np.zeros(len(stretches), dtype=bool)
         below_us = self._below_us(settled_us)
@@ -85,13 +85,13 @@ class Keyed:
         return kept
 
     def forget(self, kv: KV, settled_us: int) -> None:
-        """Keys that no message can continue any more."""
+        """Delete keys that no message can continue any more."""
         below_us = self._below_us(settled_us)
         if self._store.starts(kv, START_OF_TIME_US, below_us):
             self._store.drop(kv, START_OF_TIME_US, below_us)
 
     def _below_us(self, settled_us: int) -> int:
-        """Stretches before that are over."""
+        """Return the time below which buckets have expired."""
         if settled_us >= END_OF_TIME_US:
             return END_OF_TIME_US
         if self.ttl_us is None or self._width_us is None:

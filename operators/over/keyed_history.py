@@ -67,7 +67,7 @@ class Remembered:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def ended(self, kv: KV, before: Reached, after: Reached) -> pa.Table | None:
-        """The keys whose last messages waited for others, and need not any more: a row of each; None where there are none."""
+        """Return the keys whose last messages need not wait for others any more: a row of each; None if there are none."""
         if not self._waits or (self.ttl_us is None and after.watermark_us < END_OF_TIME_US):
             return None
         low, high = (self.quiet_since(at) for at in (before, after))
@@ -81,7 +81,7 @@ class Remembered:
         return rows.take(pa.array(groups.first_rows[over])) if len(over) else None
 
     def quiet_since(self, at: Reached) -> int:
-        """Before which time the last message of a key has to be, for none to follow it any more."""
+        """Return the time before which the last message of a key must be so that none can follow it any more."""
         if at.watermark_us >= END_OF_TIME_US:
             return END_OF_TIME_US
         return START_OF_TIME_US if self.ttl_us is None else limit(at.watermark_us, self.ttl_us)
@@ -97,7 +97,7 @@ class Remembered:
         after: Reached,
         latest: str = TIME,
     ) -> Held:
-        """The messages of keys that are named by some of `events`, which are from `low_us` on, or have ended. settled: true for
+        """Return the messages of keys that some of `events` name, which are from `low_us` on, or have ended. settled: true for
         those of them that are to be remembered. latest: the column of times since which a key is quiet."""
         new, stays = events.filter(pa.array(named)), settled[named]
         asked = new if ended is None else concat([new, ended.select(events.column_names)])
@@ -127,7 +127,7 @@ class Remembered:
         return Held(rows, numbers, groups.size, tails, sums)
 
     def _codes(self, tables: Sequence[pa.Table]) -> list[IntArray]:
-        """Numbers of the keys of some tables; those of the first, which are distinct, are its places."""
+        """Return numbers of the keys of the tables; those of the first, which are distinct, are its places."""
         total = sum(map(len, tables))
         keys = concat([t.select(self.by) for t in tables]) if self.by else None
         columns = [] if keys is None else [keys.column(b) for b in self.by]
@@ -190,7 +190,7 @@ class Remembered:
         return tables
 
     def forget(self, kv: KV, after: Reached) -> None:
-        """Keys that no message can continue any more."""
+        """Delete keys that no message can continue any more."""
         for keyed in (self.tails, self.sums):
             keyed.forget(kv, after.settled_us)
 

@@ -118,22 +118,22 @@ class Overs(OneInputLogic):
         try_all(self.definition.agg, rows.table)
 
     def kept_rows(self, work: Work, rows: Slice) -> pa.Table:
-        """The columns of messages that are kept."""
+        """Return the columns of kept messages."""
         table = with_positions(rows.table, work.progress.step)
         table = table.select([*kept_columns(self.definition, work.schema), *POSITION_COLUMNS])
         return table.append_column(TIME, pa.array(rows.times))
 
     def marked(self, rows: pa.Table, step: int) -> pa.Table:
-        """Messages of a step as they are kept."""
+        """Return messages of a step in the form in which they are kept."""
         return rows
 
     def events(self, kv: KV) -> Events:
-        """The messages that are kept."""
+        """Return the event log of kept messages."""
         width = kv.get(self.aux_cf, _WIDTH_KEY)
         return Events(self._events_cf, self._width_us if width is None else decode_i64(width))
 
     def _begin_events(self, kv: KV, times: IntArray) -> None:
-        """Say how long stretches are, where there are none yet: longer where the first messages are many, and sparse."""
+        """Set the bucket width if it is not set yet: longer if the first messages are many, and sparse."""
         if kv.get(self.aux_cf, _WIDTH_KEY) is not None:
             return
         width_us, apart_us = self._width_us, int(times.max()) - int(times.min())
@@ -166,7 +166,7 @@ class Overs(OneInputLogic):
         return self.reached(passed(watermark_us, self.definition.late_us))
 
     def floor(self, watermark_us: int) -> int:
-        """Before which event time messages are forgotten, all but the last ones of each key."""
+        """Return the event time before which messages expire, all but the last ones of each key."""
         settled_us, queried_us = self.closed(watermark_us).settled_us, self.definition.queried_us
         if settled_us >= END_OF_TIME_US:
             return START_OF_TIME_US if queried_us >= UNBOUNDED_US else END_OF_TIME_US
@@ -222,7 +222,7 @@ class Overs(OneInputLogic):
         self._emit(work, found, held.codes, held.keys, held, before, after, long)
 
     def _numbers(self, rows: pa.Table, *, gaps: bool) -> tuple[IntArray, int]:
-        """A number of the key of each row, below the second."""
+        """Return a number of the key of each row, below the second."""
         return key_numbers([rows.column(b) for b in self.definition.by], len(rows), gaps=gaps)
 
     def _emit(
@@ -268,7 +268,7 @@ class Overs(OneInputLogic):
     def _say(
         self, work: Work, due_rows: DueRows, places: IntArray, ran: tuple[IntArray, Values] | None
     ) -> None:
-        """The rows of messages at these places."""
+        """Emit the rows of messages at these places."""
         if len(places) == 0:
             return
         values = due_rows.values(places, ran)
@@ -297,11 +297,11 @@ class Overs(OneInputLogic):
         return self._calculated[1]
 
     def in_types(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Kept messages in the types that the columns of the input have by now."""
+        """Return kept messages in the current types of the input's columns."""
         return conformed(rows, self.filed(schema))
 
     def filed(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of messages that are kept."""
+        """Return the columns of kept messages."""
         kept = [schema.field(n) for n in kept_columns(self.definition, schema)]
         positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
         return pa.schema([*kept, *positions, pa.field(TIME, pa.int64())])

@@ -204,7 +204,7 @@ class OverOracle(OneInputOracle):
             self.emit_row(timing, values, kind.name, index, is_last=last)
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
-        """Its row as of now; None where there is none."""
+        """Return its current row; None if there is none."""
         made, values = self.definition, dict[str, Any]()
         for alias, aggregation in made.agg.items():
             frame = aggregation.frame
@@ -228,7 +228,7 @@ class OverOracle(OneInputOracle):
         return {**columns, **values}
 
     def _frame_of(self, anchor: Anchor, frame: Frame) -> tuple[list[Anchor], bool]:
-        """The messages in it, in event-time order; True if there are as many as it counts."""
+        """Return the messages in it, in event-time order; True if there are as many as it counts."""
         if isinstance(frame, RangeBetween):
             low_us, high_us = anchor.time_us + frame.low_us, anchor.time_us + frame.high_us
             return [a for a in self._of_key(anchor) if low_us <= a.time_us <= high_us], True
@@ -246,7 +246,7 @@ class OverOracle(OneInputOracle):
         return sorted(mine, key=lambda a: (a.time_us, a.position))
 
     def _line_of(self, anchor: Anchor) -> tuple[list[Anchor], int]:
-        """The messages of its key between two pauses that are longer than the ttl, and its place among them."""
+        """Return the messages of its key between two pauses longer than the ttl, and its place among them."""
         mine, ttl_us = self._of_key(anchor), self.definition.ttl_us
         line: list[Anchor] = []
         for one in mine:

@@ -104,7 +104,7 @@ def _follow(rows: pa.Table, order: IntArray, equal: BoolArray) -> bool:
 
 
 def _ranks(values: pa.Array) -> IntArray:
-    """For each value its place in their order."""
+    """Return for each value its place in their order."""
     ranks = np.empty(len(values), dtype=np.int64)
     ranks[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
     return ranks
@@ -200,7 +200,7 @@ class Lines:
         return len(self.times)
 
     def _packed(self, codes: IntArray, times: IntArray, side: str) -> IntArray:
-        """Numbers in the order of key and time, also of times that no row has; side: of such a time, among those there are."""
+        """Return numbers in the order of key and time, also of times that no row has; side: the side of such a time."""
         if self._moments is None:
             places = np.clip(times, self._first_us - 1, self._first_us + self._span - 2) - self._first_us + 1
         elif side == "left":
@@ -233,7 +233,7 @@ class Lines:
         return ends
 
     def windows(self, frame: Frame, places: IntArray) -> Bounds:
-        """The windows around the messages at these places. A running one has to be continued, and is none of them."""
+        """Return the windows around the messages at these places. A running one is not among them."""
         if isinstance(frame, RangeBetween):
             return self._around(frame, places)
         assert frame.low is not None
@@ -244,7 +244,7 @@ class Lines:
         return Bounds(low, np.maximum(np.clip(high, begins, ends), low), whole)
 
     def _around(self, frame: RangeBetween, places: IntArray) -> Bounds:
-        """The windows of time around the messages at these places."""
+        """Return the windows of time around the messages at these places."""
         codes, times, numbers = self.codes[places], self.times[places], self._packed_in_order
         if frame.low_us == 0:
             low = self.peers[0][places]
@@ -268,7 +268,7 @@ class Lines:
         return np.repeat(starts, many), np.repeat(starts + many, many)
 
     def between(self, codes: IntArray, low_us: IntArray, high_us: IntArray) -> Bounds:
-        """The windows of these keys from one time to another, both included."""
+        """Return the windows of these keys from one time to another, both included."""
         if len(self) == 0:
             none = np.zeros(len(codes), dtype=np.int64)
             return Bounds(none, none, np.ones(len(codes), dtype=bool))
@@ -284,7 +284,7 @@ class Lines:
         return found
 
     def hull(self, frames: Iterable[Frame], places: IntArray) -> Bounds:
-        """For the message at each place all from the first to the last that its windows reach, itself among them."""
+        """Return for the message at each place all from the first to the last that its windows reach, itself among them."""
         low, high = places, places + 1
         for frame in frames:
             if isinstance(frame, RangeBetween):

@@ -153,7 +153,7 @@ class PartnerNeeds(Needs):
 
 
 def kept_columns(definition: OverDefinition, schema: pa.Schema) -> list[str]:
-    """The columns that are kept with a message, of those there are."""
+    """Return those of the columns that are kept with a message."""
     if _all_columns(definition):
         return list(schema.names)
     named = [*definition.by, definition.event_time, *(definition.select or ())]
@@ -169,7 +169,7 @@ def _all_columns(definition: OverDefinition) -> bool:
 
 
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """These columns in these types."""
+    """Return these columns in these types."""
     if rows.schema.equals(schema):
         return rows
     there = set(rows.column_names)

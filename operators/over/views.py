@@ -89,7 +89,7 @@ class OverView(OneInputView):
     # -- why --------------------------------------------------------------------------------------------------------
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        """The rows of messages of that time."""
+        """Return the rows of messages of that time."""
         at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
         return [made for kept in self._lines() for made in kept.provenance(kept.of_time(at_us, wanted), None)]
 
@@ -99,12 +99,12 @@ class OverView(OneInputView):
         return [[made for kept in lines for made in kept.provenance(kept.of_row(row), row)] for row in rows]
 
     def _lines(self) -> list[KeptLines]:
-        """The messages that are kept, of each shard."""
+        """Return the kept messages of each shard, in partitions."""
         found = ((kv, self._kept(kv)) for kv in self.stores)
         return [KeptLines(self, kv, rows) for kv, rows in found if rows is not None]
 
     def _kept(self, kv: KV) -> pa.Table | None:
-        """The messages that one shard needs."""
+        """Return the messages that one shard needs."""
         progress, logic = self.logic.progress(kv), self.logic
         if progress.schema is None:
             return None
@@ -114,7 +114,7 @@ class OverView(OneInputView):
         return concat(some) if some else None
 
     def _last(self, kv: KV, settled_us: int, floor_us: int) -> pa.Table | None:
-        """The last messages of keys before a time, of keys that can go on."""
+        """Return the last messages of keys before a time, of keys that can go on."""
         rows = self.logic.remembered.tails.all(kv)
         if rows is None:
             return None

@@ -57,7 +57,7 @@ class CorrectedAnchors(AnchoredOvers):
         return passed(watermark_us, self.definition.late_us)
 
     def floor_us(self, kv: KV, watermark_us: int) -> int:
-        """As of `AnchoredOvers`, or a little before, of all anchors that are kept: those are many."""
+        """Return the floor as of `AnchoredOvers`, or a little before, over all kept anchors: those are many."""
         back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
         if back_us is None or ahead_us >= UNBOUNDED_US:
             return super().floor_us(kv, watermark_us)
@@ -73,7 +73,7 @@ class CorrectedAnchors(AnchoredOvers):
     # -- when -------------------------------------------------------------------------------------------------------
 
     def emit_immediately(self, work: Work, came: Mapping[int, Slice]) -> None:
-        """The anchors of the step, and those in whose windows its messages are."""
+        """Emit rows of the anchors of the step, and of those whose windows hold its messages."""
         moments = [rows.times for rows in came.values() if len(rows)]
         if not moments:
             return
@@ -95,8 +95,8 @@ class CorrectedAnchors(AnchoredOvers):
                 self._emit_updates(work, timing, anchors.filter(pa.array(chosen)), work.progress.watermark_us)
 
     def _near(self, work: Work, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
-        """The anchors of the times from `low_us` to `high_us`, of such ranges, and those in whose windows such times may
-        be; and some others."""
+        """Return the anchors of the times from `low_us` to `high_us`, of such ranges, and those whose windows may hold such
+        times; and some others."""
         reach_us = self._reach_us
         if reach_us is None:
             return self.pending.waiting.read(work.kv, int(low_us.min()), END_OF_TIME_US)

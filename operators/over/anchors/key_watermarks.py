@@ -82,7 +82,7 @@ class Promises:
         return judged, said
 
     def of_all_us(self, kv: KV) -> int:
-        """Before it no window of any key begins any more: known where there is but one."""
+        """Return the time before which no window of any key begins any more: known if there is but one key."""
         value = None if self.by else kv.get(self.floors_cf, b"")
         return START_OF_TIME_US if value is None else decode_i64(value)
 
@@ -140,7 +140,7 @@ class Promises:
         return max((self.back_us or 0) // _STRETCHES, SECOND_US)
 
     def _forget_until(self, kv: KV, batch: Batch, said_us: int) -> None:
-        """Promises up to that time. One that has moved on is known in its later stretch."""
+        """Delete promises up to that time. A later promise of a key is in a later bucket."""
         end = encode_i64(said_us // self._width_us * self._width_us)
         tables = [_unpacked(value) for _, value in kv.scan(self.promises_cf, b"", end)]
         if tables:
@@ -168,7 +168,7 @@ def _unpacked(value: bytes) -> pa.Table:
 
 
 def floors_of(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray:
-    """The largest promise before each anchor: of those of its key, one after the other, and of earlier steps."""
+    """Return the largest promise before each anchor: of those of its key, one after the other, and of earlier steps."""
     opens = np.r_[True, codes[1:] != codes[:-1]][: len(codes)]
     floors = before[codes]
     floors[1:] = np.where(opens[1:], floors[1:], np.maximum(floors[1:], promised[:-1]))

@@ -120,7 +120,7 @@ class AnchoredOvers(OneInputLogic):
     def _admitted(
         self, work: Work, side: int, input: Input, table: pa.Table
     ) -> tuple[Mapping[Partition, int], Slice]:
-        """(how far an input has come, those of its messages that can be counted), which it files."""
+        """File an input's messages. Returns (the time that the input reaches, the countable messages)."""
         reading, known = self.readings[side], self._known(work.kv, work.progress, side)
         table = reading.in_known_times(table, known)
         if side:
@@ -141,7 +141,7 @@ class AnchoredOvers(OneInputLogic):
         return rows
 
     def _accept_anchors(self, work: Work, rows: Slice) -> Slice:
-        """Anchors that have a window."""
+        """Return anchors that have a window."""
         spans, good = found_spans(self.definition, rows, work.dead)
         rows, spans = rows.take(good), spans.take(pa.array(good))
         if len(rows):
@@ -153,7 +153,7 @@ class AnchoredOvers(OneInputLogic):
         return rows
 
     def file_anchors(self, work: Work, anchors: pa.Table) -> None:
-        """Anchors of a step, with their times, and where their windows lie."""
+        """File the anchors of a step, with their times and windows."""
         self.pending.add(work.kv, anchors, work.progress.step)
 
     # -- time passes ------------------------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ class AnchoredOvers(OneInputLogic):
         return min(self.reached_us(kv, watermark_us), self.pending.lowest_us(kv))
 
     def reached_us(self, kv: KV, watermark_us: int) -> int:
-        """Before it no window begins of an anchor that the watermark has not passed."""
+        """Return the time before which no window begins of an anchor that the watermark has not passed."""
         back_us = self.definition.back_us
         back_us = UNBOUNDED_US if back_us is None else max(back_us, self.definition.queried_us)
         kept_us = limit(watermark_us, back_us)
         return max(kept_us, self.pending.promises.of_all_us(kv)) if self.pending.judges else kept_us
 
     def _fresh(self, work: Work, before_us: int, watermark_us: int) -> pa.Table | None:
-        """The anchors that the watermark has passed, and whose windows are as was promised."""
+        """Return the anchors that the watermark has passed and whose windows keep earlier promises."""
         if isinstance(self.definition.anchors, Ticks):
             times = self.pending.ticked(work.kv, watermark_us)
             return None if times is None else ticks(self.definition, times)
@@ -213,7 +213,7 @@ class AnchoredOvers(OneInputLogic):
         return rows if len(rows) else None
 
     def in_marker_types(self, work: Work, rows: pa.Table) -> pa.Table:
-        """Anchors in the types that their columns have by now."""
+        """Return anchors in the current types of their columns."""
         if isinstance(self.definition.anchors, Ticks):
             return rows
         known = self._known(work.kv, work.progress, 1)
@@ -258,7 +258,7 @@ class AnchoredOvers(OneInputLogic):
         return values, sizes
 
     def _emit(self, work: Work, anchors: pa.Table) -> None:
-        """The rows of anchors."""
+        """Emit the rows of anchors."""
         anchors = anchors.take(pa.array(ordered(anchors.column(AT).to_numpy(), anchors)))
         values, sizes = self.values(work, anchors)
         stamps = anchors.column(AT).to_numpy()
@@ -282,12 +282,12 @@ class AnchoredOvers(OneInputLogic):
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
     def output_fields(self, work: Work) -> list[pa.Field]:
-        """The columns of its rows, by what is known of its inputs."""
+        """Return the columns of its rows, by the known columns of its inputs."""
         kv, progress = work.kv, work.progress
         return self.fields(self._source_schema(kv, progress), self._known_markers(kv, progress))
 
     def key_codes(self, rows: pa.Table, anchors: pa.Table) -> tuple[IntArray, int]:
-        """Numbers of the keys of messages, then of anchors: equal ones alike, though columns may be of different types."""
+        """Return numbers of the keys of messages, then of anchors: equal ones alike, even if columns differ in type."""
         total = len(rows) + len(anchors)
         both = []
         for name in self.definition.by:
@@ -322,7 +322,7 @@ class AnchoredOvers(OneInputLogic):
         return schema
 
     def _source_schema(self, kv: KV, progress: Progress) -> pa.Schema:
-        """The columns that are kept with a message; of no type yet, before the first."""
+        """Return the columns that are kept with a message; of no type yet, before the first."""
         known, named = progress.schema, [self.definition.event_time, *self.definition.by]
         if known is None:
             named += [c for a in self.definition.agg.values() for c in a.columns]
@@ -330,11 +330,11 @@ class AnchoredOvers(OneInputLogic):
         return pa.schema([known.field(n) for n in kept_columns(self.definition.source, known)])
 
     def _known_markers(self, kv: KV, progress: Progress) -> pa.Schema | None:
-        """The columns of the anchors; None of a clock's, and before the first."""
+        """Return the columns of the anchors; None of a clock's, and before the first."""
         return None if isinstance(self.definition.anchors, Ticks) else self._known(kv, progress, 1)
 
     def fields(self, schema: pa.Schema, markers: pa.Schema | None = None) -> list[pa.Field]:
-        """The columns of its rows. schema: what is kept of a message; markers: the columns of anchors, None of a clock's."""
+        """Return the columns of its rows. schema: of kept messages; markers: the columns of anchors, None of a clock's."""
         emitted, own = self.definition.output_columns, self.definition.agg
         if markers is None:
             markers = pa.schema([pa.field(self.definition.output_time, pa.timestamp("us", "UTC"))])
@@ -343,7 +343,7 @@ class AnchoredOvers(OneInputLogic):
         return [*(markers.field(n) for n in names), *(made[alias] for alias in own)]
 
     def _calculations(self, schema: pa.Schema) -> list[tuple[RangeBetween | None, Calculation]]:
-        """The aggregations by frame, where they have one of their own."""
+        """Return the aggregations by frame, where they have one of their own."""
         if not self.definition.frames:
             return [(None, self._calculation(schema))]
         found = [(part.frame, Calculation(part, schema)) for part in parts_of(self.definition)]
@@ -423,7 +423,7 @@ class AnchoredOvers(OneInputLogic):
 
 
 def _comparable(one: pa.Field, other: pa.Field) -> pa.DataType:
-    """The type in which keys of both inputs are compared."""
+    """Return the type in which keys of both inputs are compared."""
     common = compared(one, other)
     if common is None:
         raise TypeClash(

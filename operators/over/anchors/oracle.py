@@ -222,7 +222,7 @@ class AnchoredOracle(Oracle):
         return [Message(m.payload, m.position) for m in sorted(some, key=_by_time)]
 
     def _floor_us(self) -> int:
-        """Before it no window of an anchor that is not judged yet begins."""
+        """Return the time before which no window of an unjudged anchor begins."""
         floor_us = START_OF_TIME_US
         back_us = self.definition.back_us
         if back_us is not None:
@@ -236,7 +236,7 @@ class AnchoredOracle(Oracle):
     def _anchor(
         self, time_us: int, position: Position | None, key: Key, payload: dict[str, Any]
     ) -> Anchor | None:
-        """None where its window has no start, no end, or ends before it starts."""
+        """Return an anchor; None if its window has no start, no end, or ends before it starts."""
         span = self.definition.span
         assert span is not None
         obsolete_us: int | None = None
@@ -257,7 +257,7 @@ class AnchoredOracle(Oracle):
         return Anchor(time_us, position, key, payload, start_us, low_us, high_us, obsolete_us)
 
     def _moment(self, span: Between, what: str, payload: dict[str, Any]) -> int | None:
-        """The start, the end or the obsolete time of an anchor's window; None where there is none."""
+        """Return the start, the end or the obsolete time of an anchor's window; None where there is none."""
         if span.function is not None:
             try:
                 made = span.function(self._columns.typed(payload))
@@ -274,7 +274,7 @@ class AnchoredOracle(Oracle):
         return event_time_us(value, reading.time_zone, 0, None, reading.event_time_unit)
 
     def _refusal(self, anchor: Anchor | None) -> str | None:
-        """Why an anchor cannot be, for what it is itself."""
+        """Return the reason why an anchor is invalid by its own values."""
         if anchor is None:
             return "malformed"
         kept_us = self.definition.retention.time_us
@@ -297,7 +297,7 @@ class AnchoredOracle(Oracle):
             self._floors.append((anchor.key, own_us))
 
     def _tick(self) -> None:
-        """The anchors of a clock that the watermark has passed."""
+        """Add the anchors of a clock that the watermark has passed."""
         clock = self.definition.anchors
         if not isinstance(clock, Ticks) or not self._held:
             return
@@ -323,7 +323,7 @@ class AnchoredOracle(Oracle):
             self._rows.append(JoinedRow(values, emitted, kind=kind, index=index, is_last=last))
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
-        """Its row as of now; None where there is none."""
+        """Return its current row; None if there is none."""
         made, values, broken = self.definition, dict[str, Any](), list[str]()
         held = {alias: self._held_of(anchor, aggregation) for alias, aggregation in made.agg.items()}
         if not any(held.values()) and made.empty == "skip":
@@ -352,7 +352,7 @@ class AnchoredOracle(Oracle):
         return {**columns, **values}
 
     def _held_of(self, anchor: Anchor, aggregation: Aggregation) -> list[Held]:
-        """The messages in its window, or in the frame that an aggregation has of its own."""
+        """Return the messages in its window, or in the own frame of an aggregation."""
         low_us, high_us, frame = anchor.low_us, anchor.high_us, aggregation.frame
         if isinstance(frame, RangeBetween):
             low_us, high_us = anchor.time_us + frame.low_us, anchor.time_us + frame.high_us

@@ -53,7 +53,7 @@ class Pending:
     # -- anchors that come ------------------------------------------------------------------------------------------
 
     def add(self, kv: KV, anchors: pa.Table, step: int) -> None:
-        """Anchors of a step, with `AT`, and where their windows lie."""
+        """Add the anchors of a step, with `AT` and their windows."""
         self.anchors.add(kv, anchors.append_column(TIME, anchors.column(AT)), step)
 
     def passed(self, kv: KV, before_us: int, watermark_us: int) -> pa.Table | None:
@@ -66,7 +66,7 @@ class Pending:
     # -- a clock ----------------------------------------------------------------------------------------------------
 
     def hear(self, kv: KV, times: IntArray) -> None:
-        """A clock begins with the first message, and ends with the last."""
+        """Advance the clock's times: it begins with the first message, and ends with the last."""
         if not isinstance(self.definition.anchors, Ticks):
             return
         at_us, first_us, last_us = self._clock(kv)
@@ -76,7 +76,7 @@ class Pending:
         kv.write(batch)
 
     def ticked(self, kv: KV, watermark_us: int) -> IntArray | None:
-        """The ticks that the watermark has passed, each once."""
+        """Return the ticks that the watermark has passed, each once."""
         clock = self.definition.anchors
         assert isinstance(clock, Ticks)
         at_us, first_us, last_us = self._clock(kv)
@@ -134,7 +134,7 @@ class Pending:
         kv.write(batch)
 
     def lowest_us(self, kv: KV) -> int:
-        """The first moment that the window of an anchor that waits holds, or a little before."""
+        """Return the first moment in the window of a waiting anchor, or a little before."""
         return min((decode_i64(value) for _, value in kv.scan(self.lows_cf)), default=END_OF_TIME_US)
 
     def forget(self, kv: KV, watermark_us: int) -> None:
@@ -155,7 +155,7 @@ class Pending:
     # -- what is kept -----------------------------------------------------------------------------------------------
 
     def lowest_of_waiting_us(self, kv: KV, watermark_us: int) -> int:
-        """`lowest_us` as it is, of those that still wait."""
+        """Return the exact `lowest_us` of the anchors that still wait."""
         rows = self.waiting.read(kv, watermark_us, END_OF_TIME_US)
         return END_OF_TIME_US if rows is None else int(low_of(self.span, rows.column(START).to_numpy()).min())
 
@@ -167,7 +167,7 @@ class Pending:
 
 
 def ticks(definition: OverDefinition, times: IntArray) -> pa.Table:
-    """Anchors of a clock."""
+    """Return anchors of a clock."""
     assert isinstance(definition.span, RangeBetween)
     rows = around(definition.span, times)
     moments = pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))

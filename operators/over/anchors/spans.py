@@ -30,22 +30,22 @@ _WHAT = ("start", "end", "obsolete")
 
 
 def low_of(span: Between | RangeBetween, start_us: IntArray) -> IntArray:
-    """The first microsecond of windows that begin there."""
+    """Return the first microsecond of windows that begin there."""
     return start_us + int(span.closed in ("right", "neither"))
 
 
 def high_of(span: Between | RangeBetween, end_us: IntArray) -> IntArray:
-    """The last microsecond of windows that end there."""
+    """Return the last microsecond of windows that end there."""
     return end_us - int(span.closed in ("left", "neither"))
 
 
 def around(span: RangeBetween, times: IntArray) -> pa.Table:
-    """The windows of a fixed frame around these times: columns `START` and `END`."""
+    """Return the windows of a fixed frame around these times: columns `START` and `END`."""
     return pa.table({START: times + span.start_us, END: times + span.end_us})
 
 
 def without_timeless(definition: OverDefinition, table: pa.Table, known: pa.Schema | None) -> pa.Table:
-    """Anchors with the columns for start, end and obsolete time in the known types. One that holds what is no time is
+    """Return anchors with the columns for start, end and obsolete time in the known types. One with a value that is no time is
     malformed, and decides no type."""
     span, reading = definition.span, definition.markers
     names = {m for m in span.moments.values() if isinstance(m, str)} if isinstance(span, Between) else set()
@@ -69,12 +69,12 @@ def without_timeless(definition: OverDefinition, table: pa.Table, known: pa.Sche
 
 
 def _places(mask: pa.Array) -> list[int]:
-    """The rows for which it is true."""
+    """Return the rows for which it is true."""
     return [int(i) for i in np.flatnonzero(mask.to_numpy(zero_copy_only=False))]
 
 
 def found_spans(definition: OverDefinition, rows: Slice, dead: DeadLetters) -> tuple[pa.Table, IntArray]:
-    """`START`, `END` and, where anchors may promise it, `OBSOLETE` of each; and the numbers of those that have a window."""
+    """Return `START`, `END` and, with promises, `OBSOLETE` of each anchor; and the numbers of those with a window."""
     span, times = definition.span, rows.times
     if isinstance(span, RangeBetween):
         return around(span, times), np.arange(len(times))
@@ -119,7 +119,7 @@ def _null_below(values: pa.Array, least: IntArray) -> pa.Array:
 def _moments(
     definition: OverDefinition, span: Between, anchors: pa.Table
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """Start, end and obsolete time of each anchor, int64, null where there is none; and for which the function raised what."""
+    """Return start, end and obsolete time of each anchor, int64, null without one; and the errors of the function by anchor."""
     failed: dict[int, str] = {}
     if span.function is None:
         found: Mapping[str, pa.Array] = {

@@ -35,7 +35,7 @@ EMPTY = ("emit", "skip")
 
 
 def own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a definition with anchors, from what the user wrote."""
+    """Return the fields of a definition with anchors, from the user's options."""
     anchors, by = (
         options["anchors"],
         check.names(options["by"], "by", "name a column, several, or () for no key"),
@@ -60,7 +60,7 @@ def own_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _framed(agg: dict[str, Aggregation], frame: Any) -> dict[str, Aggregation]:
-    """The aggregations, each with its frame where one has a frame of its own."""
+    """Return the aggregations, each with its own frame if it has one."""
     if all(aggregation.frame is None for aggregation in agg.values()):
         return agg
     default = None if frame is None or isinstance(frame, Between) else make_frame(frame)
@@ -97,7 +97,7 @@ def _check_corrected(emit: Emit, anchors: Input | Ticks, span: Between | RangeBe
 
 
 def refuse_alone(options: Mapping[str, Any]) -> None:
-    """Refuse, without anchors, what only they have."""
+    """Reject options of anchors in a definition without anchors."""
     if isinstance(options["frame"], Between):
         raise BadWindow(
             f"frame={options['frame']!r} is of anchors: name their input, anchors=wr.Input('markers', event_time='t')"
@@ -176,7 +176,7 @@ def _kept(options: Mapping[str, Any], span: Between | RangeBetween, by: tuple[st
 
 
 def plain_agg(agg: Any) -> dict[str, Aggregation]:
-    """The aggregations, all of one frame."""
+    """Return the aggregations, all of one frame."""
     if not isinstance(agg, Mapping) or not agg:
         raise BadAggregate(f"agg={agg!r}: name at least one, e.g. agg={{'mean': wr.avg('x')}}")
     for alias, aggregation in agg.items():
@@ -193,7 +193,7 @@ def plain_agg(agg: Any) -> dict[str, Aggregation]:
 
 
 def described(over: OverDefinition) -> dict[str, Any]:
-    """Describe what of the anchors shapes the state."""
+    """Return the options of anchors that shape the state."""
     anchors = over.anchors
     if anchors is None:
         return {"anchors": None}
@@ -239,7 +239,7 @@ def taker(over: OverDefinition, before: str) -> Taker:
 
 
 def check_followed(over: OverDefinition, second: Taker) -> None:
-    """Refuse an operator that would read another time than that of the anchors, or wait for good."""
+    """Reject a downstream operator that reads another time than that of the anchors, or that would wait for good."""
     time = over.output_time
     if second.event_time != time:
         raise UnknownColumn(

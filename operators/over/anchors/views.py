@@ -61,7 +61,7 @@ class AnchoredView(OverView):
         return message_columns([None if known is None else self._filed(side, known)])
 
     def made_at(self, at: Instant, key: Any) -> list[Made]:
-        """The rows of anchors of that time that are kept still."""
+        """Return the rows of anchors of that time that are kept still."""
         if isinstance(self.definition.anchors, Ticks):
             return []
         at_us, wanted, found = instant_us(at, "time"), key_of(self.definition.by, key), list[dict[str, Any]]()
@@ -76,7 +76,7 @@ class AnchoredView(OverView):
         return [[Made(None, row, self._inside(row))] for row in rows]
 
     def _inside(self, row: Mapping[str, Any]) -> dict[str, list[StoredMessage]] | None:
-        """The messages in the windows of an anchor; None where some may be forgotten, or its windows are not known."""
+        """Return the messages in the windows of an anchor; None if some may have expired, or its windows are not known."""
         spans, name = self._windows_of(row), self.definition.inputs[0].name
         if not spans or any(b not in row for b in self.definition.by):
             return None
@@ -96,7 +96,7 @@ class AnchoredView(OverView):
         return {name: kept}
 
     def _windows_of(self, row: Mapping[str, Any]) -> list[tuple[int, int]]:
-        """The first and the last microsecond of each; none where the row does not say it."""
+        """Return the first and the last microsecond of each; null if the row does not have it."""
         definition, time = self.definition, self.definition.output_time
         if time not in row:
             return []
@@ -122,7 +122,7 @@ class AnchoredView(OverView):
         return [conformed(rows, filed) for kv in self.stores if (rows := self._rows(kv, side)) is not None]
 
     def _floor_us(self, kv: KV) -> int:
-        """Before it a shard keeps nothing of what is aggregated."""
+        """Return the time before which a shard keeps no message of the aggregated input."""
         closed_us = self.logic.closed_us(self.logic.progress(kv).watermark_us)
         lowest_us = self.logic.pending.lowest_of_waiting_us(kv, closed_us)
         return int(min(self.logic.reached_us(kv, closed_us), lowest_us))
@@ -131,13 +131,13 @@ class AnchoredView(OverView):
         return [given.name for given in self.definition.inputs].index(self.input(input).name)
 
     def _columns(self, side: int) -> pa.Schema | None:
-        """The columns of an input, as far as some store knows them."""
+        """Return the columns of an input, as far as some store knows them."""
         name = self.definition.inputs[side].name
         found = [s for kv in self.stores if (s := self.logic.schema_of(kv, name)) is not None]
         return concat([s.empty_table() for s in found]).schema if found else None
 
     def _filed(self, side: int, known: pa.Schema) -> pa.Schema:
-        """The columns that are kept of the messages of an input."""
+        """Return the columns that are kept of the messages of an input."""
         return pa.schema([known.field(n) for n in kept_columns(self.logic.alone[side], known)])
 
     def _rows(self, kv: KV, side: int) -> pa.Table | None:
