@@ -92,7 +92,7 @@ def _is_checked(kind: pa.DataType) -> bool:
 
 
 def _marked(derived: pa.Table, table: pa.Table, wrong: dict[int, str]) -> pa.Table:
-    """The table with these rows malformed, each with its payload as it came."""
+    """Return the table with these rows malformed, each with its payload as it came."""
     derived = marked({"": derived}, {("", row): why for row, why in wrong.items()})[""]
     raw: list[str | None] = derived.column(RAW).to_pylist()
     for row, payload in zip(wrong, payloads(table.take(pa.array([*wrong]))), strict=True):

@@ -23,15 +23,15 @@ class WindowAssigner(Protocol):
     """Windows of event times."""
 
     def assign(self, times_us: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """(row index, start, end), rows in order; a row may have none (gaps) or many (hopping)."""
+        """Return (row index, start, end), rows in order; a row may have none (gaps) or many (hopping)."""
         ...
 
     def ends(self, starts_us: IntArray) -> IntArray:
-        """The end of the window that starts at each of `starts_us`."""
+        """Return the end of the window that starts at each of `starts_us`."""
         ...
 
     def first_open(self, time_us: int) -> int:
-        """The start of the earliest window with `end > time_us`."""
+        """Return the start of the earliest window with `end > time_us`."""
         ...
 
 
@@ -104,7 +104,7 @@ class CalendarAssigner:
         self._phase = self._DAY_OFFSET[spec.week_start] if spec.unit == "week" else 0
 
     def _units(self, times_us: IntArray) -> IntArray:
-        """Number the unit that holds each instant."""
+        """Return the number of the unit that holds each instant."""
         local = (self._zone.furthest(times_us) - self._offset).astype("datetime64[us]")
         if self._months:
             return local.astype("datetime64[M]").astype(np.int64) // self._months
@@ -137,7 +137,7 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 2**60
 
 
 def assigner_of(window: WindowSpec) -> WindowAssigner:
-    """The assigner of a time window; tuple windows are numbered in `operators/aggregate/tuples.py`."""
+    """Return the assigner of a time window; tuple windows are numbered in `operators/aggregate/tuples.py`."""
     match window:
         case Tumbling(size_us=size, offset_us=offset):
             return FixedAssigner(size, size, offset)

@@ -143,7 +143,7 @@ class DeadLetters:
         return max(0, min(count, self._limit - len(self._rows)))
 
     def table(self) -> pa.Table | None:
-        """In position order; what has no position, panes that cannot be, comes last."""
+        """Return the dead letters in position order; those without a position, of failed panes, come last."""
         rows = sorted(self._rows, key=_place)
         if self.of_run:
             by_message = groupby(sorted(rows, key=itemgetter(ARRIVED)), key=itemgetter(ARRIVED))
@@ -152,7 +152,7 @@ class DeadLetters:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python values; a time beyond what Python's can hold comes as an integer."""
+    """Return Python values; a time beyond Python's range comes as an integer."""
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
@@ -161,7 +161,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _value(one: pa.Scalar) -> Any:
-    """A value that Python may not hold: text with its bytes escaped, times as numbers."""
+    """Return a value that Python may not hold: text with its bytes escaped, times as numbers."""
     try:
         return one.as_py()
     except (OverflowError, ValueError):
@@ -182,7 +182,7 @@ def _value(one: pa.Scalar) -> Any:
 
 
 def payloads(table: pa.Table) -> list[str]:
-    """The rows of a table as they are shown."""
+    """Return the rows of a table as payloads."""
     user = [name for name in table.column_names if not name.startswith("__")]
     values = [_values(table.column(name)) for name in user]
     return [show_payload(dict(zip(user, (v[i] for v in values), strict=True))) for i in range(len(table))]
@@ -200,14 +200,14 @@ def show_payload(payload: Any) -> str:
 
 
 def of_operator(dead_letters: pa.Table, name: str) -> pa.Table:
-    """Letters with the name of the operator that wrote them; a chain's have it already."""
+    """Return dead letters with the name of the operator that wrote them; a chain's have it already."""
     if "operator" in dead_letters.column_names:
         return dead_letters
     return dead_letters.append_column("operator", pa.array([name] * len(dead_letters), pa.string()))
 
 
 def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
-    """The rows of `table` as values."""
+    """Return the rows of `table` as values."""
     found = []
     for row in table.to_pylist():
         position = None

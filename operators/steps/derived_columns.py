@@ -23,7 +23,7 @@ _KEYS = "name a column, several as by=('origin', 'carrier'), each by an expressi
 
 
 def keys_of(by: Any) -> tuple[tuple[str, ...], Makes]:
-    """(the names of the key columns, those of them that are made)."""
+    """Return (the names of the key columns, the derived ones)."""
     if not isinstance(by, Mapping):
         return check.names(by, "by", _KEYS), ()
     makes = []
@@ -38,7 +38,7 @@ def keys_of(by: Any) -> tuple[tuple[str, ...], Makes]:
 
 
 def time_of(event_time: Any) -> tuple[str, Makes]:
-    """(the name of the column of event time, what it is made of)."""
+    """Return (the name of the column of event time, its derivation)."""
     if isinstance(event_time, pc.Expression):
         return EVENT_TIME, ((EVENT_TIME, Expr(event_time)),)
     remedy = "name the column that holds the time of the event, or give an expression of columns"
@@ -46,7 +46,7 @@ def time_of(event_time: Any) -> tuple[str, Makes]:
 
 
 def with_derived(makes: Makes, table: pa.Table) -> pa.Table:
-    """The table with what is made of it; malformed rows make nothing. Raises what Arrow raises."""
+    """Return the table with its derived columns; malformed rows have none. Raises what Arrow raises."""
     if not makes:
         return table
     sound = np.ones(len(table), dtype=bool)
@@ -64,7 +64,7 @@ def with_derived(makes: Makes, table: pa.Table) -> pa.Table:
 
 
 def made_schema(makes: Makes, schema: pa.Schema) -> pa.Schema:
-    """The columns of an input with those that are made of them."""
+    """Return the columns of an input with the derived ones."""
     return with_derived(makes, schema.empty_table()).schema if makes else schema
 
 

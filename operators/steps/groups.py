@@ -32,28 +32,28 @@ _UFUNCS: dict[str, tuple[np.ufunc, Callable[[np.dtype[Any]], int]]] = {
 
 
 def combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One contiguous array."""
+    """Combine chunks into one contiguous array."""
     if isinstance(column, pa.ChunkedArray):
         return whole(column)
     return column
 
 
 def _aligned(column: pa.Array) -> pa.Array:
-    """Values that were read out of the middle of bytes and lie as they did there, where Arrow's hash tables want them."""
+    """Return values with the alignment that Arrow's hash tables want, even if they were read out of the middle of bytes."""
     if any(buffer is not None and buffer.address % 8 for buffer in column.buffers()):
         return pa.concat_arrays([column, column.slice(0, 0)])
     return column
 
 
 def one_zero_one_nan(column: pa.Array) -> pa.Array:
-    """Floats as keys: -0.0 and 0.0 are one, as in SQL, and so are all NaNs, of which there are many by their bits."""
+    """Return floats as keys: -0.0 and 0.0 are one, as in SQL, and so are all NaNs, of which there are many by their bits."""
     column = pc.add(column, pa.scalar(0.0, column.type))
     nan = pc.is_nan(column)
     return pc.if_else(nan, pa.scalar(math.nan, column.type), column) if pc.any(nan).as_py() else column
 
 
 def _dense(column: pa.Array) -> tuple[IntArray, int]:
-    """Numbers of the distinct values of one column, null among them, in order of first appearance."""
+    """Return numbers of the distinct values of one column, null among them, in order of first appearance."""
     if pa.types.is_floating(column.type):
         column = one_zero_one_nan(column)
     if is_one(column):
@@ -67,7 +67,7 @@ def _dense(column: pa.Array) -> tuple[IntArray, int]:
 
 
 def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
-    """The same grouping by numbers without gaps, in order of first appearance; `codes` are below `span`."""
+    """Return the same grouping by numbers without gaps, in order of first appearance; `codes` are below `span`."""
     rows = len(codes)
     if span > 8 * rows + 65_536:
         return _dense(pa.array(codes))
@@ -84,8 +84,8 @@ def _renumber(codes: IntArray, span: int) -> tuple[IntArray, int]:
 def key_numbers(
     columns: Sequence[pa.Array | pa.ChunkedArray], rows: int, *, gaps: bool = True
 ) -> tuple[IntArray, int]:
-    """A number for the key of each row, below the second, in no order. gaps: many of them may have no rows, which is faster;
-    False: some may, of many rows."""
+    """Return a number for the key of each row, below the second, in no order. gaps: many of them may have no rows, which is
+    faster; False: some may, of many rows."""
     near = _near_numbers(combine(columns[0])) if len(columns) == 1 else None
     if near is not None and (gaps or near[1] <= rows >> _ROWS_A_NUMBER):
         return near
@@ -131,9 +131,9 @@ def _near_numbers(
 
 
 def value_order(columns: Sequence[pa.Array]) -> IntArray | None:
-    """Rows, of which there are some, by the values of columns, then in row order, of whole numbers or texts as `_near_numbers`
-    has them, at any distance; None for others. What a row has and its place are one number, which numpy sorts in a fraction
-    of the time.
+    """Return rows, at least one, by the values of columns, then in row order, of whole numbers or texts as `_near_numbers` has
+    them, at any distance; None for others. A row's value and its place are packed into one number, which numpy sorts in a
+    fraction of the time.
     """
     rows = len(columns[0])
     bits = rows.bit_length()
@@ -153,7 +153,7 @@ def value_order(columns: Sequence[pa.Array]) -> IntArray | None:
 
 
 def stable_order(codes: IntArray, size: int) -> IntArray:
-    """Rows by group number below `size`, then in row order. numpy sorts 16 bits by radix, in O(n)."""
+    """Return rows by group number below `size`, then in row order. numpy sorts 16 bits by radix, in O(n)."""
     if len(codes) < 2 or bool(np.all(codes[1:] >= codes[:-1])):
         return np.arange(len(codes))
     order: IntArray = np.argsort(codes.astype(np.uint16), kind="stable")  # the low 16 bits
@@ -176,7 +176,7 @@ class Words(NamedTuple):
 
     @classmethod
     def of(cls, column: pa.Array) -> Words | None:
-        """None where they are none, too long or too different."""
+        """Return the words of a column; None if there are none, or they are too long or too different."""
         width = width_of(column)
         if width is None:
             return None
@@ -191,7 +191,7 @@ class Words(NamedTuple):
         return cls(pattern, places, values)
 
     def back(self, values: npt.NDArray[np.uint64], filled: BoolArray) -> pa.Array:
-        """The bytes of such numbers; null where they are not `filled`."""
+        """Return the bytes of such numbers; null where they are not `filled`."""
         matrix = np.tile(self.pattern, (len(values), 1))
         for i, place in enumerate(self.places[::-1]):
             matrix[:, place] = (values >> np.uint64(8 * i)) & np.uint64(0xFF)
@@ -225,14 +225,14 @@ class Groups:
 
     @classmethod
     def of_codes(cls, codes: IntArray, size: int) -> Groups:
-        """Groups whose numbers are known; some may have no rows (their aggregates are null)."""
+        """Return groups whose numbers are known; some may have no rows (their aggregates are null)."""
         made = cls.__new__(cls)
         made.codes, made.size, made.rows = codes, size, len(codes)
         return made
 
     @classmethod
     def numbered(cls, numbers: IntArray, span: int) -> Groups:
-        """Groups of rows that have numbers below `span`, perhaps with gaps."""
+        """Return groups of rows that have numbers below `span`, perhaps with gaps."""
         return cls.of_codes(*_renumber(numbers, span))
 
     @cached_property
@@ -255,7 +255,7 @@ class Groups:
         return filled
 
     def aggregate(self, requests: Sequence[tuple[pa.Array | pa.ChunkedArray, str]]) -> list[pa.Array]:
-        """One array of `size` rows for each (column, Arrow hash function), e.g. `(x, "sum")`; nulls are skipped.
+        """Return one array of `size` rows for each (column, Arrow hash function), e.g. `(x, "sum")`; nulls are skipped.
 
         "first" and "last" take the first and last non-null value in row order; "list" keeps nulls.
         """
@@ -266,8 +266,8 @@ class Groups:
         return results
 
     def _fast(self, column: pa.Array, fn: str) -> pa.Array | None:
-        """Sums, minima and maxima of integers, and of short bytes without nulls, and columns that hold nothing: no hash table
-        is needed.
+        """Return sums, minima and maxima of integers, and of short bytes without nulls, and empty columns: no hash table is
+        needed.
         """
         kind = column.type
         if len(column) and column.null_count == len(column) and fn in ("min", "max", "first", "last"):
@@ -289,7 +289,7 @@ class Groups:
         return pa.array(out) if filled.all() else pa.array(out, mask=~filled)
 
     def _extreme_bytes(self, column: pa.Array, fn: str) -> pa.Array | None:
-        """Minima or maxima of bytes of one length that differ in few places, as positions do. Arrow is slow at them."""
+        """Return minima or maxima of bytes of one length that differ in few places, as positions do. Arrow is slow at them."""
         words = Words.of(column)
         if words is None:
             return None
@@ -321,7 +321,7 @@ class Groups:
         return results
 
     def slices(self) -> tuple[IntArray, IntArray]:
-        """(order, bounds): `order[bounds[g]:bounds[g+1]]` are the rows of group g, in row order."""
+        """Return (order, bounds): `order[bounds[g]:bounds[g+1]]` are the rows of group g, in row order."""
         order = stable_order(self.codes, self.size)
         bounds = np.zeros(self.size + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.codes, minlength=self.size), out=bounds[1:])

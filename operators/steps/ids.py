@@ -77,7 +77,7 @@ class SeenIds:
         return list(map(b"".join, zip(*columns, strict=True)))
 
     def known(self, kv: KV, names: list[bytes], times: IntArray, floor_us: int) -> dict[bytes, list[int]]:
-        """The event times, from the floor on, at which names were seen that rows of these times have."""
+        """Return the event times, from the floor on, at which names were seen that rows of these times have."""
         buckets = self._near(self._buckets(kv), times)
         return self._known(kv, list(dict.fromkeys(names)), buckets, floor_us)
 
@@ -117,7 +117,7 @@ class SeenIds:
         return END_OF_TIME_US if self._width_us is None else (time_us // self._width_us + 1) * self._width_us
 
     def _near(self, buckets: list[int], times: IntArray) -> list[int]:
-        """The buckets with times that may make one of these a duplicate."""
+        """Return the buckets with times that may make one of these a duplicate."""
         if self._within_us is None or not len(times):
             return buckets
         # Where a bucket begins nobody knows: it may be as wide as a `within` before made it.
@@ -125,7 +125,7 @@ class SeenIds:
         return [end for end in buckets if low < end]
 
     def _known(self, kv: KV, names: list[bytes], buckets: list[int], floor_us: int) -> dict[bytes, list[int]]:
-        """The event times at which names were seen; of those that were not, nothing."""
+        """Return the event times at which names were seen, without names that were not."""
         known: dict[bytes, list[int]] = {}
         for end in buckets:
             if end <= floor_us:

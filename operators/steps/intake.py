@@ -100,7 +100,7 @@ class Slice:
 
 
 def encoded_positions(table: pa.Table, rows: IntArray | None = None) -> pa.Array | None:
-    """The position columns of `table` as order-preserving bytes; of some of its rows."""
+    """Return the position columns of `table` as order-preserving bytes; of some of its rows."""
     if OFFSET not in table.column_names:
         return None
     source = combine(table.column(SOURCE))
@@ -117,7 +117,7 @@ def encoded_positions(table: pa.Table, rows: IntArray | None = None) -> pa.Array
 
 
 def in_position_order(table: pa.Table) -> pa.Table:
-    """Rows sorted by (source, partition, offset, ordinal); a table without positions stays as it is."""
+    """Return rows sorted by (source, partition, offset, ordinal); a table without positions is unchanged."""
     present = [c for c in POSITION_COLUMNS if c in table.column_names]
     if OFFSET not in present or _ascending([combine(table.column(c)) for c in present]):
         return table
@@ -144,7 +144,7 @@ def _ascending(columns: Sequence[pa.Array]) -> bool:
 def event_times(
     column: pa.ChunkedArray, name: str, time_zone: str | None, unit: TimeUnit | None = None
 ) -> pa.Array:
-    """int64 microseconds; null where the value is no time. Raises `TypeClash` where the type can never be one."""
+    """Return int64 microseconds; null where the value is no time. Raises `TypeClash` if the type can never be one."""
     values = combine(column)
     kind = values.type
     if pa.types.is_null(kind):
@@ -201,7 +201,7 @@ def in_known_times(
 
 
 def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit: TimeUnit | None) -> pa.Array:
-    """Event times as values of the type, or of one that it widens to; where they do not fit, as other ones."""
+    """Return event times as values of the type, or of one that it widens to; values that do not fit get another type."""
     if pa.types.is_integer(kind):
         many, each_us = TIME_UNITS[unit or "us"]
         numbers = pc.multiply(pc.divide(times, each_us), many)
@@ -213,7 +213,7 @@ def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit:
     if zone is None and is_text(kind):
         return pc.strftime(stamps, "%Y-%m-%dT%H:%M:%SZ").cast(kind)
     if zone is None and time_zone is not None:
-        # Of a local time that comes twice, the second has no way to be written.
+        # A local time that clocks show twice can only be written as the first.
         local = zone_of(time_zone).furthest(times.fill_null(0).to_numpy(zero_copy_only=False))
         stamps = pa.array(local, mask=times.is_null().to_numpy(zero_copy_only=False)).cast(pa.timestamp("us"))
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
@@ -222,7 +222,7 @@ def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit:
 
 
 def _counted(values: pa.Array, unit: TimeUnit) -> pa.Array:
-    """Integers of a unit as microseconds; what does not fit stays beyond all years that there are."""
+    """Return integers of a unit as microseconds; those that do not fit stay beyond all valid years."""
     whole = values if values.type == pa.uint64() else values.cast(pa.int64())
     many, each_us = TIME_UNITS[unit]
     if many == each_us and whole is not values:
@@ -268,7 +268,7 @@ def countable(times: pa.Array, now_us: int | IntArray, max_ahead_us: int | None)
 
 
 def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
-    """The latest time that can be counted at `now_us`, or at each of them."""
+    """Return the latest time that can be counted at `now_us`, or at each of them."""
     if max_ahead_us is None:
         return LAST_US
     if isinstance(now_us, int):
@@ -279,7 +279,7 @@ def last_times(max_ahead_us: int | None, now_us: int | IntArray) -> Any:
 def countable_rows(
     definition: Reading, table: pa.Table, now_us: int | IntArray, dead: DeadLetters, *, sort: bool = True
 ) -> Slice:
-    """The rows of `table` that can be counted; the others go to `dead`. `sort`: into position order.
+    """Return the rows of `table` that can be counted; the others go to `dead`. `sort`: into position order.
 
     now_us: of the step, or, unsorted, of each row.
     """
@@ -326,7 +326,7 @@ def countable_rows(
 
 
 def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> list[str]:
-    """Why the event time of each of these rows is none, and what to do."""
+    """Return the reason why the event time of each of these rows is invalid, with a remedy."""
     name = definition.event_time
 
     def why(value: Any) -> str:
@@ -351,7 +351,7 @@ def _is_moment(text: str) -> bool:
 
 
 def _too_far(definition: Reading, _: pa.Table, times: Sequence[int | None]) -> list[str]:
-    """Why these times cannot be counted."""
+    """Return the reason why these times cannot be counted."""
     name, ahead_us = definition.event_time, definition.max_ahead_us
 
     def why(time_us: int) -> str:
@@ -368,7 +368,7 @@ def user_columns(table: pa.Table) -> list[str]:
 
 
 def event_time_marks(rows: Slice) -> Mapping[tuple[str, int], int]:
-    """Per (source, partition) the largest event time; rows without positions are one partition, ("", 0)."""
+    """Return per (source, partition) the largest event time; rows without positions are one partition, ("", 0)."""
     if len(rows) == 0:
         return {}
     if not rows.has_positions:

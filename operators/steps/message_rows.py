@@ -29,7 +29,7 @@ POSITION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())
 def pack_rows(
     kv: KV, batch: Batch, aux_cf: str, table: pa.Table, *, with_positions: bool = False
 ) -> list[bytes]:
-    """The values of rows; their schema is filed where it is new."""
+    """Return the values of rows; a new schema is filed."""
     user = table.select([n for n in table.column_names if not n.startswith("__")])
     packed = user.schema.remove_metadata().serialize().to_pybytes()
     schema_id = xxhash.xxh3_64_digest(packed)
@@ -54,7 +54,7 @@ def unpack_rows(
     positions: Sequence[Position] | None,
     schema: pa.Schema,
 ) -> pa.Table:
-    """Rows again, in order, with position columns; columns are those of `schema`, absent ones null."""
+    """Return the rows of values, in order, with position columns; columns are those of `schema`, absent ones null."""
     bodies = []
     for value in values:
         check_version("a message", value[0], FORMAT)
@@ -91,13 +91,13 @@ def unpack_rows(
 
 
 def empty_rows(schema: pa.Schema) -> pa.Table:
-    """No rows of a schema, with position columns."""
+    """Return an empty table of a schema, with position columns."""
     fields = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
     return pa.schema([*schema, *fields]).empty_table()
 
 
 def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
-    """Rows with all position columns; rows without positions are numbered by step, each a message of its own of `source`."""
+    """Return rows with all position columns; those without are numbered by step, each a message of its own of `source`."""
     n = len(table)
     if "__offset" in table.column_names:
         if ORDINAL not in table.column_names:

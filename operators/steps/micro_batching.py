@@ -25,7 +25,7 @@ class Run:
     watermarks_us: list[int] = field(default_factory=list)
     after_us: list[int] = field(default_factory=list)
     nows_us: list[int] = field(default_factory=list)
-    #: Where messages are known by ids: False for those that are duplicates.
+    #: For messages that are known by ids: False for duplicates.
     fresh: list[bool] = field(default_factory=list)
     #: True for a single message of which only its step decides whether it counts: the messages after it are cut anew.
     uncertain: bool = False
@@ -41,14 +41,14 @@ class Run:
 class Runs(ABC):
     """Cuts a sequence of messages into runs, keeping marks and watermark as single steps would."""
 
-    #: Of each partition the largest event time so far, and `now` of its newest message.
+    #: By partition, the largest event time so far, and `now` of its newest message.
     largest_us: dict[Partition, int]
     seen_us: dict[Partition, int]
 
     @abstractmethod
     def cut(self, table: pa.Table, positions: Sequence[Position], nows_us: Sequence[int]) -> Iterator[Run]:
-        """Runs of the rows of `table`, in order. A run ends where its last advance may do something."""
+        """Yield runs of the rows of `table`, in order. A run ends where its last advance may have an effect."""
 
     @abstractmethod
     def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
-        """The ingests of a run as one; the advance to `run.after_us[-1]` comes after it."""
+        """Ingest a run as one step; the advance to `run.after_us[-1]` comes after it."""

@@ -27,14 +27,14 @@ STORED = pa.struct([("time", STAMP), *POSITION])
 
 
 def stamps(times: pa.Array) -> pa.Array:
-    """Timestamps of Spark and of Python hold the years 1 to 9999: a bound of a window beyond them is null."""
+    """Return timestamps for users. Spark and Python hold the years 1 to 9999: a window bound beyond them is null."""
     values = times.to_numpy(zero_copy_only=False)
     beyond = (values < FIRST_US) | (values > LAST_US)
     return (pa.array(values, mask=beyond) if beyond.any() else times).cast(STAMP)
 
 
 def flat(rows: pa.Table) -> pa.Table:
-    """Rows with the columns `window` and `pane` taken apart: `window_start`, `window_end`, `pane_timing`, ..."""
+    """Return rows with the fields of `window` and `pane` as columns: `window_start`, `window_end`, `pane_timing`, ..."""
     names, columns = list[str](), list[pa.ChunkedArray]()
     for field in rows.schema:
         column = rows.column(field.name)
@@ -53,5 +53,5 @@ def flat(rows: pa.Table) -> pa.Table:
 
 
 def stamp_us(time_us: int) -> int | None:
-    """`stamps` of one time."""
+    """Return one time as by `stamps`."""
     return time_us if FIRST_US <= time_us <= LAST_US else None

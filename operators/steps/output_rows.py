@@ -16,17 +16,17 @@ from windrow.operators.steps.output_columns import PANE_TYPE
 
 
 def labelled(rows: pa.Table, timing: str) -> pa.Table:
-    """Rows with the timing of their emission."""
+    """Return rows with the timing of their emission."""
     return rows.append_column(TIMING, pa.repeat(pa.scalar(timing, pa.string()), len(rows)))
 
 
 def without_labels(emitted: Sequence[pa.Table]) -> pa.Table:
-    """The rows themselves, as the next operator sees them."""
+    """Return the rows without labels, as downstream operators receive them."""
     return concat([_bare(rows) for rows in emitted])
 
 
 def signed(emitted: Sequence[pa.Table]) -> pa.Table:
-    """The same of rows of which some take others back, and say which."""
+    """Return rows without labels, with the sign of each: -1 for a retraction."""
     tables = []
     for rows in emitted:
         inserted = pc.equal(rows.column(KIND), INSERT)
@@ -60,12 +60,12 @@ def _bare(rows: pa.Table) -> pa.Table:
 
 
 def output_schema(fields: Iterable[pa.Field]) -> pa.Schema:
-    """The schema of `output_rows` of rows with these fields."""
+    """Return the schema of `output_rows` of rows with these fields."""
     return pa.schema([*fields, pa.field("pane", PANE_TYPE), pa.field("commit", pa.int64())])
 
 
 def to_rows(rows: pa.Table, job: str) -> Iterator[JoinedRow]:
-    """Told rows as Python values."""
+    """Yield emitted rows as Python values."""
     for row in rows.to_pylist():
         label, commit = row.pop("pane"), row.pop("commit")
         yield JoinedRow(

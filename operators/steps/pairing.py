@@ -20,7 +20,7 @@ class Partners(NamedTuple):
     order: IntArray
 
     def of(self, left: IntArray) -> tuple[IntArray, IntArray]:
-        """(left row, right row) of some left rows, one after the other."""
+        """Return (left row, right row) of some left rows, one after the other."""
         first, n = self.first[left], self.n[left]
         each = np.repeat(np.arange(len(left), dtype=np.int64), n)
         within = np.arange(len(each), dtype=np.int64) - np.repeat(np.cumsum(n) - n, n)
@@ -30,7 +30,7 @@ class Partners(NamedTuple):
 def pairs(
     left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """(left row, right row) of equal codes with `low <= right time <= high` of the left row; left rows in order."""
+    """Return (left row, right row) of equal codes with `low <= right time <= high` of the left row; left rows in order."""
     found = partners(left_codes, low, high, right_codes, right_times)
     return found.of(np.arange(len(left_codes), dtype=np.int64))
 

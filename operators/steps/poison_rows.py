@@ -24,7 +24,7 @@ Row = tuple[str, int]
 Tables = Mapping[str, pa.Table]
 R = TypeVar("R")
 
-#: Of a slice that breaks so often the program is to blame. Not of one of many steps that went well: each had its own.
+#: The limit of poison rows of a slice; beyond it the program is to blame. One of many steps that succeeded has none.
 MOST, OF_STEPS = 1_000, math.inf
 _OF_DATA = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 
@@ -35,7 +35,7 @@ def is_of_data(error: BaseException) -> bool:
 
 
 def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables, most: float = MOST) -> R:
-    """`step(kv, tables)` on an overlay in which nothing is written yet, without the rows that make it raise, `most` of them."""
+    """Return `step(kv, tables)` on an unwritten overlay, without the rows that make it raise, at most `most`."""
     try:
         return step(kv, tables)
     except Exception as error:
@@ -47,7 +47,7 @@ def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables, most: f
 
 
 def sifted_into(step: Callable[[KV, Tables], R], kv: KV, tables: Tables, most: float = MOST) -> R:
-    """`sifted`, written into a store."""
+    """Run `sifted`, and write its changes into a store."""
     tried = Overlay(kv)
     result = sifted(step, tried, tables, most)
     kv.write(tried.batch)
@@ -105,7 +105,7 @@ def culprits(
     for rows in filter(None, (back, forward)):
         look(rows)
         left = [row for row in rows if row not in found]
-        # What raises only together with others: the last of these is to blame.
+        # If rows raise only together, the last of them is to blame.
         while len(left) > 1 and (why := raised(left)) is not None:
             row, why = _first_raising(left, raised, why)
             blame(left.pop(row), why)
@@ -118,7 +118,7 @@ def culprits(
 def _first_raising(
     rows: Sequence[Row], raised: Callable[[Sequence[Row]], Exception | None], why: Exception
 ) -> tuple[int, Exception]:
-    """(the first of the rows that raises with those before it, what it raises). why: what all of them do."""
+    """Return (the first row that raises together with those before it, its error). why: the error of all of them."""
     fine, wrong = 0, len(rows)
     while wrong - fine > 1:
         middle = (fine + wrong) // 2
@@ -128,7 +128,7 @@ def _first_raising(
 
 
 def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:
-    """(the rows that take others back, the others)."""
+    """Return (the retractions, the other rows)."""
     found: tuple[list[Row], list[Row]] = ([], [])
     for name, table in tables.items():
         new = (
@@ -142,7 +142,7 @@ def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:
 
 
 def _chosen(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
-    """These rows alone."""
+    """Return the tables with these rows alone."""
     by_table: dict[str, list[int]] = {name: [] for name in tables}
     for name, row in some:
         by_table[name].append(row)
@@ -157,7 +157,7 @@ def _passing_over(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:
 
 
 def marked(tables: Tables, wrong: Mapping[Row, str]) -> dict[str, pa.Table]:
-    """The tables, with these rows malformed."""
+    """Return the tables, with these rows malformed."""
     by_table: dict[str, dict[int, str]] = {}
     for (name, row), why in wrong.items():
         by_table.setdefault(name, {})[row] = why

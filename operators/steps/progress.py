@@ -36,7 +36,7 @@ class Progress:
     schema: pa.Schema | None = None
 
     def begin(self, now_us: int) -> None:
-        """Periods tick from the first step on; an ingest ticks nothing, so it must not move `now_us`."""
+        """Set the first `now_us`: periods tick from the first step on. An ingest ticks nothing, and must not move `now_us`."""
         if self.now_us is None:
             self.now_us = now_us
 

@@ -21,7 +21,7 @@ from windrow.core.types import NESTED_MOST, as_type, is_key, is_too_deep, plain_
 def learn(
     known: pa.Schema | None, seen: pa.Schema, needs: Needs | None = None, event_time: str | None = None
 ) -> pa.Schema:
-    """The schema after a slice with `seen` columns; system columns (two underscores) are no part of it.
+    """Return the schema after a slice with `seen` columns; system columns (two underscores) are no part of it.
 
     needs: of the operator: columns that it does not need are none either. event_time: a column that is read whatever its type
     is, and written in the known one (`in_known_times`)
@@ -53,14 +53,14 @@ def learn(
 
 
 def _type_of_times(known: pa.DataType, seen: pa.DataType) -> pa.DataType:
-    """The type of event times after a slice. No message counts whose time is a float."""
+    """Return the type of event times after a slice. No message counts whose time is a float."""
     if pa.types.is_null(known) or pa.types.is_floating(known):
         return plain_type(seen)
     return known if pa.types.is_floating(seen) else widened(known, seen) or known
 
 
 def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.Table:
-    """The columns of `schema` in its types; the others, and times, which are read as integers, as they came."""
+    """Return the table with the columns of `schema` in its types. Others, and times, read as integers, keep theirs."""
     types = {f.name: f.type for f in schema if f.name != event_time}
     fields = [f.with_type(types.get(f.name, f.type)) for f in table.schema]
     columns = [as_type(column, f.type) for column, f in zip(table.columns, fields, strict=True)]
@@ -68,7 +68,7 @@ def in_learnt_types(table: pa.Table, schema: pa.Schema, event_time: str) -> pa.T
 
 
 def key_refusal(name: str, kind: pa.DataType) -> str | None:
-    """Why a column of that type cannot be a key; None where it can."""
+    """Return the reason why a column of that type cannot be a key; None if it can."""
     if is_key(kind):
         return None
     return (
@@ -87,7 +87,7 @@ def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
 
 
 def missing(column: str, of: str, names: Iterable[str]) -> UnknownColumn:
-    """That a column is in no message, which have these."""
+    """Return the error for a column that no message has; messages have these names."""
     known = sorted(map(str, names))
     near = meant(column, known)
     remedy = f"did you mean {near!r}? Else" if near else "use one of these names, or"
@@ -129,7 +129,7 @@ def check_filter(where: Expr, known: pa.Schema | None, names: Iterable[str]) -> 
 
 
 def condition_refusal(conditions: Iterable[Expr], name: str, known: Mapping[str, pa.DataType]) -> str | None:
-    """Why a column cannot be of its type under conditions of columns of the `known` types; None where it can."""
+    """Return the reason why a column cannot have its type in conditions over columns of the `known` types; None if it can."""
     return expression_refusal(conditions, name, known, are=is_truth)
 
 
@@ -139,7 +139,7 @@ def expression_refusal(
     known: Mapping[str, pa.DataType],
     are: Callable[[pa.DataType], bool] = lambda _: True,
 ) -> str | None:
-    """Why a column cannot be of its type in expressions of columns of the `known` types; None where it can.
+    """Return the reason why a column cannot have its type in expressions over columns of the `known` types; None if it can.
 
     are: the types that the expressions may be of
     """
@@ -180,11 +180,11 @@ class Needs(Protocol):
         ...
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
-        """The columns that no message may have, and why."""
+        """Return the columns that no message may have, with the reasons."""
         ...
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        """Why a column cannot be of that type, where the others are of the `known` ones; None where it can."""
+        """Return the reason why a column cannot have that type, next to others of the `known` ones; None if it can."""
         ...
 
     def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
@@ -199,7 +199,7 @@ class Needs(Protocol):
         return None
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
-        """List the columns of other inputs with which the values of a column are compared, as they are known."""
+        """Return the known columns of other inputs with which the values of a column are compared."""
         return ()
 
 

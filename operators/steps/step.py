@@ -24,7 +24,7 @@ class StepResult:
     evicted: list[pa.Table] = field(default_factory=list)
     #: Panes of operators inside a chain, by name.
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
-    #: Groups that SQL made of the rows, or could have made; 0 where it matters to nobody how many.
+    #: The number of groups that SQL made of the rows, or could have made; 0 if no caller needs it.
     groups: int = 0
 
     @property
@@ -52,7 +52,7 @@ class StepResult:
 
 
 def limit(time_us: int, minus_us: int) -> int:
-    """`time_us - minus_us` that stays an int64; what is unbounded reaches back to the start of time."""
+    """Return `time_us - minus_us`, bounded to int64; an unbounded one reaches back to the start of time."""
     if minus_us >= UNBOUNDED_US:
         return START_OF_TIME_US
     return max(time_us - minus_us, START_OF_TIME_US)

@@ -28,7 +28,7 @@ class Taking(Protocol):
 
 
 def advanced(definition: Taking, input: Input) -> Partition:
-    """Name the partition whose mark is where `advance_watermark(to, input=)` brought an input."""
+    """Return the partition whose mark is the time to which `advance_watermark(to, input=)` brought an input."""
     source, partition = _ADVANCED
     return definition.prefix(input) + source, partition
 
@@ -54,7 +54,7 @@ def watermark_us(
     before_us: int,
     idle: Collection[Partition] = (),
 ) -> int:
-    """The watermark, not below `before_us`; `marks` is the largest event time of each partition."""
+    """Return the watermark, not below `before_us`; `marks` is the largest event time of each partition."""
     match watermark.kind:
         case "explicit":
             return max(before_us, marks.get(_ADVANCED, before_us))
@@ -80,7 +80,7 @@ def watermark_of(
     before_us: int,
     unread: Collection[Partition] = (),
 ) -> tuple[int, frozenset[Partition]]:
-    """(the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
+    """Return (the watermark of an operator, the partitions judged idle for it). A partition in `unread` is not idle.
 
     It is the minimum over its inputs that are not static; one that was never seen holds it back.
     """
@@ -95,10 +95,10 @@ def watermark_of(
         quiet = idle_partitions(given.watermark, seen, now_us, more)
         idle |= {(prefix + source, partition) for source, partition in quiet}
         if own and set(own) <= quiet:
-            continue  # an idle input holds nobody back
+            continue  # an idle input does not hold the watermark back
         reached_us = watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet)
         least = reached_us if least is None else min(least, reached_us)
-    # Where all inputs are idle nothing moves.
+    # If all inputs are idle the watermark does not move.
     return (before_us if least is None else max(before_us, least)), idle
 
 
