@@ -97,7 +97,7 @@ class ChainDefinition(Definition):
         return tuple(found)
 
     def inputs_of(self, part: int) -> tuple[Input, ...]:
-        """The inputs of an operator that come from outside."""
+        """Return the inputs of an operator that come from outside."""
         fed = {feed.input.name for feed in self.feeds[part]}
         return tuple(i for i in self.parts[part].inputs if i.name not in fed)
 
@@ -116,7 +116,7 @@ class ChainDefinition(Definition):
         return tuple(found.values())
 
     def taken_by(self, name: str) -> int:
-        """The first operator that takes an input from outside."""
+        """Return the first operator that takes an input from outside."""
         return next(i for i in range(len(self.parts)) if name in [n.name for n in self.inputs_of(i)])
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class ChainDefinition(Definition):
         return tuple(places for n in range(len(self.first.by)) if (places := self._followed(n)) is not None)
 
     def _followed(self, place: int) -> dict[int, int] | None:
-        """The places of a key of the first operator; None where it does not reach them all, or not as one."""
+        """Return the places of a key of the first operator; None where it does not reach them all, or not as one."""
         places = {0: place}
         pairs = [(feed, i) for i in range(len(self.parts)) for feed in self.feeds[i]]
         while True:
@@ -239,7 +239,7 @@ class ChainDefinition(Definition):
         parts = [{"name": p.name, **p.describe()} for p in self.parts]
         for i, feeds in enumerate(self.feeds):
             if any(feed.again for feed in feeds):
-                # A message that came too late must not be taken back when more is allowed.
+                # A message that came too late must not be retracted when a later one is allowed.
                 late_us = self.parts[i].taker(self.parts[feeds[0].part].name).allowed_lateness_us
                 parts[i] |= {"takes_back": True, "allowed_lateness_us": late_us}
         return {"operator": "chain", "parts": parts}
@@ -307,7 +307,7 @@ class ChainDefinition(Definition):
 
 
 def check_names(parts: Sequence[Definition], what: str) -> None:
-    """Refuse operators of one name."""
+    """Reject operators of one name."""
     names = [p.name for p in parts]
     if len(set(names)) != len(names):
         raise ConfigurationError(
@@ -316,7 +316,7 @@ def check_names(parts: Sequence[Definition], what: str) -> None:
 
 
 def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition]) -> Iterable[Feed]:
-    """Whose rows an operator takes; refuses rows that it could not count. taking: those before it, as they take theirs."""
+    """Yield the feeds of an operator; rejects rows that it could not count. taking: earlier operators, as they are fed."""
     definition = parts[part]
     earlier = {p.name: j for j, p in enumerate(parts[:part])}
     named = [i.name for i in definition.inputs if i.name in earlier]
@@ -333,7 +333,7 @@ def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition
 
 
 def _check_takes_all(part: Definition, feed: Feed, before: str) -> None:
-    """Refuse to skip a row that another one takes back."""
+    """Reject a policy that could skip a row which another one retracts."""
     policy = feed.input.deliver
     if policy is not None and policy.skips:
         raise BadTrigger(
@@ -369,7 +369,7 @@ def _check_connected(chain: ChainDefinition) -> None:
 
 
 def check_inputs(chain: ChainDefinition) -> None:
-    """Inputs from outside have names of their own, which are not those of operators, and one kind of watermark."""
+    """Check that outside inputs have names of their own, which are not those of operators, and one kind of watermark."""
     known: dict[str, Input] = {}
     for i, part in enumerate(chain.parts):
         for given in chain.inputs_of(i):

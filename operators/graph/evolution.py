@@ -37,7 +37,7 @@ def growth(chain: ChainDefinition, before: Before) -> Growth | str:
             continue
         found: Growth | str = former
         if ours != theirs or part.recompute:
-            # What takes messages back keeps none, of which something could be computed.
+            # An operator that accepts retractions keeps no messages from which an aggregation could be computed.
             own_part = part.taking_back() if own[i].get("takes_back") else part
             found = own_part.growth(Before(theirs, former, until_us))
         if isinstance(found, Growth):

@@ -111,7 +111,7 @@ class ChainOperator(Logic):
         return sifted_into(lambda kv, some: part.ingest(kv, {**tables, **some}, now_us), kv, rows_of_others)
 
     def _says(self, i: int, step: StepResult) -> StepResult:
-        """A step of an operator as one of the graph."""
+        """Return a step of an operator as one of the graph."""
         definition, whole = self.definition.parts[i], self.definition
         last = i == len(self.parts) - 1
         outside = whole.inputs_of(i)
@@ -174,7 +174,7 @@ class ChainOperator(Logic):
         return self.parts[-1].known_schema(kv)
 
     def input_schemas(self, inputs: Mapping[str, pa.Schema]) -> list[dict[str, pa.Schema]]:
-        """The columns of the inputs of each operator, over such inputs from outside.
+        """Return the columns of the inputs of each operator, over such inputs from outside.
 
         Raises `UnknownColumn` where an operator needs a column that the rows of another lack.
         """
@@ -268,5 +268,5 @@ class ChainOperator(Logic):
         return refiling_of(self)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        """That of the last operator; each has its own."""
+        """Return the view of the last operator; each has its own."""
         return self.parts[-1].view(stores, watermark_us, prefix)

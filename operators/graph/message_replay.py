@@ -37,7 +37,7 @@ def refiling_of(graph: ChainOperator) -> Refiling | None:
 
 
 def _why_run(graph: ChainOperator, i: int, again: Refiling) -> str:
-    """Why the messages of an operator cannot be filed as they came from outside; "" where they can."""
+    """Return the reason why the messages of an operator cannot be filed as they came from outside; "" if they can."""
     definition = graph.definition
     part = definition.parts[i]
     if definition.feeds[i]:

@@ -69,14 +69,14 @@ def several(definitions: Iterable[Definition]) -> list[Definition]:
 
 
 def beside(definitions: Sequence[Definition]) -> Definition:
-    """These definitions as one: the only one, or all of them side by side."""
+    """Combine definitions into one: the only one, or all of them in parallel."""
     if len(definitions) == 1:
         return definitions[0]
     return Parallel(tuple(part for d in definitions for part in d.parts), tuple(definitions))
 
 
 def _check_one_input(definitions: Sequence[Definition]) -> None:
-    """Refuse operators that would take one stream as if it were two."""
+    """Reject operators that would take one stream as if it were two."""
     first = definitions[0]
     named = [d for d in definitions if d.by_input]
     for definition in definitions:
