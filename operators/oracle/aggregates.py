@@ -39,7 +39,7 @@ def order(value: Any) -> tuple[int, Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Exact equality in which NaN equals NaN, also inside lists and dicts."""
+    """True if values are exactly equal; NaN equals NaN, also inside lists and dicts."""
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -48,7 +48,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def evaluate(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: str = "dead_letter") -> Any:
-    """The result over `rows`, given in order of arrival; rows that its filter excludes are left out already.
+    """Return the result over `rows`, given in order of arrival; rows that its filter excludes are left out already.
 
     Raises `IntegerOverflow`, and whatever a user's function raises.
     """
@@ -77,7 +77,7 @@ def evaluate(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: st
 
 
 def _total(values: Sequence[Any]) -> Any:
-    """Exact, but next to floats all are floats."""
+    """Return the exact total; with a float among the values, all count as floats."""
     if any(isinstance(value, float) for value in values):
         values = [float(value) for value in values]
     total: Any = 0
@@ -124,7 +124,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def _percentile(values: list[Any], fraction: float) -> float | None:
-    """Interpolated between the two nearest ranks, as Spark SQL's `percentile`."""
+    """Return the percentile, interpolated between the two nearest ranks, as Spark SQL's `percentile`."""
     if not values:
         return None
     ranked = [float(value) for value in sorted(values, key=order)]
@@ -201,7 +201,7 @@ def _sort_list(aggregation: Aggregation, rows: Sequence[Row]) -> list[Any]:
 
 
 def _top_k_by(aggregation: Aggregation, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The latest value of each key; of equal values the smaller key first."""
+    """Return the latest value of each key; of equal values the smaller key first."""
     newest: dict[Any, tuple[Any, ...]] = {}
     for row in sorted(rows, key=lambda row: (row.time_us, row.position)):
         if None not in row.values:
@@ -247,7 +247,7 @@ def added(aggregation: Aggregation, rows: Sequence[Row], integer_overflow: str =
 
 
 def _add_of(aggregation: Aggregation, row: Row) -> Any:
-    """The method that takes the message: of several inputs, the one of its input, with whose name its source begins."""
+    """Return the method that adds the message: for several inputs, that of its input, whose name its source begins with."""
     assert aggregation.function is not None
     inputs = [name for name, _ in aggregation.shares]
     if not inputs:

@@ -26,7 +26,7 @@ def of_type(value: Any, kind: pa.DataType) -> Any:
 
 
 def is_true(answer: Any) -> bool:
-    """Null is not."""
+    """True if an answer is true; null is not."""
     answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
     return answer is not None and bool(answer)
 
@@ -40,7 +40,7 @@ def holds(condition: Expr, values: Mapping[str, Any]) -> bool:
 
 
 def to_table(payloads: Sequence[dict[str, Any]]) -> pa.Table:
-    """All columns that any of the messages has; null where one lacks it."""
+    """Return a table with all columns that any of the messages has; null where one lacks it."""
     names: list[str] = []
     for payload in payloads:
         names += [name for name in payload if name not in names]
@@ -57,7 +57,7 @@ class Columns:
         self._types[column] = kind
 
     def learn(self, column: Any, values: Sequence[Any]) -> None:
-        """Values of a column, which may be all null: whole numbers may become fractions."""
+        """Learn the type of a column from values, which may be all null: whole numbers may become fractions."""
         seen, known = pa.array(values).type, self._types.setdefault(column, pa.null())
         if known == pa.null() or (pa.types.is_integer(known) and pa.types.is_floating(seen)):
             self._types[column] = seen
@@ -69,7 +69,7 @@ class Columns:
             self._types[column] = decimal(whole + scale, scale)
 
     def typed(self, payload: Mapping[str, Any]) -> pa.Table:
-        """A table of one row, of all columns that there are."""
+        """Return a table of one row, with all known columns."""
         return pa.table({name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()})
 
     def value(self, expression: Expr, payload: Mapping[str, Any]) -> Any:
@@ -91,7 +91,7 @@ class Columns:
             raise Raised(str(error)) from error
 
     def row(self, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
-        """A table of one row: name -> (column, value)."""
+        """Return a table of one row: name -> (column, value)."""
         return pa.table(
             {
                 name: pa.nulls(1, self._types.get(column, pa.null())) if value is None else pa.array([value])
@@ -128,14 +128,14 @@ class Arguments:
             self._columns.learn(name, [payload.get(name) for payload in payloads])
 
     def of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
-        """By alias: the arguments, or None where the filter of the aggregation excludes the message. Raises `Raised`."""
+        """Return by alias the arguments, or None if the filter of the aggregation excludes the message. Raises `Raised`."""
         try:
             return self._of(payload)
         except pa.ArrowException as error:
             raise Raised(str(error)) from error
 
     def of_kept(self, payload: dict[str, Any], aliases: Sequence[str]) -> dict[str, tuple[Any, ...] | None]:
-        """The same, by some aliases, of a message that was taken already: null, or false, is what an expression raises on."""
+        """Return the same, by some aliases, of a message accepted before: an expression that raises is null, or false."""
         table = self._columns.typed(payload) if self._expressions else None
 
         def value(argument: str | Expr) -> Any:
@@ -172,7 +172,7 @@ class Filter(Arguments):
         super().__init__({} if where is None else {"": Aggregation("count", (), (), where)})
 
     def passes(self, payload: Mapping[str, Any]) -> bool:
-        """Raises `Raised`."""
+        """True if a message passes. Raises `Raised`."""
         return all(found is not None for found in self.of(dict(payload)).values())
 
 

@@ -22,7 +22,7 @@ class Taken:
     payload: dict[str, Any]
     arguments: dict[str, tuple[Any, ...] | None]
     step: int = 0  # which step took it, where that counts
-    sign: int = 1  # -1: it takes back one that was as it is
+    sign: int = 1  # -1: it retracts an earlier, equal one
     gap_us: int = 0  # its own, where sessions have such
     number: int = 0  # among all messages, where these are numbered
 
@@ -63,7 +63,7 @@ class SessionCell(Cell):
     window: Window = field(default_factory=lambda: Window(0, 1))
     reach_us: int = START_OF_TIME_US  # where it would end if sessions had no longest length
     current: bool = True  # the watermark has not passed its end since it has that end
-    emitted: list[EmittedPane] = field(default_factory=list)  # panes of it, or of parts of it, not taken back
+    emitted: list[EmittedPane] = field(default_factory=list)  # panes of it, or of parts of it, not retracted
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def remaining(messages: Sequence[Taken]) -> list[Taken]:
 
 
 def place(cell: Cell) -> tuple[Any, ...]:
-    """The order of panes: window start, window end, key; a null key field first, NaN last."""
+    """Return the order of panes: window start, window end, key; a null key field first, NaN last."""
     key = [(0, 0) if v is None else (2, 0) if is_nan(v) else (1, v) for v in cell.key]
     return (cell.first_us, cell.end_us, key)
 
@@ -96,5 +96,5 @@ _NAN = float("nan")
 
 
 def key_field(value: Any) -> Any:
-    """One NaN, one zero."""
+    """Return a key field with one NaN and one zero."""
     return _NAN if is_nan(value) else value + 0.0 if isinstance(value, float) else value

@@ -29,7 +29,7 @@ class OneInputOracle(Oracle):
         """Accept a message, whose event time is a datetime by now. False if it is a dead letter all the same."""
 
     def pass_time(self, before_us: int, now_us: int) -> None:
-        """Event time has come from `before_us` to `watermark_us`."""
+        """Process the advance of event time from `before_us` to `watermark_us`."""
         return None
 
     def know(self, input: str, columns: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class OneInputOracle(Oracle):
         return time_us < self.watermark_us
 
     def key_of(self, payload: Mapping[str, Any], *more: str) -> Key:
-        """The values of the key columns, and of `more`."""
+        """Return the values of the key columns, and of `more`."""
         return tuple(key_field(payload.get(name)) for name in (*self.definition.by, *more))
 
     def _time_us(self, message: Message, now_us: int) -> int | None:
@@ -100,7 +100,7 @@ class OneInputOracle(Oracle):
         return bounded or self.watermark_us == END_OF_TIME_US
 
     def _refusal(self, payload: Mapping[str, Any], time_us: int | None) -> str | None:
-        """Why a message cannot be counted."""
+        """Return the reason why a message cannot be counted."""
         made = self.definition
         ids = () if made.ids is None else made.ids.columns
         if time_us is None or any(payload.get(name) is None for name in ids):

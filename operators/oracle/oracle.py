@@ -46,7 +46,7 @@ class Oracle(ABC):
         self.watermark_us = START_OF_TIME_US
         #: (source, partition, event time) of what the last ingest counted: only these move the watermark.
         self.counted: list[tuple[str, int, int]] = []
-        #: How many messages had ids that were known.
+        #: The number of messages with known ids.
         self.duplicates = 0
 
     @abstractmethod
@@ -55,10 +55,10 @@ class Oracle(ABC):
 
     @abstractmethod
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        """Event time comes to `watermark_us`, and time to `now_us`."""
+        """Advance event time to `watermark_us`, and `now` to `now_us`."""
 
     def redefine(self, definition: Any) -> None:
-        """Go on under a definition with another emission."""
+        """Continue under a definition with another emission."""
         self.definition = definition
 
     # -- what is kept -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Oracle(ABC):
         return None
 
     def kept(self, input: str) -> list[Message] | None:
-        """The messages of an input that `get_messages` must answer; None where this oracle does not say."""
+        """Return the messages of an input that `get_messages` must return; None if this oracle does not model it."""
         return None
 
     # -- in a graph -------------------------------------------------------------------------------------------------
@@ -77,14 +77,14 @@ class Oracle(ABC):
     fed: Collection[str] = ()
 
     def feed(self, inputs: Collection[str]) -> None:
-        """Rows of other operators come to these inputs."""
+        """Declare the inputs that take rows of other operators."""
         self.fed = inputs
 
-    #: Of a graph: what each operator gave in the last step.
+    #: In a graph: the outcome of each operator in the last step.
     gave: Mapping[str, Outcome] | None = None
 
     def part(self, name: str) -> Oracle:
-        """The oracle of the operator of that name: itself, or one of a graph's."""
+        """Return the oracle of the operator of that name: itself, or one of a graph's."""
         return self
 
     def forwarded(self, row: Any) -> dict[str, Any]:
@@ -97,17 +97,17 @@ class Oracle(ABC):
         return self.definition.output_columns or ()
 
     def know(self, input: str, columns: Sequence[str]) -> None:
-        """Columns of an input, before the first message has them."""
+        """Declare columns of an input, before the first message has them."""
         return None
 
 
 def listed(messages: Messages) -> list[Message]:
-    """The messages of all inputs."""
+    """Return the messages of all inputs."""
     if isinstance(messages, Mapping):
         return [message for some in messages.values() for message in some]
     return list(messages)
 
 
 def by_input(inputs: Sequence[Input], messages: Messages) -> dict[str, Sequence[Message]]:
-    """Messages by the name of their input."""
+    """Return messages by the name of their input."""
     return dict(messages) if isinstance(messages, Mapping) else {inputs[0].name: messages}

@@ -35,7 +35,7 @@ def shown(window: Window | TupleWindow) -> Window | TupleWindow:
 def event_time_us(
     value: Any, time_zone: str | None, now_us: int, max_ahead_us: int | None, unit: str | None = None
 ) -> int | None:
-    """Microseconds, or None if the value is malformed."""
+    """Return microseconds, or None if the value is malformed."""
     if isinstance(value, str):
         try:
             value = read_iso(value)

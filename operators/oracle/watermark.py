@@ -41,7 +41,7 @@ class WatermarkOracle:
         self._declared_idle.add(partition)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
-        """The watermark at `now_us`; `explicit_us` is where the caller asks it to go, as drain does."""
+        """Return the watermark at `now_us`; `explicit_us` is the time that the caller asks for, as drain does."""
         self._start(now_us)
         for candidate in (self._candidate(now_us), explicit_us):
             if candidate is not None and candidate > self.watermark_us:
@@ -66,7 +66,7 @@ class WatermarkOracle:
                 return self.advanced_us
 
     def _bounded(self, now_us: int) -> int | None:
-        """The minimum over partitions that are not idle; none while a declared partition is awaited."""
+        """Return the minimum over partitions that are not idle; none while a declared partition is awaited."""
         candidates = []
         for partition in {*self._marks_us, *self._definition.partitions}:
             if self._idle(partition, now_us):
@@ -102,7 +102,7 @@ class InputsOracle:
         self.watermark_us = START_OF_TIME_US
 
     def observe(self, times: Iterable[tuple[str, int, int]], now_us: int) -> None:
-        """As `WatermarkOracle.observe`."""
+        """Observe counted event times, as `WatermarkOracle.observe`."""
         counted = list(times)
         for name, prefix in self._prefixes.items():
             own = [(s.removeprefix(prefix), p, t) for s, p, t in counted if s.startswith(prefix)]
@@ -114,7 +114,7 @@ class InputsOracle:
         one.advanced_us = to_us if one.advanced_us is None else max(one.advanced_us, to_us)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
-        """The watermark at `now_us`, or where the caller asks it to go."""
+        """Return the watermark at `now_us`, or the time that the caller asks for."""
         candidates = []
         for name, one in self._inputs.items():
             one._start(now_us)

@@ -28,7 +28,7 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 
 
 def windows_of(spec: WindowSpec, time_us: int) -> list[Window]:
-    """Every window of event time that covers `time_us`, the oldest first; none in a gap between hops."""
+    """Return every window of event time that covers `time_us`, the oldest first; none in a gap between hops."""
     match spec:
         case Tumbling(size_us=size, offset_us=offset):
             start = (time_us - offset) // size * size + offset
@@ -53,7 +53,7 @@ def windows_of(spec: WindowSpec, time_us: int) -> list[Window]:
 
 
 def tuple_windows_of(spec: Tuples, number: int) -> list[TupleWindow]:
-    """Every window that holds the `number`-th message of a key; the first message has number 1."""
+    """Return every window that holds the `number`-th message of a key; the first message has number 1."""
     found = []
     first = (number - 1) // spec.step * spec.step + 1
     while first >= 1 and first + spec.size > number:
@@ -63,7 +63,7 @@ def tuple_windows_of(spec: Tuples, number: int) -> list[TupleWindow]:
 
 
 def _calendar_window(spec: Calendar, time_us: int) -> Window:
-    """The unit of the calendar that holds the instant.
+    """Return the unit of the calendar that holds the instant.
 
     Where clocks are set back across midnight a local date comes twice; then instants decide, not dates: the
     windows are the stretches between one first moment and the next.
@@ -80,7 +80,7 @@ def _calendar_window(spec: Calendar, time_us: int) -> Window:
 
 
 def _unit_of(spec: Calendar, day: date) -> int:
-    """The number of the unit that holds a local day; unit 0 holds 1970-01-01."""
+    """Return the number of the unit that holds a local day; unit 0 holds 1970-01-01."""
     if spec.unit in _MONTHS:
         return ((day.year - 1970) * 12 + day.month - 1) // (_MONTHS[spec.unit] * spec.n)
     days = (day - _EPOCH_DAY).days
@@ -104,7 +104,7 @@ def _first_day(spec: Calendar, unit: int) -> date:
 
 
 def _first_moment(spec: Calendar, unit: int) -> int:
-    """The instant at which clocks first show the unit's local start, or the first moment after a gap that swallowed it."""
+    """Return the instant at which clocks first show the unit's local start, or the first moment after a gap over it."""
     day, zone = _first_day(spec, unit), zone_info(spec.time_zone)
     begin = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(microseconds=spec.offset_us)
     instant = begin.astimezone(UTC)
