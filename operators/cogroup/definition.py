@@ -104,7 +104,7 @@ class CoGroupDefinition(AggregateDefinition):
         return self.given_inputs
 
     def input_of(self, source: str) -> Input:
-        """The input of messages whose positions have that source: it begins with its name."""
+        """Return the input of messages whose positions have that source: it begins with its name."""
         return self.input(source.partition(":")[0])
 
     def part_prefix(self, name: str) -> str:

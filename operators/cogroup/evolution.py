@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str, int]) -> int:
-    """The event time from which kept messages have all columns that an aggregation takes.
+    """Return the event time from which kept messages have all columns that an aggregation takes.
 
     A message is kept with the columns that aggregations of its input, or of all, name; whole for a table function of its input.
     """
@@ -52,7 +52,7 @@ def _parts(
 
 
 def _places(definition: CoGroupDefinition, aggregation: Aggregation) -> Iterator[tuple[str | None, str]]:
-    """(input, column) of the plain columns that it names."""
+    """Yield (input, column) of the plain columns that it names."""
     for input, part in _parts(definition, aggregation):
         for column in part.columns:
             yield input, column

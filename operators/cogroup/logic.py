@@ -94,7 +94,7 @@ class CoGroupOperator(Delegating):
     def _rows(
         self, tables: Mapping[str, pa.Table], schemas: Mapping[str, pa.Schema], now_us: int, dead: DeadLetters
     ) -> pa.Table:
-        """The rows of inputs that can be counted, as rows of one."""
+        """Return the countable rows of inputs, united."""
         parts = [
             (given, self._taken(given, tables[given.name], schemas[given.name], now_us, dead))
             for given in self.definition.inputs
@@ -137,7 +137,7 @@ class CoGroupOperator(Delegating):
         return result
 
     def _as_they_came(self, dead_letters: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Letters of united rows, with the messages that these were."""
+        """Return dead letters of united rows with their original messages."""
         rows = dead_letters.to_pylist()
         placed = [row for row in rows if row["source"] is not None]
         for row in placed:

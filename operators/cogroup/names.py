@@ -25,7 +25,7 @@ def ending(input: str | None) -> str:
 
 
 def marker(input: str) -> str:
-    """The column that is true for rows of the input."""
+    """Return the column that is true for rows of the input."""
     return f"of {input}"
 
 

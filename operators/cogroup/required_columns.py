@@ -48,7 +48,7 @@ class InputNeeds(Needs):
         return [field for _, field in self._partners(name)]
 
     def _partners(self, name: str) -> Iterator[tuple[str, pa.Field]]:
-        """(input, column) of the others that share a column of the united rows with this one."""
+        """Yield (input, column) of the others that share a column of the united rows with this one."""
         mine = {
             called for called, column in self._united.places(self._given, [name]).items() if column == name
         }

@@ -86,7 +86,7 @@ def _truth(values: pa.ChunkedArray) -> Any:
 
 
 def _own(function: Any, input: str | None, table: pa.Table) -> Any:
-    """A function of messages, of those of one input with their columns."""
+    """Return the result of a function of messages, on those of one input with their own columns."""
     end = ending(input)
     own = {n: n.removesuffix(end) for n in table.column_names if n.endswith(end)}
     own |= {n: n for n in table.column_names if n in POSITION_COLUMNS}
@@ -113,7 +113,7 @@ class ByInput:
 
 
 def _shared(aggregation: Aggregation) -> Aggregation:
-    """An aggregation of several inputs as one of the rows of all."""
+    """Return an aggregation of several inputs as one of united rows."""
     args: list[str | Expr] = []
     for name, taken in aggregation.shares:
         args += [marker(name), *(_place(one, name) for one in taken)]
@@ -130,7 +130,7 @@ def _place(argument: str | Expr, input: str | None) -> str | Expr:
 
 
 def _united(aggregation: Aggregation) -> Aggregation:
-    """An aggregation of an input as one of the rows of all."""
+    """Return an aggregation of an input as one of united rows."""
     if aggregation.shares:
         return _shared(aggregation)
     given, condition, function = aggregation.input, aggregation.condition, aggregation.function
@@ -145,7 +145,7 @@ def _united(aggregation: Aggregation) -> Aggregation:
 
 
 def united(definition: CoGroupDefinition) -> AggregateDefinition:
-    """The aggregate of the rows of all inputs."""
+    """Return the aggregate of united rows."""
     ids = definition.ids
     return _aggregate(
         definition,
@@ -210,7 +210,7 @@ class United:
         return any(a.kind == "table_function" for a in own)
 
     def schema(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-        """The columns of the rows, over inputs of these. Raises `TypeClash` where those of one name cannot be one."""
+        """Return the columns of united rows, over inputs of these. Raises `TypeClash` if those of one name cannot be one."""
         if self._schemas is None or self._schemas != schemas:
             self._schemas, self._schema = dict(schemas), self._schema_over(schemas)
         return self._schema
@@ -242,7 +242,7 @@ class United:
         return pa.schema([known.field(name) for name in (*by, *rest)])
 
     def table(self, parts: Iterable[tuple[Input, Slice]], schema: pa.Schema) -> pa.Table:
-        """The rows of inputs as rows of one, with their positions."""
+        """Return the united rows of inputs, with their positions."""
         made = [self._part(given, rows, schema) for given, rows in parts]
         return pa.concat_tables(made) if made else schema.empty_table()
 
@@ -284,7 +284,7 @@ class United:
         return Slice(pa.table({**columns, **where}), mine.times)
 
     def payload(self, message: Mapping[str, Any], input: Input) -> dict[str, Any]:
-        """A united message that is of an input, with columns as it has them."""
+        """Return a united message of an input, under its own column names."""
         called = self._called(input, message)
         found = {own: message[name] for own, name in called.items()}
         if called[input.event_time] == TIME:
@@ -292,7 +292,7 @@ class United:
         return found
 
     def schema_of(self, input: Input, schema: pa.Schema) -> pa.Schema:
-        """The columns of messages of an input that are kept, where united rows have these."""
+        """Return the columns of kept messages of an input, if united rows have these."""
         called = self._called(input, schema.names)
         kinds = {own: STAMP if name == TIME else schema.field(name).type for own, name in called.items()}
         return pa.schema(list(kinds.items()))

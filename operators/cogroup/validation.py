@@ -81,7 +81,7 @@ def normalise_cogroup(
 
 
 def _inputs(inputs: Any) -> tuple[Input, ...]:
-    """The inputs, each of another name, and what an aggregate can take."""
+    """Return the inputs, checked: names are distinct, and an aggregate can take them."""
     remedy = "give them as inputs=(wr.Input('orders', event_time='t'), wr.Input('paid', event_time='t'))"
     if isinstance(inputs, Input) or not isinstance(inputs, Sequence) or not inputs:
         raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
@@ -126,7 +126,7 @@ def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:
 
 
 def _check_aggregations(agg: Mapping[str, Aggregation], inputs: Sequence[Input]) -> None:
-    """Refuse inputs that nothing aggregates, and functions that would see rows of several inputs as those of one."""
+    """Reject inputs that nothing aggregates, and functions that would see rows of several inputs as those of one."""
     of_all = [alias for alias, a in agg.items() if a.of_all]
     for alias in of_all:
         if agg[alias].kind == "table_function":

@@ -28,7 +28,7 @@ class CoGroupView(View):
         self._inner: View = logic.engine.view(stores, watermark_us)
         self.counted_in = self._inner.counted_in
         names = "|".join(re.escape(i.name) for i in self.definition.inputs)
-        #: What sources begin with that whoever fed the messages did not write.
+        #: A pattern of the prefixes of sources that windrow added.
         self._named = f"^({names}):"
 
     def source_prefix(self, input: str) -> str:
@@ -45,7 +45,7 @@ class CoGroupView(View):
         return self._inner.timed(table)
 
     def _check(self, input: str | None) -> None:
-        """Windows are of all inputs, whichever is named."""
+        """Check the name of an input; windows are of all inputs, whichever is named."""
         if input is not None:
             self.input(input)
 
@@ -86,7 +86,7 @@ class CoGroupView(View):
     def messages(
         self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
     ) -> list[Slice]:
-        """key: by the names of the operator's keys."""
+        """Return messages of an input. key: by the names of the operator's keys."""
         given = self.input(input)
         found = [self._united.back(rows, given) for rows in self._inner.messages(start, end, key, None)]
         return [rows_without_prefix(rows, given.source_prefix) for rows in found if len(rows)]

@@ -50,5 +50,5 @@ class Deduplicator(OneInputLogic):
         return list(schema)
 
     def _floor(self, watermark_us: int) -> int:
-        """Event times below it are remembered no more: every message that they could make a duplicate is too late."""
+        """Return the event time below which ids expire: every message that they could make a duplicate is too late."""
         return passed(watermark_us, 2 * self.definition.late_us)

@@ -15,7 +15,7 @@ class DeduplicateOracle(OneInputOracle):
 
     def __init__(self, definition: DeduplicateDefinition) -> None:
         super().__init__(definition)
-        #: What was passed on: key and ids, event time.
+        #: The forwarded messages: key and ids, event time.
         self._passed: list[tuple[Key, int]] = []
 
     def accept(self, message: Message, time_us: int, now_us: int) -> bool:

@@ -182,7 +182,7 @@ class JoinWindowDefinition(OneInput):
         return {**super().filing(), **self.windowing.filing()}
 
     def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
-        """The window as a value too."""
+        """Yield the values of a pane, with the window as a value."""
         tuples = self.windowing.numbered
         if len(rows) == 0:
             return
@@ -268,7 +268,7 @@ def _of_rows(emit: Emit) -> Emit:
 
 
 def _span_us(window: WindowSpec) -> int:
-    """No window lasts longer."""
+    """Return the longest duration of a window."""
     match window:
         case Tumbling(size_us=size_us) | Hopping(size_us=size_us):
             return size_us

@@ -66,7 +66,7 @@ class Kept(History):
                 return 1 if self.tuples else HOUR_US
 
     def of_one_step(self) -> Self:
-        """The same, with a memory of the messages of a step."""
+        """Return a copy with a cache of the messages of a step."""
         made = copy.copy(self)
         made._remembers = True
         return made
@@ -78,7 +78,7 @@ class Kept(History):
         return made
 
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None) -> Slice:
-        """Messages with the keys that they get in the store."""
+        """Return messages with the keys that they get in the store."""
         keys = pa.array(self.store.row_keys(*self.places(rows, step, numbers)), pa.binary())
         rows = Slice(rows.table.append_column(KEPT, keys), rows.times)
         if self._remembers:
@@ -104,7 +104,7 @@ class Kept(History):
         }, broken
 
     def _rows(self, kv: KV, keys: pa.Array, calculation: Calculation) -> pa.Table:
-        """The messages under these keys, in their order, with the columns that the stream has."""
+        """Return the messages under these keys, in their order, with the columns of the stream."""
         schema = pa.schema([f for f in calculation.schema if not f.name.startswith("__")])
         if self._came is None:
             return self._read(kv, keys, calculation, schema)

@@ -85,7 +85,7 @@ class JoinWindows(Logic):
         return pa.table(columns, names=[WINDOW, *names, TIMING])
 
     def _check(self, schema: pa.Schema) -> None:
-        """Refuse columns that no message can have."""
+        """Reject columns that no message can have."""
         check_keys(self.windows.needs.keys, schema)
         for why in self.windows.needs.refused(schema.names).values():
             raise ReservedColumn(why)
@@ -93,7 +93,7 @@ class JoinWindows(Logic):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     def fields(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns of its rows over an input of these columns."""
+        """Return the columns of its rows over an input of these columns."""
         kind = TUPLE_WINDOW_TYPE if self.windows.definition.numbered else TIME_WINDOW_TYPE
         return [pa.field(WINDOW, kind), *schema]
 

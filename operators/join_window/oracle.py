@@ -94,7 +94,7 @@ class TupleSessionJoinWindowOracle(SessionJoinWindowOracle, TupleSessionOracle):
 
 
 def _rows(definition: Any, window: Window | TupleWindow, new: list[Taken], timing: Timing) -> list[JoinedRow]:
-    """Messages of a window, in the order of their positions."""
+    """Return the messages of a window, in the order of their positions."""
     return [
         JoinedRow({"window": window, **m.payload, definition.event_time: to_datetime(m.time_us)}, timing)
         for m in sorted(new, key=lambda m: m.position)
@@ -102,7 +102,7 @@ def _rows(definition: Any, window: Window | TupleWindow, new: list[Taken], timin
 
 
 def _messages(cells: Iterable[Cell]) -> list[Message]:
-    """The messages of these windows, each once."""
+    """Return the messages of these windows, each once."""
     found: Mapping[Position, Message] = {
         m.position: Message(m.payload, m.position) for cell in cells for m in cell.messages
     }

@@ -80,7 +80,7 @@ class JoinWindowView(OneInputView):
         return message_columns([self.logic.progress(kv).schema for kv in self.stores])
 
     def _wanted(self, key: Any) -> dict[str, Any] | None:
-        """The keys that are asked for: by name any of them; else as many leading ones as there are values."""
+        """Return the requested keys: by name any of them; else as many leading ones as there are values."""
         names = self.definition.fields
         if not isinstance(key, Mapping):
             names = names[: len(key) if isinstance(key, (tuple, list)) else 1] or names

@@ -106,7 +106,7 @@ def windows_of(definition: JoinWindowDefinition) -> AnyWindows:
 
 
 def of_one_step(windows: W) -> W:
-    """The same, with a memory of the messages of a step."""
+    """Return a copy with a cache of the messages of a step."""
     made = copy.copy(windows)
     made.history = made.filed = windows.filed.of_one_step()
     return made
@@ -120,7 +120,7 @@ def of_view(windows: W) -> W:
 
 
 def with_names(schema: pa.Schema) -> pa.Schema:
-    """Columns of messages, and the one that names them."""
+    """Return columns of messages, with one that names them."""
     return schema.append(pa.field(KEPT, pa.binary()))
 
 

@@ -172,7 +172,7 @@ class Calls:
                 self.kv.put(self.cfs.keys, encoded, known[:8] + encode_i64(ends_us) + known[16:])
 
     def ends_us(self, encoded: bytes) -> int | None:
-        """When a key is looked at next; None where it has no state."""
+        """Return the time at which a key is checked next; None if it has no state."""
         known = self.kv.get(self.cfs.keys, encoded)
         return None if known is None else decode_i64(known, 8)
 

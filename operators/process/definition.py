@@ -190,7 +190,7 @@ def _takes(function: Any, many: int) -> bool:
 
 
 def _schema(emits: Any) -> pa.Schema:
-    """The columns that rows have, as a schema."""
+    """Return the columns of rows as a schema."""
     remedy = "give {name: pyarrow type}, e.g. emits={'visits': pa.int64()}, or a pa.Schema"
     if isinstance(emits, Mapping):
         names = check.names(emits, "emits", remedy)

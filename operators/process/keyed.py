@@ -34,13 +34,13 @@ def state_prefix(key: bytes) -> bytes:
 
 
 def unpacked(value: bytes) -> Any:
-    """A value that is stored."""
+    """Return a stored value, unpacked."""
     return msgpack.unpackb(value, strict_map_key=False, timestamp=3)
 
 
 def _packed(name: str, value: Any, kept: bytes | None) -> bytes:
-    """A value as it is stored; `kept`: what is. What would be written and could not be read back (a list as the key of a map, a
-    time before the year 1 in UTC) is refused here: else no call could look at it ever again."""
+    """Pack a value to be stored; `kept`: the stored one. Rejects values that could be written but not read back (a list as the
+    key of a map, a time before the year 1 in UTC): else no call could read the state ever again."""
     try:
         packed = bytes(msgpack.packb(value, use_bin_type=True, datetime=True))
         if packed != kept:
@@ -59,7 +59,7 @@ class State(MutableMapping[str, Any]):
 
     def __init__(self, kv: Overlay, cf: str, key: bytes) -> None:
         self._kv, self._cf, self._prefix = kv, cf, state_prefix(key)
-        #: What was looked at: a list that was read may have been appended to.
+        #: Values that were read: a list among them may have been appended to.
         self._held: dict[str, Any] = {}
         self._gone: set[str] = set()
 

@@ -58,7 +58,7 @@ class Processor(OneInputLogic):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def accept(self, work: Work, rows: Slice) -> Slice:
-        """A call for each message, in position order."""
+        """Call the function for each message, in position order. Returns the counted messages."""
         calls = self._calls(work, work.progress.watermark_us)
         times = pa.array(rows.times)
         messages = rows.table.select(work.schema.names).to_pylist()
@@ -78,7 +78,7 @@ class Processor(OneInputLogic):
         return rows if len(counted) == len(rows) else rows.take(np.array(counted, dtype=np.int64))
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
-        """Timers of event time and the end of keys, in order of time, then of key; then timers of `now`."""
+        """Fire timers of event time and end keys, in order of time, then of key; then fire timers of `now`."""
         if work.progress.schema is None:
             return
         calls = self._calls(work, watermark_us)
@@ -101,7 +101,7 @@ class Processor(OneInputLogic):
             else:
                 value = index.get(kv, at_us, encoded, Kind.TIMER)
                 if value is None:
-                    continue  # it was taken back
+                    continue  # it was cancelled
                 index.cancel(kv.batch, at_us, encoded, Kind.TIMER)
                 for time_us, clock in self._fire_one(calls, of, at_us, encoded, value):
                     if clock == of and time_us <= upto_us:
@@ -151,7 +151,7 @@ class Processor(OneInputLogic):
         return Calls(self.definition, work, made, watermark_us, self._has_on_timer)
 
     def _keys(self, kv: Overlay, rows: Slice) -> list[Key]:
-        """The key of each row."""
+        """Return the key of each row."""
         by = self.definition.by
         if not by:
             return [Key(b"", b"", ())] * len(rows)
@@ -161,7 +161,7 @@ class Processor(OneInputLogic):
         return list(map(Key, encode_equal(columns), filed, values))
 
     def _values(self, work: Work, row: bytes) -> tuple[object, ...]:
-        """The fields of a key that is filed."""
+        """Return the fields of a filed key."""
         by = self.definition.by
         if not by:
             return ()

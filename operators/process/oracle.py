@@ -126,7 +126,7 @@ class ProcessOracle(OneInputOracle):
         return True
 
     def _row(self, row: Any) -> dict[str, Any]:
-        """A row with all columns of `emits`, in their types. Raises where it is none."""
+        """Return a row with all columns of `emits`, in their types. Raises if it does not fit."""
         emits = self.definition.emits
         if not isinstance(row, Mapping) or not set(row) <= set(emits.names):
             raise ValueError("no row")
@@ -134,7 +134,7 @@ class ProcessOracle(OneInputOracle):
 
 
 def _checked(at: Instant, of: str) -> int:
-    """A timer's time, of the years that there are."""
+    """Return a timer's time; raises beyond the valid years."""
     if of not in ("event", "now"):
         raise ValueError("no such kind")
     at_us = instant_us(at)
@@ -150,7 +150,7 @@ def _name(name: Any) -> str:
 
 
 def _kept(value: Any) -> Any:
-    """A value as it is read back; raises where it is not kept."""
+    """Return a value as it is read back; raises if it cannot be stored."""
     match value:
         case None | bool() | float() | bytes():
             return value

@@ -74,7 +74,7 @@ def _shown(value: bytes) -> str:
 
 
 def _named(value: Any) -> Any:
-    """With text for those keys of maps that JSON does not take: bytes, times."""
+    """Return a value with text for those keys of maps that JSON does not take: bytes, times."""
     if isinstance(value, list):
         return [_named(one) for one in value]
     if isinstance(value, dict):
@@ -89,7 +89,7 @@ def _rows(
     fields: Sequence[pa.Field],
     aux_cf: str,
 ) -> pa.Table:
-    """The keys that are filed with each, and its values."""
+    """Return rows with the filed keys of each, and its values."""
     tables = [pa.schema([*keys, *fields]).empty_table()]
     for _, row, values, kv in found:
         own = [
