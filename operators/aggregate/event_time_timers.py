@@ -271,8 +271,8 @@ class StoredWindows(Steps):
     def states(
         self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
     ) -> Iterator[pa.Table]:
-        """Yield state rows of retained windows that start in `[low, high)`, merged, with their present values, in parts, sorted
-        by start, end and key. key: rows of other keys may be left out.
+        """Yield state rows of retained windows that start in `[low, high)`, merged, with their present values, sorted by start,
+        end and key, some at a time. key: rows of other keys may be left out.
         """
         progress = Progress.load(kv, self.aux_cf)
         if progress.schema is None:

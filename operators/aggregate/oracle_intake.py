@@ -89,7 +89,7 @@ class PlainIntake(Oracle):
         return admitted
 
     def _learn_made(self, payloads: Iterable[Mapping[str, Any]]) -> None:
-        """Learn derived columns, without values that are no time: these are of any type."""
+        """Learn derived columns, without the event time: values that are no time may have any type."""
         time = self.definition.event_time
         self._derived.learn([{n: v for n, v in payload.items() if n != time} for payload in payloads])
 

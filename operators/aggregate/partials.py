@@ -186,7 +186,7 @@ def _faulty(operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema) -> int:
 
 
 def _noted(definition: AggregateDefinition, table: pa.Table, schema: pa.Schema) -> pa.Schema:
-    """Return the columns of rows with the value properties that groups show."""
+    """Return the schema of rows with the properties of their values that groups show."""
     for alias, aggregation in definition.agg.items():
         parts = [table.column(n) for n in table.column_names if n.startswith(f"{ACCUMULATOR}{alias}.")]
         for name in aggregation.columns:

@@ -1,7 +1,7 @@
 """Kernels of aggregations, in columns: lift rows to accumulators, merge those of a group, finish to a value.
 
-An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). Parts of an older commit
-and of a newer one meet in one table, the older first, so `merge` is a left fold in commit order and in
+An accumulator is a handful of Arrow columns ("parts"), one row per (key, window). One table holds the parts of
+an older commit before those of a newer one. So `merge` is a left fold in commit order and in
 position order inside a commit. A part may be null or missing altogether (the input's type widened since, or
 only rows have it and states do not): that is the identity. `docs/reference/aggregations.md` lists the parts of every
 kind.
@@ -86,7 +86,7 @@ class Kernel(Protocol):
     ) -> pa.Array:
         """Return one value per accumulator, the identity's too.
 
-        Raises nothing for data: an int64 overflow is a null reported by `overflowed`, and an exception of user code
+        Raises nothing for data. An int64 overflow is a null reported by `overflowed`. An exception of user code
         goes into `failures` with a null value (without a list it is raised).
         """
         ...

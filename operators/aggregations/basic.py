@@ -1,8 +1,8 @@
 """Kernels of count, sum, avg, min, max.
 
 Integers are summed as two limbs, `hi * 2**32 + lo` with `0 <= lo < 2**32`, so that no sum of int64 values can
-wrap (Arrow's own int64 sum wraps silently, and so does its sum of decimal128: decimals are summed in 256
-bits).
+wrap. Arrow's own int64 sum wraps silently. So does its sum of decimal128: decimals are summed in 256
+bits.
 """
 
 from __future__ import annotations

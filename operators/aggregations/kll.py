@@ -2,9 +2,9 @@
 
 Karnin, Lang, Liberty, "Optimal quantile approximation in streams" (2016), with the capacities of Apache
 DataSketches. A sketch is a set of values, each with a level: a value at level `l` represents `2**l` values of
-the stream. Where there are more values than the sketch has room for, the lowest full level is sorted and
-every second value moves up one level, the others are dropped. A coin selects the second values; here the coin is a
-hash of the level and its smallest and largest value, not a random number, so that the same steps leave the same bits.
+the stream. If a sketch has no room for all values, the lowest full level is sorted. Every second value moves
+up one level, the others are dropped. A coin selects the second values. Here the coin is a hash of the level and its
+smallest and largest value, not a random number: the same steps leave the same bits.
 The weights always add up to the number of values seen.
 """
 

@@ -2,8 +2,8 @@
 
 `add_message` is `ingest` of one, then `advance`. Between two advances that can act (a window ends, closes or expires; a period
 of `now` is crossed) the ingests of a run can be done as one, each row with the watermark of its own step. Panes that fire
-inside, by count or by batch, are emitted in the order of the messages. Not eligible are size limits of the whole job, user code
-that may fail for one message, and early results that are computed from kept messages.
+inside, by count or by batch, are emitted in the order of the messages. Not eligible: size limits of the whole job, user code
+that may fail for one message, early results from kept messages.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def in_runs(definition: AggregateDefinition) -> bool:
-    """True if steps may be run as one. Not eligible: user code that may fail for one message, early results from kept messages,
-    limits on the number of time windows, which each message may change, and windows of messages with an added aggregation;
-    nor discarding triggers by value, nor periods of event time, which each message may end.
+    """True if steps may be run as one. Not eligible: user code that may fail for one message; early results from kept messages;
+    limits on the number of time windows, which each message may change; windows of messages with an added aggregation;
+    discarding triggers by value; and periods of event time, which each message may end.
     """
     emit, retention = definition.emit, definition.retention
     limited = retention.windows is not None or retention.messages is not None

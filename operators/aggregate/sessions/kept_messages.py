@@ -1,9 +1,9 @@
 """Kept messages of sessions whose aggregations need them: read again session by session, when one fires.
 
 They are keyed by key and time (`kept_messages.py`), so that a session is one range of them. The range may hold messages of
-other sessions, where an open session has come to overlap closed ones: a late message has the last end of a session that was
-closed to it, `__closed`. The later of that and its time is its stamp. A session's messages have stamps before its end, and none
-before `__taken_from`, which is no earlier than the end of any session that was closed when this one came to overlap it.
+other sessions, where an open session has come to overlap closed ones. A late message has the last end of a session that was
+closed to it, `__closed`. The later of that and its time is its stamp. A session's messages have stamps before its end and from
+`__taken_from` on. That is no earlier than the end of any session that was closed when this one came to overlap it.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> 
 
 
 def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
-    """Return the last of ranges that become one, (step, start, end, name) step by step, that covered a part of a hole that
-    was there before its step.
+    """Return the last of the ranges, which become one, that covered a part of a hole that was there before its step. rows:
+    (step, start, end, name), step by step
     """
     found, there = None, list[tuple[int, int]]()
     steps = sorted({step for step, *_ in rows})

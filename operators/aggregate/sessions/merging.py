@@ -129,7 +129,7 @@ def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Ta
 
 
 def with_all_taken_from(sessions: pa.Table) -> pa.Table:
-    """Return sessions with a stamp each: one with all messages within it has them from its start on."""
+    """Set `__taken_from` of every session: the stored value, and at least the start of the session."""
     starts = combine(sessions.column(START))
     if TAKEN_FROM not in sessions.column_names:
         return sessions.append_column(TAKEN_FROM, starts)
@@ -140,7 +140,7 @@ def with_all_taken_from(sessions: pa.Table) -> pa.Table:
 
 
 def with_some_taken_from(sessions: pa.Table) -> pa.Table:
-    """Return sessions without a stamp for those that have all messages within them."""
+    """Clear `__taken_from` of sessions where it is not after their start."""
     at, column = sessions.column_names.index(TAKEN_FROM), combine(sessions.column(TAKEN_FROM))
     apart = pc.greater(column, combine(sessions.column(START)))
     if not pc.any(apart).as_py():

@@ -32,7 +32,7 @@ class SessionNumbers:
         self._until = Marks(aux, b"dm", width_us)
 
     def counted(self, kv: KV, sessions: pa.Table, kept_us: int) -> IntArray:
-        """Return the pane count of the key of each session, for keys whose sessions end at `kept_us` or after it."""
+        """Return the pane count of each session's key; 0 if the last recorded session of the key ended before `kept_us`."""
         found = kv.multi_get(self._aux, [_name(number) for number in self._keys(sessions)])
         known = [0 if v is None or decode_i64(v, 8) < kept_us else decode_u64(v) for v in found]
         return np.array(known, dtype=np.int64)

@@ -1,10 +1,10 @@
 """Splitting of sessions: by a maximum length, and after retractions.
 
 So long after the first message of a part the next one begins; parts are sessions of their own, of messages that reach one
-another. A message between two others may move every cut after it, and a retracted one may have held two parts together, so the
-messages of all touched sessions are read again. Emitted panes that cross a cut are retracted at once; the rest with the next
-pane. The column `__reach` of a state row has the end of the session without a maximum length: messages up to there may
-continue it, or the session that follows it.
+another. A new message may move every cut after it, and a retracted one may have held two parts together. So the messages of
+all touched sessions are read again. Emitted panes that cross a cut are retracted at once; the rest with the next pane. The
+column `__reach` of a state row has the end of the session without a maximum length: messages up to there may continue it, or
+the session that follows it.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ HALF = 1 << 62
 class SessionMarks:
     """The timers of one definition's sessions. width_us: of a bucket of ends.
 
-    Sessions that may still grow are registered for the end of a period; one that is pending by a delay alone has a timer at its
-    end. The others are registered for either, so that their bucket is known.
+    Sessions that may still grow are registered for the end of a period; one that is pending by a delay alone has a timer for
+    that delay. The others are registered for either, so that their bucket is known.
     """
 
     def __init__(self, aux: str, emit: Emit, by: Sequence[str], width_us: int) -> None:
