@@ -1,24 +1,23 @@
-"""State rows of sessions: those that may still grow in pages by key, the others in blocks by their end.
+"""Session store: state rows of sessions that may still grow in pages by key, of the others in blocks by their end.
 
-One `BlockWindows` has them all. What stands in the place of a window's start is the *home* of a row: `HOT` for a session whose
-end the watermark has not passed, else the bucket of its end. So a step reads and writes the pages of the keys that it touches,
+One `BlockWindows` has them all. In place of a window's start a row has its *home*: `HOT` (active) for a session whose end the
+watermark has not passed, else the bucket of its end. A step thus reads and writes only the pages of the keys that it touches,
 a key that never returns costs nothing, and expiry is one range. The session's own start is in the column `__session`.
 
-A session that was told as ended is written where it lies from then on, and is left where it was until its page is written
-again: who reads passes over sessions at `HOT` that end before the watermark. A page of which half is such is written at once.
+When a session is emitted as ended, it is written to its bucket, and its old row stays until its page is next written. Readers
+skip sessions at `HOT` that end before the watermark. A page of which half is such rows is written at once.
 
-What came to sessions that may still grow waits beside their pages where it is a few rows of many (`stores/write_buffer.py`),
-each
-row the session that it would be by itself. Who reads lays it into the sessions that it touches.
+If a step touches few of many growing sessions, its rows are kept in the write buffer (`stores/write_buffer.py`), each as the
+session that it would be alone. A reader merges them into the sessions that it touches.
 
-    auxiliary  db<home i64>   where the sessions of a bucket begin at the earliest and end at the latest, both i64: who looks
-                              for sessions that a late message reaches knows where not to look
+    auxiliary  db<home i64>   the earliest start and the latest end of a bucket's sessions, both i64. A late message is looked
+                              up only in buckets that it may reach
     auxiliary  ds<bucket i64> where messages are kept: the latest end, i64, that a session at `HOT` has had that begins in this
-                              bucket. So who forgets messages need not read these sessions. `\0starts`: it is noted
+                              bucket. Eviction of messages thus need not read these sessions. `\0starts`: it is noted
 
-Rows are of two kinds. A session has what every state row has; `__stands` says that its last pane stands, and that its
-accumulators still say what that pane said. A row with `__pane` is a pane that stands by itself: what was told of a part of the
-session that holds it, or of it before more came. It has the window that was told, the number of panes with it, and its values.
+Rows are of two kinds. A session has the columns of every state row; `__stands` is true if its last pane is current and equals
+its accumulators. A row with `__pane` is a pane that is current by itself: it was emitted for a part of the session that holds
+it, or for the session before more messages came. It has the emitted window, the number of panes with it, and its values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rows that wait beside the pages of a window to be laid into them, a block of them a step: they are written blindly.
+"""Write buffer: unmerged rows of a window with pages, one block per step, which are written without a read.
 
-    <start i64><0xffff><number u48>   head, u32 blocks, u32 rows that wait with this one, a page of rows
+    <start i64><0xffff><number u48>   head, u32 blocks, u32 rows that are buffered with this one, a page of rows
 
-A step that touches few rows of many pages would read and write each of these for one row. Who reads a page takes what waits for
-it, too, and who writes it takes that out from here: what is left is then one block. It is never so much that this would matter.
+A step that touches few rows of many pages would read and write each of these for one row. A reader of a page also reads its
+buffered rows. A writer of it removes them from here, and the rest becomes one block. The buffer stays small.
 """
 
 from __future__ import annotations
