@@ -29,24 +29,24 @@ _LEFT = re.compile(
 
 
 def commit_of(manifest: str) -> int:
-    """The commit that a snapshot is of."""
+    """Return the commit that a snapshot is of."""
     return int(manifest.split("-")[1])
 
 
 def snapshot_at(folders: JobFolders, shard: int) -> int:
-    """The commit of the newest whole snapshot of a shard; 0 if there is none."""
+    """Return the commit of the newest whole snapshot of a shard; 0 if there is none."""
     return next(_snapshots(folders, shard), 0)
 
 
 def snapshots_from(folders: JobFolders, shards: int) -> int:
-    """The commit after which segments would be needed, were all stores lost; 0 where a shard has no snapshot."""
+    """Return the commit after which segments would be needed, were all stores lost; 0 where a shard has no snapshot."""
     if not os.path.isdir(os.path.join(folders.snapshots, "manifests")):  # a reader makes no folder
         return 0
     return min(snapshot_at(folders, shard) for shard in range(shards))
 
 
 def covered_by(folders: JobFolders, shard: int) -> int:
-    """The commit of the oldest whole snapshot that is kept of a shard; 0 before there are as many as are kept."""
+    """Return the commit of the oldest whole snapshot that is kept of a shard; 0 before there are as many as are kept."""
     newest = [commit for _, commit in zip(range(SNAPSHOTS), _snapshots(folders, shard), strict=False)]
     return newest[-1] if len(newest) == SNAPSHOTS else 0
 

@@ -91,7 +91,7 @@ class ShardFiles:
                 yield from self._parts(named.path, named.digest, record.commit)
 
     def read_file(self, path: str, digest: str, commit: int) -> Batch:
-        """A file of this shard; `CorruptState` where it is not the one that `commit` names."""
+        """Read a file of this shard. Raises `CorruptState` where it is not the one that `commit` names."""
         whole = Batch()
         for part in self._parts(path, digest, commit):
             whole.extend(part)
@@ -117,7 +117,7 @@ class ShardFiles:
         return path, [self.folders.changelog(name) for name, _ in _parts_of(path, read_segment(path)[3])]
 
     def read_base(self, base: int) -> Iterator[Batch]:
-        """A compact changelog, in parts."""
+        """Yield a compact changelog, in parts."""
         path = self.folders.changelog(base_name(base, self.shard))
         number, shard, batch, extra = read_segment(path)
         if (number, shard) != (base, self.shard):
@@ -127,7 +127,7 @@ class ShardFiles:
             yield self.read_file(self.folders.changelog(name), digest, base)
 
     def snapshots(self) -> list[tuple[int, str]]:
-        """(commit, manifest) of snapshots, newest first. Looking makes no folder."""
+        """Return (commit, manifest) of snapshots, newest first. Creates no folder."""
         folder = self.folders.snapshots
         if not all(os.path.isdir(os.path.join(folder, f)) for f in ("manifests", "blobs")):
             return []
@@ -179,7 +179,7 @@ class ShardFiles:
 
 
 def _parts_of(path: str, extra: Any) -> list[tuple[str, str]]:
-    """(name, digest) of each part that a compact changelog names."""
+    """Return (name, digest) of each part that a compact changelog names."""
     parts = extra.get("parts", ()) if isinstance(extra, dict) else None
     if parts is None or not all(isinstance(p, list | tuple) and [*map(type, p)] == [str, str] for p in parts):
         raise CorruptState(f"{path} names its parts by {parts!r}: restore it from a backup, or delete it")
@@ -190,7 +190,7 @@ def _parts_of(path: str, extra: Any) -> list[tuple[str, str]]:
 
 
 def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
-    """The pane files of a commit, by operator, shards in order."""
+    """Return the pane files of a commit, by operator, shards in order."""
     files: dict[str, list[str]] = {}
     for result in sorted(record.shards, key=lambda r: r.shard):
         if result.panes is None:

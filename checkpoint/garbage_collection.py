@@ -47,7 +47,7 @@ class Seen:
 
 
 def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Slices[None]:
-    """All of it, once; a yield ends a slice. Raises `Fenced` where another driver has the job."""
+    """Run one collection; a yield ends a slice. Raises `Fenced` where another driver has the job."""
     job.check_epoch()
     before = job.progress
     horizon = min(before.published, before.commit - keep)
@@ -85,7 +85,7 @@ def _delete(job: Job, folder: str, upto: dict[int, int]) -> Slices[None]:
 
 
 def _parsed(name: str) -> tuple[int, int]:
-    """(commit, shard) of a file; (0, 0) of one that has another name."""
+    """Return (commit, shard) of a file; (0, 0) of one that has another name."""
     commit, _, rest = name.partition("-")
     shard = rest.partition("-")[0]
     return (int(commit), int(shard)) if commit.isdecimal() and shard.isdecimal() else (0, 0)

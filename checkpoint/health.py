@@ -54,7 +54,7 @@ def health_of(
     alive_us: int | None = None,
     snapshot: int = 0,
 ) -> Health:
-    """The health of a job whose last commit is `last`, `published` the highest commit that is out.
+    """Return the health of a job whose last commit is `last`, `published` the highest commit that is out.
 
     alive_us: `alive_at`; snapshot: `snapshots_from`.
     """
@@ -96,7 +96,7 @@ def alive_at(path: str) -> int | None:
 
 
 def size_of(folder: str) -> int:
-    """Bytes of all files below a folder; files that vanish while we look count as nothing."""
+    """Return the bytes of all files below a folder; files that vanish meanwhile count as nothing."""
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:

@@ -185,7 +185,7 @@ class Job:
         batch_id: int | None = None,
         unread: Collection[Partition] = (),
     ) -> Plan:
-        """The next commit, from the clock and what the commits before it left.
+        """Return the next commit, from the clock and what the commits before it left.
 
         unread: partitions of which the source says that it has more than was read; they are not idle.
         """
@@ -226,7 +226,7 @@ class Job:
         )
 
     def pending_plan(self) -> Plan | None:
-        """The plan that a driver before us recorded and did not commit; None too where it was for other operators."""
+        """Return the plan that a driver before us recorded and did not commit; None too where it was for other operators."""
         intent = self.log.last_intent
         watermarks = {} if intent is None else intent.meta.get("watermarks", {})
         if intent is None or watermarks.keys() != self.definitions.keys():
@@ -305,7 +305,7 @@ class Job:
     def _with_marks(
         self, marks: Mapping[Partition, int], now_us: int, seen_us: Mapping[Partition, int] | None
     ) -> dict[Partition, Mark]:
-        """The marks of all partitions, those that had rows moved on."""
+        """Return the marks of all partitions, advanced for those that had rows."""
         merged = dict(self.progress.marks)
         for partition, largest in marks.items():
             known = merged.get(partition)
@@ -358,12 +358,12 @@ class Job:
             )
 
     def pane_files(self, record: Commit) -> dict[str, list[str]]:
-        """The pane files of a commit as they were written, by operator, shards in order; fetched where they are not here."""
+        """Return the pane files of a commit, by operator, shards in order; fetched if they are not on this machine."""
         bring_panes(self.folders, self.transport, record)
         return pane_files(self.folders, record)
 
     def dead_files(self, record: Commit) -> list[str]:
-        """The dead-letter files of a commit; fetched where they are not here."""
+        """Return the dead-letter files of a commit; fetched if they are not on this machine."""
         return [self.letter_file(letters) for letters in letters_in(record)]
 
     def files_taken(self, query_id: str) -> list[str]:
@@ -373,7 +373,7 @@ class Job:
         )
 
     def partitions_of(self, query_id: str) -> frozenset[Partition]:
-        """The partitions that commits of this query have read."""
+        """Return the partitions that commits of this query have read."""
         if query_id not in self._read:
             self._read[query_id] = self._taken().get(query_id, frozenset())
         return self._read[query_id]

@@ -292,7 +292,7 @@ def _copy_shard(seen: Look, staging: JobFolders, job: str, shard: int, known: li
 
 
 def _column_families(seen: Look, shard: int, known: list[Commit]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(families of window metadata, families of messages) that the files of a shard write to."""
+    """Return (families of window metadata, families of messages) that the files of a shard write to."""
     metadata: set[str] = set()
     messages: set[str] = set()
     files = ShardFiles(seen.folders, shard)

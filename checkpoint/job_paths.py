@@ -73,7 +73,7 @@ class JobFolders:
         return os.path.join(local or self.local, f"shard-{shard:04d}")
 
     def named_by_commits(self) -> str | None:
-        """Some file that only a commit could have named, or a snapshot; None if there is none."""
+        """Return some file that only a commit could have named, or a snapshot; None if there is none."""
         for folder in ("segments", "changelog", os.path.join("snapshots", "manifests"), "panes", "dead"):
             path = os.path.join(self.location, folder)
             for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
@@ -109,15 +109,15 @@ class BorrowedFolders(JobFolders):
 
 
 def attempt_name(commit: int, shard: int) -> str:
-    """A name that no other attempt at this commit has."""
+    """Return a name that no other attempt at this commit has."""
     return f"{commit:012d}-{shard:04d}-{secrets.token_hex(4)}"
 
 
 def base_name(commit: int, shard: int) -> str:
-    """The compacted changelog of a shard as of `commit`."""
+    """Return the compacted changelog of a shard as of `commit`."""
     return f"base-{shard:04d}-{commit:012d}"
 
 
 def base_part_name(commit: int, shard: int) -> str:
-    """One part of a compacted changelog, under a name that no other attempt at it has."""
+    """Return one part of a compacted changelog, under a name that no other attempt at it has."""
     return f"base_part-{shard:04d}-{commit:012d}-{secrets.token_hex(4)}"

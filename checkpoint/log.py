@@ -314,7 +314,7 @@ class RecordLog:
             before = first_seq, last
 
     def _last_claim(self, seqs: list[int], seen: dict[int, tuple[Record, bytes]]) -> Epoch | None:
-        """The newest readable claim. `seen` gets what was read on the way to it."""
+        """Return the newest readable claim. Records that were read on the way are added to `seen`."""
         for seq in reversed(seqs):
             data = self.files.recall(seq)
             record = None if data is None else _decode(seq, data)
@@ -379,7 +379,7 @@ class RecordLog:
 
 
 def _decode(seq: int, data: bytes) -> Record | None:
-    """The record; None if the file is torn. CorruptState if it is whole but wrong, NewerFormat if newer."""
+    """Return the record; None if the file is torn. CorruptState if it is whole but wrong, NewerFormat if newer."""
     try:
         payload = unseal(Kind.LOG_RECORD, data, VERSION)
     except CorruptState:

@@ -43,12 +43,12 @@ class LogState:
 
 
 def begin(first_seq: int) -> LogState:
-    """The state before record `first_seq`, where everything older was truncated (or nothing was, at 0)."""
+    """Return the state before record `first_seq`, where everything older was truncated (or nothing was, at 0)."""
     return LogState(first_seq=first_seq, next_seq=first_seq)
 
 
 def fold(state: LogState, record: Record) -> LogState:
-    """The state after `record`. ValueError if no driver that keeps to the protocol can have written it."""
+    """Return the state after `record`. ValueError if no driver that follows the protocol can have written it."""
     skipped = tuple(range(state.next_seq, record.seq))
     if record.seq < state.next_seq or skipped != (record.voids if isinstance(record, Epoch) else ()):
         raise ValueError(f"record {record.seq} where record {state.next_seq} belongs")
@@ -79,7 +79,7 @@ def _fold_epoch(state: LogState, record: Epoch) -> LogState:
 
 
 def _bare(claim: Epoch) -> Epoch:
-    """A claim without what truncation changes in it."""
+    """Return a claim without what truncation changes in it."""
     meta = {name: value for name, value in claim.meta.items() if name != SUMMARY}
     return replace(claim, seq=0, first_seq=0, voids=(), meta=meta)
 

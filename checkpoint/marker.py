@@ -69,6 +69,6 @@ def marker_of(kv: KV, job: str, shard: int) -> Marker | None:
 
 
 def begun(kv: KV) -> Marker | None:
-    """The commit of which a store holds a part; None where it holds whole ones."""
+    """Return the commit of which a store holds a part; None where it holds whole ones."""
     value = kv.get(MARKER_CF, BEGUN)
     return None if value is None else Marker.unpack(value)

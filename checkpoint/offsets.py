@@ -26,7 +26,7 @@ class SliceRelation(Enum):
 
 
 def merge(left: Offsets, right: Offsets) -> dict[Partition, int]:
-    """The further of the two in each partition."""
+    """Return the larger offset of the two in each partition."""
     merged = dict(left)
     for partition, offset in right.items():
         merged[partition] = max(offset, merged.get(partition, offset))

@@ -42,7 +42,7 @@ class Resting(Overlay):
 
 
 def open_resting(spec: ShardSpec, committed: int, recent: Sequence[Commit]) -> Shard | None:
-    """The shard as of commit `committed`; None where its store does not lead there by `recent` commits that changed little."""
+    """Open the shard as of commit `committed`; None where its store does not reach it by small commits in `recent`."""
     if spec.transport != FILES:
         return None
     known = {c.commit: c for c in recent}

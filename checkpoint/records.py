@@ -151,7 +151,7 @@ R = TypeVar("R", Epoch, Intent, Commit)
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of a record that has its number."""
+    """Return the bytes of a record that has its number."""
     if record.seq < 0:
         raise ValueError(f"{type(record).__name__} has no number: only a log gives one")
     spark = (getattr(record, "query_id", None), getattr(record, "batch_id", None))
@@ -164,12 +164,12 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """The record in `data`. CorruptState if damaged, NewerFormat if written by a later release."""
+    """Return the record in `data`. CorruptState if damaged, NewerFormat if written by a later release."""
     return decode_payload(unseal(Kind.LOG_RECORD, data, VERSION))
 
 
 def decode_payload(payload: bytes) -> Record:
-    """The record in an envelope's payload. CorruptState if it is not one, though its checksum was right."""
+    """Return the record in an envelope's payload. CorruptState if it is not one, though its checksum was right."""
     try:
         body = msgpack.unpackb(payload, strict_map_key=True)
         if not isinstance(body, dict):
@@ -264,7 +264,7 @@ def _dump_nested(values: Sequence[Any]) -> list[Any]:
 
 
 def _dump_steps(steps: Sequence[Step]) -> list[Any]:
-    """As `_dump_nested`, field by field: a commit of single messages has two for each."""
+    """Dump steps as `_dump_nested` does, field by field: a commit of single messages has two for each."""
     return [
         {
             "kind": step.kind,
@@ -307,7 +307,7 @@ def _load_operators(value: Any) -> dict[str, str]:
 
 
 def _load_counters(value: Any) -> dict[str, int]:
-    """Some are of an operator's file, whose name has the operator's in it."""
+    """Load counters. Some are of an operator's file, whose name contains the operator's."""
     counters: dict[str, int] = _load_map_of(_load_int)(value)
     for name in (n for n in counters if n.startswith(PANES_OF)):
         operator_name(name[len(PANES_OF) :], "operator")
@@ -439,5 +439,5 @@ def _load_fields(cls: type, body: dict[str, Any]) -> Any:
 
 
 def numbered(record: R, seq: int) -> R:
-    """The same record with its number."""
+    """Return the same record with its number."""
     return dataclasses.replace(record, seq=seq)

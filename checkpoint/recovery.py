@@ -131,7 +131,7 @@ def on_shard_open(facts: ShardFacts) -> ShardDecision:
 
 
 def _rebuild(facts: ShardFacts) -> ShardDecision:
-    """The local store is of no use: build another."""
+    """Decide how to build another store, as the local one cannot be used."""
     source = _find_base(facts)
     if source is None:
         return _refuse_lost(facts)
@@ -148,7 +148,7 @@ def _rebuild(facts: ShardFacts) -> ShardDecision:
 
 
 def _find_base(facts: ShardFacts) -> tuple[ShardAction, int, str] | None:
-    """The best commit to begin from of those that segments lead on from; commit 0 is the empty state."""
+    """Return the best commit to begin from, of those that segments continue from; commit 0 is the empty state."""
     reachable = range(facts.segments_from - 1, facts.committed + 1)
     snapshots = [k for k in facts.snapshots if k in reachable]
     if snapshots:

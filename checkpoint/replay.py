@@ -68,7 +68,7 @@ def steps_again(
     kept_from_us: int | None,
     why: str = "",
 ) -> list[Redo]:
-    """The ingests that brought what is retained: messages from `kept_from_us` on. None: every step, advances too.
+    """Return the ingests of the retained messages, from `kept_from_us` on. None: every step, advances too.
 
     `commits` are all that the log has, in order. why: what was taken before them may be needed.
     """
@@ -98,7 +98,7 @@ def steps_again(
 
 
 def largest_time(commit: Commit) -> int:
-    """The largest event time of all messages that were counted up to a commit."""
+    """Return the largest event time of all messages that were counted up to a commit."""
     return max(
         (m.max_time_us for m in commit.marks.values() if m.max_time_us is not None),
         default=START_OF_TIME_US - 1,
@@ -236,7 +236,7 @@ def _bounds(
 
 
 def _shared(redo: Sequence[Redo]) -> set[tuple[int, Partition]]:
-    """(step, partition) of which the last record is also of a later step."""
+    """Return (step, partition) of which the last record is also of a later step."""
     found = set()
     last: dict[Partition, int] = {}
     for k, step in enumerate(redo):

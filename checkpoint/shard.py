@@ -273,8 +273,8 @@ class Shard:
         return shard
 
     def set_aside(self) -> None:
-        """The store is damaged: closed and moved out of the way, since it is a cache of what was committed. Who opens the shard
-        next builds it anew."""
+        """Close the damaged store and move it aside, since it is a cache of committed data. The next open of the shard
+        rebuilds it."""
         with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
             self.kv.close()
         if not _move_aside(self.kv.path, self._inode) and os.path.exists(self.kv.path):
@@ -407,8 +407,8 @@ class Shard:
     # -- 6: between commits -----------------------------------------------------------------------------------------
 
     def preserve(self, *, alone: bool = False) -> Slices[str]:
-        """A snapshot of the store as of `applied`, and where it is due a compact changelog; in slices, between which the shard
-        may go on. Older snapshots and what killed attempts left go. Returns the snapshot's name.
+        """Write a snapshot of the store as of `applied`, and a compact changelog if due, in slices. Between them the shard
+        may continue. Older snapshots and leftovers of killed attempts are deleted. Returns the snapshot's name.
 
         alone: no other process can be taking a snapshot of any shard of the job.
         """
@@ -433,7 +433,7 @@ class Shard:
         return name
 
     def snapshot(self) -> str:
-        """`preserve`, at once."""
+        """Do all of `preserve` at once."""
         return whole(self.preserve())
 
     def close(self) -> None:

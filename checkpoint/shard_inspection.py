@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def missing_after(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> list[Commit] | None:
-    """The commits after the one that a store holds; None where `recent` does not have them."""
+    """Return the commits after the one that a store holds; None where `recent` does not have them."""
     numbers = range(marker.commit + 1, committed + 1)
     known = marker.commit <= committed and all(n in recent for n in numbers)
     return [recent[n] for n in numbers] if known else None
 
 
 def applied_in(kv: LocalStore) -> int | None:
-    """The commit that a store says it holds; None where it says nothing."""
+    """Return the commit that a store says it holds; None where it says nothing."""
     value = kv.get(MARKER_CF, MARKER)
     return None if value is None else Marker.unpack(value).commit
 

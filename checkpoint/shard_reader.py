@@ -45,7 +45,7 @@ class ShardView:
 def open_view(
     spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str, *, live: bool = True
 ) -> ShardView:
-    """The shard as of `commit`, by the first way that works. `live=False` leaves the local store alone.
+    """Return the shard as of `commit`, by the first way that works. `live=False` leaves the local store alone.
 
     `known` are the commits that the log keeps. Raises `StateLost` where no way leads to that commit.
     """
@@ -90,14 +90,14 @@ def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int
 
 
 def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
-    """(commit, manifest) of what is there to begin with, newest first; at last the empty state."""
+    """Return (commit, manifest) of each possible start, newest first; at last the empty state."""
     return [*(found for found in spec.files.snapshots() if found[0] <= commit), (0, None)]
 
 
 def _brought(
     spec: ShardSpec, kv: KV, base: int, commit: int, known: Mapping[int, Commit], way: str
 ) -> ShardView:
-    """`kv`, which holds commit `base`, with the segments after it laid over it."""
+    """Return a view of `kv`, which holds commit `base`, with the later segments laid over it."""
     overlay = Overlay(kv)
     try:
         for number in range(base + 1, commit + 1):
@@ -110,7 +110,7 @@ def _brought(
 
 
 def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str) -> ShardView | None:
-    """The local store, if it is this shard's and segments lead on from it."""
+    """Return the local store, if it is this shard's and segments continue from it."""
     if not os.path.exists(os.path.join(spec.path, "CURRENT")):
         return None
     kv = _opened(spec, scratch)
@@ -134,7 +134,7 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
 
 
 def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
-    """A mirror of the local store; its owner may be replacing files just now, so it is tried again."""
+    """Return a read replica of the local store. Its owner may be replacing files just now, so it is tried again."""
     for _ in range(MIRRORS):
         own = os.path.join(scratch, f"mirror-{spec.shard}-{secrets.token_hex(4)}")
         try:

@@ -52,7 +52,7 @@ class RecordFiles(Protocol):
         """
 
     def read(self, seq: int) -> bytes | None:
-        """The bytes of record `seq`, None if there is none."""
+        """Return the bytes of record `seq`, None if there is none."""
 
     def recall(self, seq: int) -> bytes | None:
         """Return the bytes of a record that `numbers` has just listed, as `read` does, but without checking that it exists."""
@@ -60,7 +60,7 @@ class RecordFiles(Protocol):
     def exists(self, seq: int) -> bool: ...
 
     def numbers(self) -> list[int]:
-        """All numbers there are, ascending."""
+        """Return all numbers there are, ascending."""
 
     def remove(self, seq: int) -> None:
         """Remove a record if it is there. Removals become visible in the order in which they were made."""
@@ -126,7 +126,7 @@ class MemoryRecords:
         return self.truncated
 
     def sweep(self, next_seq: int) -> None:
-        """A failed attempt leaves nothing behind."""
+        """Do nothing: a failed attempt leaves no files."""
 
 
 class FolderRecords:

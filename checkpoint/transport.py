@@ -28,7 +28,7 @@ class Transport(Protocol):
     """Picklable: it travels to executors. What fails raises `KafkaFailed`, what is gone `StateLost`."""
 
     def log(self, folders: JobFolders) -> RecordLog:
-        """The job's log, not yet read."""
+        """Return the job's log, not yet read."""
 
     def prepare(self, folders: JobFolders, job: str, shards: int) -> None:
         """Make ready for a driver. Refuses a location that belongs to another transport or another job."""
@@ -46,7 +46,7 @@ class Transport(Protocol):
         """Nothing below this offset will be fetched any more."""
 
     def copied(self, job: str, shard: int) -> int:
-        """The commit up to which the changelog beside the segments has the shard's window metadata whole; 0 for none."""
+        """Return the commit up to which the transport's changelog has the shard's window metadata whole; 0 for none."""
 
     def copy(self, job: str, shard: int, commit: int, changes: Callable[[], Batch]) -> None:
         """Copy what a commit changed in window metadata to that changelog, unless it is there. Called before a store holds
@@ -85,7 +85,7 @@ class FileTransport:
         return 0
 
     def copy(self, job: str, shard: int, commit: int, changes: Callable[[], Batch]) -> None:
-        """The files of the commits are the changelog."""
+        """Do nothing: the files of the commits are the changelog."""
 
     def restore(self, job: str, shard: int, write: Callable[[Batch], None]) -> int:
         return 0
@@ -105,7 +105,7 @@ def refuse_cache(folders: JobFolders) -> None:
 
 
 def cache_of(folders: JobFolders) -> tuple[str, str] | None:
-    """(job, where its log is) of a location that is a cache."""
+    """Return (job, where its log is) of a location that is a cache."""
     try:
         with open(os.path.join(folders.location, CACHE_MARK), encoding="utf-8") as file:
             job, where = file.read().splitlines()

@@ -49,7 +49,7 @@ class Summary:
     dead_letters: tuple[DeadLetterFile, ...] = ()
 
     def after(self, records: Iterable[Commit]) -> Summary:
-        """The summary of what this one is of and the commits that follow."""
+        """Return the summary of this one's commits and those that follow."""
         number, letters, read = (
             self.commit,
             list(self.dead_letters),
@@ -83,7 +83,7 @@ class Summary:
 
 
 def load(meta: Mapping[str, Any]) -> Summary:
-    """The summary in a claim; of nothing where it has none. ValueError where it is none."""
+    """Return the summary in a claim; of nothing where it has none. ValueError where it is none."""
     record = meta.get(SUMMARY)
     if record is None:
         return Summary()

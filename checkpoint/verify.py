@@ -133,7 +133,7 @@ def _follow_each_other(report: Report, commits: list[Commit]) -> None:
 
 
 def _snapshots(report: Report, spec: ShardSpec) -> int:
-    """The newest whole snapshot of a shard."""
+    """Check a shard's snapshots. Returns the commit of the newest whole one."""
     covered = 0
     if not os.path.isdir(os.path.join(spec.folders.snapshots, "manifests")):
         return covered

@@ -23,7 +23,7 @@ _SECONDS = (10**9, 10**10)
 
 
 def warn_of_letters(logger: Logger, commit: int, counters: Mapping[str, int], location: str | None) -> None:
-    """One warning for a commit that could not count all of its messages. location: None where the log is elsewhere"""
+    """Warn once of a commit that could not count all of its messages. location: None where the log is elsewhere"""
     reasons = {
         name.removeprefix(LETTERS): n for name, n in counters.items() if name.startswith(LETTERS) and n
     }
@@ -44,8 +44,8 @@ def warn_of_jump(
     now_us: int | None,
     steps: Sequence[Step],
 ) -> None:
-    """One warning where the watermark, last at `watermark_us`, ran ahead of all that is kept, and of `now`: a wrong time may
-    do that, and makes others late. What keeps nothing loses nothing by it.
+    """Warn once where the watermark, last at `watermark_us`, ran ahead of all that is kept, and of `now`: a wrong time may
+    do that, and makes others late. An operator that keeps nothing loses nothing by it.
     """
     times = [p.retention.time_us for d in definitions for p in d.parts]
     kept_us = min((time_us for time_us in times if time_us), default=None)
@@ -116,7 +116,7 @@ def warn_of_growth(logger: Logger, last: Epoch | None, growth: Mapping[str, Grow
 
 
 def warn_of_unit(logger: Logger, commit: int, marks: Iterable[int]) -> bool:
-    """A warning for times that were written as seconds or milliseconds: microseconds of these are of the year 1970."""
+    """Warn of times in seconds or milliseconds: read as microseconds these are of the year 1970."""
     for time_us in marks:
         for unit, short, per_second in (("seconds", "s", 1), ("milliseconds", "ms", 1000)):
             if _SECONDS[0] * per_second <= time_us < _SECONDS[1] * per_second:

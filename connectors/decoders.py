@@ -33,7 +33,7 @@ class Decoder(Protocol):
     """Turns the bytes of records into rows. One of your own: `wr.decoders.decoder(function, schema)`."""
 
     def decode(self, values: Values, topic: str) -> pa.Table:
-        """One row for each value. Where some cannot be read, with the columns that say so (see `to_rows`).
+        """Return one row for each value. Where some cannot be decoded, with the columns of the reason (see `to_rows`).
 
         values: the bytes of records of one topic, None for none. topic: its name
         """
@@ -306,7 +306,7 @@ def _shown(value: bytes | None) -> str | None:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """The fields of a Protobuf message by name; unset message fields and optionals are null."""
+    """Return the fields of a Protobuf message by name; unset message fields and optionals are null."""
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
@@ -373,7 +373,7 @@ def json(schema: Fields) -> JsonDecoder:
 
 
 def msgpack(schema: Fields) -> FunctionDecoder:
-    """msgpack maps, one a record. A record with a value that its column does not hold exactly is a dead letter.
+    """Decode msgpack maps, one a record. A record with a value that its column does not hold exactly is a dead letter.
 
     schema: as for `wr.decoders.json`, of any types
 
@@ -401,7 +401,7 @@ def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def raw(column: str = "value") -> BytesDecoder:
-    """The bytes as they come, as one column.
+    """Decode the bytes unchanged, as one column.
 
     column: its name
 
@@ -412,7 +412,7 @@ def raw(column: str = "value") -> BytesDecoder:
 
 
 def decoder(function: Callable[[bytes], Mapping[str, Any]], schema: Fields) -> FunctionDecoder:
-    """A function of your own.
+    """Decode by a function of your own.
 
     function: takes the bytes of a record, gives its fields as a dict. What it raises makes that record a dead letter
     schema: as for `wr.decoders.json`

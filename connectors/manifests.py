@@ -126,11 +126,11 @@ class Manifest:
             os.replace(temporary, target)
 
     def record(self, commit: int, files: int) -> bytes:
-        """The record of a commit. files: the number of data files of all commits up to it"""
+        """Return the record of a commit. files: the number of data files of all commits up to it"""
         return seal(Kind.SINK_MANIFEST, msgpack.packb([self.job, self.operator, commit, files]))
 
     def decode(self, data: bytes, number: int) -> int:
-        """The number of data files that record `number` counts."""
+        """Return the number of data files that record `number` counts."""
         try:
             job, operator, commit, files = msgpack.unpackb(unseal(Kind.SINK_MANIFEST, data))
             if (job, operator, commit) != (self.job, self.operator, number):
@@ -144,7 +144,7 @@ class Manifest:
 
 
 def manifests(path: str) -> list[Manifest]:
-    """The manifests in the directory of a Parquet sink, by operator and job."""
+    """Return the manifests in the directory of a Parquet sink, by operator and job."""
     folder = os.path.join(path, FOLDER)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     found = sorted((operator, job) for job, tilde, operator in (n.partition("~") for n in names) if tilde)
@@ -152,7 +152,7 @@ def manifests(path: str) -> list[Manifest]:
 
 
 def published_files(path: str, operator: str | None = None) -> list[DataFile]:
-    """The data files of published commits, in the order of operators and commits.
+    """Return the data files of published commits, in the order of operators and commits.
 
     Raises `CorruptState` where files were removed.
     """
@@ -181,7 +181,7 @@ def _parsed(name: str) -> DataFile | None:
 
 
 def read_published(path: str, file: DataFile) -> pa.Table:
-    """The rows of a data file. `CorruptState` where its content is not the published one."""
+    """Return the rows of a data file. `CorruptState` where its content is not the published one."""
     return read_file(_checked(path, file))
 
 
@@ -211,13 +211,13 @@ def verify(path: str) -> tuple[int, int, list[tuple[str, str]]]:
 
 
 def read_file(path: str) -> pa.Table:
-    """One file. `pq.read_table` would look for a dataset, which takes four times as long."""
+    """Read one file. `pq.read_table` would look for a dataset, which takes four times as long."""
     with pq.ParquetFile(path) as file:
         return file.read()
 
 
 def read_slices(path: str, rows: int) -> Iterator[pa.Table]:
-    """One file, so many rows at a time."""
+    """Read one file, so many rows at a time."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(rows, use_threads=False):
             yield pa.Table.from_batches([batch])

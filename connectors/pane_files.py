@@ -76,7 +76,7 @@ class PaneFiles:
 
 
 def mapped_rows(path: str) -> pa.Table:
-    """The rows of a file of panes; those of a large one lie in another file, as memory has them."""
+    """Return the rows of a file of panes; those of a large one lie in another file, as memory has them."""
     if os.path.getsize(path) <= MAPPED_BYTES:
         return read_file(path)
     rows = Spill()
@@ -99,7 +99,7 @@ class Sink(Protocol):
         ...
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        """The highest commit of a job's operator that the sink has; None where it has none or cannot say.
+        """Return the highest commit of a job's operator that the sink has; None where it has none or cannot say.
 
         job: the identity in tokens. operator: its name
         """

@@ -119,7 +119,7 @@ class ParquetSink:
 
 
 def pane_files(path: str, operator: str | None = None) -> list[str]:
-    """The data files of a Parquet sink that are published, in commit order. They stay as they are.
+    """Return the data files of a Parquet sink that are published, in commit order. They stay as they are.
 
     path: that of the sink. operator: only its files
     """
@@ -127,7 +127,7 @@ def pane_files(path: str, operator: str | None = None) -> list[str]:
 
 
 def read_panes(path: str, operator: str | None = None) -> pa.Table:
-    """All published panes of a Parquet sink, in commit order.
+    """Read all published panes of a Parquet sink, in commit order.
 
     path: that of `wr.sinks.parquet`
     operator: only its panes; needed where operators of several shapes share a directory
@@ -178,7 +178,7 @@ def console(limit: int = 20) -> ConsoleSink:
 
 
 def parquet(path: str) -> ParquetSink:
-    """A directory of Parquet files, read by `wr.read_panes(path)`. A commit is there once, whoever dies.
+    """Write to a directory of Parquet files, read by `wr.read_panes(path)`. Each commit is there once, whatever fails.
 
     path: a folder of a file system, made where it is not there
 
@@ -196,7 +196,7 @@ def parquet(path: str) -> ParquetSink:
 
 
 def callback(function: Callable[[Any, Token], None]) -> CallbackSink:
-    """A function of yours as a sink. A plain function for `sink=` is the same.
+    """Use a function of yours as a sink. A plain function for `sink=` is the same.
 
     function: called with (list of panes, token) for each commit; on Spark with (DataFrame, token). After a crash it may get
         the same token again, and must be idempotent on it
@@ -207,7 +207,7 @@ def callback(function: Callable[[Any, Token], None]) -> CallbackSink:
 
 
 def kafka(topic: str, kafka: Kafka | str, **options: Any) -> KafkaSink:
-    """A topic, exactly once: the panes of a commit are one transaction.
+    """Write to a topic, exactly once: the panes of a commit are one transaction.
 
     topic: its name; it is made if it is not there
     kafka: `wr.Kafka(...)`, or its servers; in tests a `windrow.testing.SimulatedKafka`
@@ -323,7 +323,7 @@ def check_sink(sink: Sink, definition: Definition) -> None:
 
 
 def as_sink(sink: Any) -> Sink:
-    """A sink, or a function to be called as one. Raises where it is neither."""
+    """Return the sink, or a sink that calls the function. Raises where it is neither."""
     if all(callable(getattr(sink, verb, None)) for verb in ("publish", "last_commit")):
         return sink  # type: ignore[no-any-return]
     if isinstance(sink, Mapping):

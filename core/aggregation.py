@@ -48,7 +48,7 @@ class UserFunction:
         return (self.name, self.version, str(self.returns))
 
     def __call__(self, *columns: Column, **of_inputs: Column | Sequence[Column]) -> Aggregation:
-        """The aggregation of `columns` by this function; `of_inputs`: of what of each input, by a class with `add_<input>`."""
+        """Return the aggregation of `columns` by this function; `of_inputs`: the columns of each input, for `add_<input>`."""
         if set(of_inputs) != set(self.adds) or (columns and self.adds):
             asked = (
                 f"{', '.join(f'{name}=...' for name in self.adds)}"
@@ -84,7 +84,7 @@ class Aggregation:
     shares: tuple[tuple[str, tuple[str | Expr, ...]], ...] = ()
 
     def where(self, condition: pc.Expression) -> Aggregation:
-        """The same aggregation of only those rows for which a condition is true; null counts as false.
+        """Return the same aggregation of only those rows for which a condition is true; null counts as false.
 
         condition: an expression, e.g. `wr.col("delay") > 15`; a second one must be true besides
 
@@ -104,7 +104,7 @@ class Aggregation:
         return replace(self, condition=Expr(both))
 
     def over(self, frame: Any = None) -> Aggregation:
-        """The same aggregation over a frame of its own, in `wr.Over`.
+        """Return the same aggregation over a frame of its own, in `wr.Over`.
 
         frame: wr.rows_between(...), wr.range_between(...), a pair of their ends; a number of messages, or a duration, up to the
             message itself; without it a running result, of all messages so far
@@ -118,7 +118,7 @@ class Aggregation:
         return replace(self, frame=RowsBetween(None, 0) if frame is None else make_frame(frame))
 
     def of(self, input: str) -> Aggregation:
-        """The same aggregation of the messages of one input, in `wr.CoGroup`.
+        """Return the same aggregation of the messages of one input, in `wr.CoGroup`.
 
         input: its name
 
@@ -185,7 +185,7 @@ class Aggregation:
 
 
 def argument(column: Column) -> str | Expr:
-    """A column as users name it: by its name, or by an expression. Raises `BadAggregate` where it is neither."""
+    """Return a column as users name it: by its name, or by an expression. Raises `BadAggregate` where it is neither."""
     if isinstance(column, str):
         return column
     if isinstance(column, pc.Expression):

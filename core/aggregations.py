@@ -23,7 +23,7 @@ def _make(kind: str, *columns: Column, **params: Any) -> Aggregation:
 
 
 def count(column: Column | None = None) -> Aggregation:
-    """The number of rows; with a column, of rows where it is not null.
+    """Count the rows; with a column, the rows where it is not null.
 
     column: a column's name or an expression, of any type; None counts rows
 
@@ -54,7 +54,7 @@ def skipped(mark: str = MARK) -> Aggregation:
 
 
 def sum(column: Column) -> Aggregation:
-    """The sum.
+    """Compute the sum.
 
     column: a column's name or an expression, of numbers or booleans
 
@@ -69,7 +69,7 @@ def sum(column: Column) -> Aggregation:
 
 
 def min(column: Column) -> Aggregation:
-    """The smallest value.
+    """Compute the smallest value.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
 
@@ -83,7 +83,7 @@ def min(column: Column) -> Aggregation:
 
 
 def max(column: Column) -> Aggregation:
-    """The largest value.
+    """Compute the largest value.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
 
@@ -97,7 +97,7 @@ def max(column: Column) -> Aggregation:
 
 
 def avg(column: Column) -> Aggregation:
-    """The mean.
+    """Compute the mean.
 
     column: a column's name or an expression, of numbers or booleans
 
@@ -111,7 +111,7 @@ def avg(column: Column) -> Aggregation:
 
 
 def variance(column: Column, *, ddof: int = 1) -> Aggregation:
-    """The variance.
+    """Compute the variance.
 
     column: a column's name or an expression, of numbers or booleans
     ddof: degrees of freedom that are taken off: 1 for a sample, 0 for a population
@@ -126,7 +126,7 @@ def variance(column: Column, *, ddof: int = 1) -> Aggregation:
 
 
 def stddev(column: Column, *, ddof: int = 1) -> Aggregation:
-    """The standard deviation: the square root of the variance.
+    """Compute the standard deviation: the square root of the variance.
 
     column: a column's name or an expression, of numbers or booleans
     ddof: as for `wr.variance`
@@ -147,7 +147,7 @@ def _ddof(ddof: int) -> int:
 
 
 def first(column: Column) -> Aggregation:
-    """The non-null value at the smallest position: the first in its source, whenever it came.
+    """Take the non-null value at the smallest position: the first in its source, whenever it came.
 
     column: a column's name or an expression, of any type
 
@@ -160,7 +160,7 @@ def first(column: Column) -> Aggregation:
 
 
 def last(column: Column) -> Aggregation:
-    """The non-null value at the largest position: the last in its source, whenever it came.
+    """Take the non-null value at the largest position: the last in its source, whenever it came.
 
     column: a column's name or an expression, of any type
 
@@ -173,7 +173,7 @@ def last(column: Column) -> Aggregation:
 
 
 def earliest(column: Column) -> Aggregation:
-    """The non-null value of the smallest event time; ties by position.
+    """Take the non-null value of the smallest event time; ties by position.
 
     column: a column's name or an expression, of any type
 
@@ -186,7 +186,7 @@ def earliest(column: Column) -> Aggregation:
 
 
 def latest(column: Column) -> Aggregation:
-    """The non-null value of the largest event time; ties by position.
+    """Take the non-null value of the largest event time; ties by position.
 
     column: a column's name or an expression, of any type
 
@@ -199,7 +199,7 @@ def latest(column: Column) -> Aggregation:
 
 
 def any_value(column: Column) -> Aggregation:
-    """Some non-null value of the window: the first to arrive.
+    """Take some non-null value of the window: the first to arrive.
 
     column: a column's name or an expression, of any type
 
@@ -212,7 +212,7 @@ def any_value(column: Column) -> Aggregation:
 
 
 def collect_list(column: Column, *, order: str = "position") -> Aggregation:
-    """All non-null values, in order.
+    """Collect all non-null values, in order.
 
     column: a column's name or an expression, of any type
     order: "position" (as in the source), or "event_time", ties by position
@@ -248,7 +248,7 @@ def sort_list(column: Column, by: Column | None = None, *, descending: bool = Fa
 
 
 def collect_set(column: Column) -> Aggregation:
-    """The distinct non-null values, sorted.
+    """Collect the distinct non-null values, sorted.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
 
@@ -262,7 +262,7 @@ def collect_set(column: Column) -> Aggregation:
 
 
 def count_distinct(column: Column) -> Aggregation:
-    """The number of distinct non-null values, exactly. It keeps them all: for many see `wr.approx_count_distinct`.
+    """Count the distinct non-null values, exactly. It keeps them all: for many see `wr.approx_count_distinct`.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
 
@@ -276,7 +276,7 @@ def count_distinct(column: Column) -> Aggregation:
 
 
 def approx_count_distinct(column: Column, *, lg_k: int = 12) -> Aggregation:
-    """The number of distinct non-null values, by a HyperLogLog sketch.
+    """Count the distinct non-null values, by a HyperLogLog sketch.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
     lg_k: the sketch has 2**`lg_k` buckets of a byte, from 4 to 21; the standard error is 1.04 / sqrt(2**`lg_k`),
@@ -294,7 +294,7 @@ def approx_count_distinct(column: Column, *, lg_k: int = 12) -> Aggregation:
 
 
 def median(column: Column) -> Aggregation:
-    """The exact median. It keeps every message of the window (full-state design).
+    """Compute the exact median. It keeps every message of the window (full-state design).
 
     column: a column's name or an expression, of numbers or booleans
 
@@ -308,7 +308,7 @@ def median(column: Column) -> Aggregation:
 
 
 def percentile(column: Column, fraction: float) -> Aggregation:
-    """An exact percentile, as in Spark SQL. It keeps every message of the window (full-state design).
+    """Compute an exact percentile, as in Spark SQL. It keeps every message of the window (full-state design).
 
     column: a column's name or an expression, of numbers or booleans
     fraction: which one, from 0 to 1
@@ -324,7 +324,7 @@ def percentile(column: Column, fraction: float) -> Aggregation:
 
 
 def approx_percentile(column: Column, fraction: float, *, k: int = 200) -> Aggregation:
-    """A percentile by a KLL sketch. It keeps no messages.
+    """Compute a percentile by a KLL sketch. It keeps no messages.
 
     column: a column's name or an expression, of numbers or booleans
     fraction: which one, from 0 to 1
@@ -346,7 +346,7 @@ def _fraction(fraction: float) -> float:
 
 
 def top_k(column: Column, k: int) -> Aggregation:
-    """The largest non-null values.
+    """Collect the largest non-null values.
 
     column: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
     k: how many
@@ -367,7 +367,7 @@ def _how_many(kind: str, k: int) -> int:
 
 
 def top_k_by(key: Column, value: Column, k: int) -> Aggregation:
-    """The keys inside the group whose latest values are largest. Rows where either is null are skipped.
+    """Collect the keys inside the group whose latest values are largest. Rows where either is null are skipped.
 
     key: a column's name or an expression, of anything that has an order (no structs, lists, maps, intervals)
     value: the same; of each key only the value of the largest event time counts, ties by position
@@ -383,7 +383,7 @@ def top_k_by(key: Column, value: Column, k: int) -> Aggregation:
 
 
 def max_by(column: Column, by: Column) -> Aggregation:
-    """The value of one column where another is largest. Rows where `by` is null are skipped.
+    """Take the value of one column where another is largest. Rows where `by` is null are skipped.
 
     column: a column's name or an expression, of any type
     by: a column or expression of anything that has an order; of equal ones the first position wins
@@ -398,7 +398,7 @@ def max_by(column: Column, by: Column) -> Aggregation:
 
 
 def min_by(column: Column, by: Column) -> Aggregation:
-    """The value of one column where another is smallest. Rows where `by` is null are skipped.
+    """Take the value of one column where another is smallest. Rows where `by` is null are skipped.
 
     column: a column's name or an expression, of any type
     by: a column or expression of anything that has an order; of equal ones the first position wins
@@ -413,7 +413,7 @@ def min_by(column: Column, by: Column) -> Aggregation:
 
 
 def weighted_avg(column: Column, weight: Column) -> Aggregation:
-    """The mean under weights, `sum(column * weight) / sum(weight)`, over rows where both are not null.
+    """Compute the mean under weights, `sum(column * weight) / sum(weight)`, over rows where both are not null.
 
     column: a column's name or an expression, of numbers or booleans
     weight: the same, for the weights

@@ -42,7 +42,7 @@ def in_bits(kind: pa.DataType) -> bool:
 
 
 def extremes(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """The least and the most of each column: many rows side by side, as numpy is slow at short ones."""
+    """Return the least and the most of each column: many rows side by side, as numpy is slow at short ones."""
     n, width = matrix.shape
     whole = n // _BESIDE * _BESIDE
     rest = matrix[whole:] if whole < n else matrix[:1]
@@ -55,12 +55,12 @@ def extremes(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.
 
 
 def width_of(column: pa.Array) -> int | None:
-    """So many bytes each text of a column has; None where they are of several lengths, long, or missing."""
+    """Return the common length of a column's texts in bytes; None where they are of several lengths, long, or missing."""
     return None if column.null_count else _width(column, None)
 
 
 def _width(column: pa.Array, valid: BoolArray | None) -> int | None:
-    """As `width_of`, of those that there are. valid: which are, None if all"""
+    """Return the `width_of` the valid texts. valid: which are, None if all"""
     if len(column) == 0 or not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
         return None
     lengths = np.diff(np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset))
@@ -71,7 +71,7 @@ def _width(column: pa.Array, valid: BoolArray | None) -> int | None:
 
 
 def letters_of(column: pa.Array, width: int, some: int | None = None) -> npt.NDArray[np.uint8]:
-    """The bytes of texts of one length, a row for each. some: so many of them are not null"""
+    """Return the bytes of texts of one length, a row for each. some: so many of them are not null"""
     _, offsets, data = column.buffers()
     [first] = np.frombuffer(offsets, np.int32, 1, 4 * column.offset)
     n = len(column) if some is None else some
@@ -79,7 +79,7 @@ def letters_of(column: pa.Array, width: int, some: int | None = None) -> npt.NDA
 
 
 def taken(rows: pa.Table, places: IntArray) -> pa.Table:
-    """`rows.take`, of many in a third of the time: what numpy fills is at hand, what Arrow fills is new each time."""
+    """Return `rows.take(places)`, of many in a third of the time: numpy reuses memory, Arrow allocates it each time."""
     if len(places) < _MANY:
         return rows.take(pa.array(places))
     index = pa.array(places)
@@ -88,7 +88,7 @@ def taken(rows: pa.Table, places: IntArray) -> pa.Table:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """`column.combine_chunks`, likewise."""
+    """Return `column.combine_chunks()`, likewise."""
     if column.num_chunks == 1:
         return column.chunk(0)
     item = _item(column.type) if len(column) >= _MANY else None

@@ -59,7 +59,7 @@ class Ticks:
     start_us: int | None = None
 
     def first_at(self, time_us: int) -> int:
-        """The first tick that is not before a time."""
+        """Return the first tick that is not before a time."""
         if self.start_us is None:
             return -(-time_us // self.period_us) * self.period_us
         behind = max(time_us, self.start_us) - self.start_us

@@ -158,7 +158,7 @@ def _in_sure(values: Sequence[Any], kind: pa.DataType) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The value without numpy and pandas: numbers and times are Python's own where these hold them, NaT and NA are None."""
+    """Convert a value of numpy or pandas: numbers and times become Python's own where these hold them, NaT and NA None."""
     kind = type(value)
     if kind in _ORDINARY or kind is pa.MonthDayNano:
         return value
@@ -187,7 +187,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain_time(value: Any) -> Any:
-    """A time of numpy as Python has it; as numpy has it where that is finer, or beyond the years 1 to 9999."""
+    """Return a time of numpy as Python has it; as numpy has it where that is finer, or beyond the years 1 to 9999."""
     if np.isnat(value):
         return None
     found = value.astype(f"{value.dtype.kind}8[us]").item()
@@ -196,7 +196,7 @@ def _plain_time(value: Any) -> Any:
 
 
 def said(value: Any) -> str:
-    """The `repr` of a value, which may be anything, cut."""
+    """Return the `repr` of a value, which may be anything, cut."""
     try:
         return f"{value!r:.100}" if type(value) in _ORDINARY else repr(value)[:100]
     except MemoryError:

@@ -32,7 +32,7 @@ Bytes2D: TypeAlias = npt.NDArray[np.uint8]
 
 
 def encode_i64(n: int) -> bytes:
-    """8 bytes; order of int64."""
+    """Encode as 8 bytes; order of int64."""
     return I64.pack(n + SIGN)
 
 
@@ -57,13 +57,13 @@ def decode_u32(data: bytes, start: int = 0) -> int:
 
 
 def i64_array_to_bytes(values: IntArray) -> Bytes2D:
-    """One row of 8 bytes for each value: `encode_i64`, vectorised."""
+    """Return one row of 8 bytes for each value: `encode_i64`, vectorised."""
     flipped = np.asarray(values, dtype=np.int64).view(np.uint64) ^ np.uint64(SIGN)
     return flipped.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
 def u32_array_to_bytes(values: npt.NDArray[Any]) -> Bytes2D:
-    """One row of 4 bytes for each value: `encode_u32`, vectorised. Values outside u32 are refused."""
+    """Return one row of 4 bytes for each value: `encode_u32`, vectorised. Values outside u32 are refused."""
     wide = np.asarray(values, dtype=np.int64)
     if wide.size and (int(wide.min()) < 0 or int(wide.max()) > 0xFFFF_FFFF):
         raise ValueError(f"a partition or ordinal is outside 0..4294967295: {wide.min()}..{wide.max()}")
@@ -87,7 +87,7 @@ def escape(data: bytes) -> bytes:
 
 
 def unescape(data: bytes, start: int = 0) -> tuple[bytes, int]:
-    """(value, index after it)."""
+    """Return (value, index after it)."""
     i = start
     while True:
         i = data.find(0, i)
@@ -121,7 +121,7 @@ def side_by_side(columns: Sequence[Bytes2D]) -> Bytes2D:
 
 
 def rows_to_bytes(*columns: Bytes2D) -> list[bytes]:
-    """One bytes object for each row of byte columns laid side by side."""
+    """Return one bytes object for each row of byte columns laid side by side."""
     rows = side_by_side(columns)
     if not rows.size:
         return [b""] * len(rows)
@@ -129,12 +129,12 @@ def rows_to_bytes(*columns: Bytes2D) -> list[bytes]:
 
 
 def bytes_to_rows(values: Sequence[bytes], width: int) -> Bytes2D:
-    """Bytes objects of one length as a matrix."""
+    """Return bytes objects of one length as a matrix."""
     return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, width)
 
 
 def binary_column(rows: Bytes2D) -> pa.Array:
-    """The rows as an Arrow array: no object for each."""
+    """Return the rows as an Arrow array: no object for each."""
     count, width = rows.shape
     if count * width >= 1 << 31:
         return pa.array(rows_to_bytes(rows), pa.binary())

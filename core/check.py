@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def suggests(function: Callable[P, R]) -> Callable[P, R]:
-    """A function with options that says, of one that it does not have, which was meant. Its signature and its help stay."""
+    """Wrap a function so that an error for an unknown option suggests the one meant. Its signature and its help stay."""
     parameters = inspect.signature(function).parameters
     known = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     by_place = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -45,7 +45,7 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def names(value: Any, what: str, remedy: str) -> tuple[str, ...]:
-    """The columns that `value` names: one as text, several in a sequence."""
+    """Return the columns that `value` names: one as text, several in a sequence."""
     if isinstance(value, str):
         return (value,)
     listed = tuple(value) if isinstance(value, Iterable) else None
@@ -57,14 +57,14 @@ def names(value: Any, what: str, remedy: str) -> tuple[str, ...]:
 def of_type(
     value: Any, kind: type[Any], what: str, remedy: str, error: type[ConfigurationError] = ConfigurationError
 ) -> Any:
-    """`value`, which is a `kind`."""
+    """Check that `value` is a `kind`, and return it."""
     if not isinstance(value, kind):
         raise error(f"{what}={value!r}: {remedy}")
     return value
 
 
 def flag(value: Any, what: str, error: type[ConfigurationError] = ConfigurationError) -> bool:
-    """`value`, which is True or False: the text "no" would be true."""
+    """Check that `value` is True or False, and return it: the text "no" would be true."""
     return bool(of_type(value, bool, what, "use True or False", error))
 
 
@@ -76,7 +76,7 @@ def number(
     least: int = 0,
     error: type[ConfigurationError] = ConfigurationError,
 ) -> int:
-    """`value`, which is a whole number, not below `least`."""
+    """Check that `value` is a whole number, not below `least`, and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise error(f"{what}={value!r}: {remedy}")
     return value
@@ -88,7 +88,7 @@ _MOST_BYTES = 192
 
 
 def name(value: Any, what: str) -> str:
-    """`value`, which may be the name of an operator or of an input."""
+    """Check that `value` may be the name of an operator or of an input, and return it."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value.encode()) > _MOST_BYTES:
         raise ConfigurationError(
             f"{what}={value!r}: use 1 to 64 letters, digits, '_', '-' or '.', e.g. 'delays_by_origin'"

@@ -87,7 +87,7 @@ def brought(
 
 
 def without(column: pa.Array | pa.ChunkedArray, rows: Mapping[int, str]) -> pa.Array | pa.ChunkedArray:
-    """The column with nulls in these rows."""
+    """Return the column with nulls in these rows."""
     if not rows:
         return column
     return column.take(pa.array([None if i in rows else i for i in range(len(column))], pa.int64()))
@@ -99,7 +99,7 @@ def is_by_value(column: pa.Field, kind: pa.DataType) -> bool:
 
 
 def noted(column: pa.Field, values: Iterable[Any]) -> pa.Field:
-    """The column, with a note where one of these columns of values holds more digits than floats."""
+    """Return the column, with a note where one of these columns of values holds more digits than floats."""
     if _is_beyond(column) or not is_wide(column.type) or not any(map(_holds_beyond, values)):
         return column
     return column.with_metadata(_BEYOND)
@@ -183,7 +183,7 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
 
 
 def _as_decimal(value: float, kind: pa.DataType) -> pa.Array | None:
-    """The decimal that prints as the float does; None where the type does not hold it."""
+    """Return the decimal that prints as the float does; None where the type does not hold it."""
     try:
         return pa.array([Decimal(repr(value))], kind)
     except (pa.ArrowException, ArithmeticError, ValueError):

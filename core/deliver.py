@@ -45,7 +45,7 @@ class Policy:
     sync: bool = False
 
     def guarantee(self, condition: pc.Expression) -> Policy:
-        """The same policy, under which a message for which the condition is true is never skipped; several are one by "or".
+        """Return the same policy, which never skips a message for which the condition is true; several are combined by "or".
 
         >>> import windrow as wr
         >>> wr.deliver.newest(10).guarantee(wr.col("alarm"))
@@ -109,7 +109,7 @@ class Policy:
 
 
 def latest(*, per: str = "key", record: str | None = None) -> Policy:
-    """The newest message of a step alone.
+    """Deliver the newest message of a step alone.
 
     per: "key", of each key, or "input", of all messages of a step
     record: "dead_letters" keeps those that are skipped, with the reason `skipped`; they are counted in any case
@@ -121,7 +121,7 @@ def latest(*, per: str = "key", record: str | None = None) -> Policy:
 
 
 def newest(n: int, *, per: str = "key", record: str | None = None) -> Policy:
-    """The newest messages of a step, as of a queue of bounded size, which drops the oldest.
+    """Deliver the newest messages of a step, as of a queue of bounded size, which drops the oldest.
 
     n: at most so many
     per, record: as for `latest`
@@ -134,7 +134,7 @@ def newest(n: int, *, per: str = "key", record: str | None = None) -> Policy:
 
 
 def within(latency: Duration, *, record: str | None = None) -> Policy:
-    """The messages that are not older than that, by event time, when the step is made.
+    """Deliver the messages that are not older than that, by event time, when the step is made.
 
     latency: how far event time may lie behind `now`
     record: as for `latest`
@@ -149,7 +149,7 @@ def within(latency: Duration, *, record: str | None = None) -> Policy:
 
 
 def throttle(interval: Duration, *, per: str = "key", record: str | None = None) -> Policy:
-    """The newest message of a step, where none was taken in the interval before it.
+    """Deliver the newest message of a step, where none was delivered in the interval before it.
 
     interval: of `now`, as steps record it
     per, record: as for `latest`
@@ -175,7 +175,7 @@ def synchronous() -> Policy:
 
 
 def all() -> Policy:
-    """Every message, as without a policy.
+    """Deliver every message, as without a policy.
 
     >>> all()
     wr.deliver.all()

@@ -200,7 +200,7 @@ def by_end(trigger: Trigger) -> bool:
 def every(
     what: Duration | int, *, always: bool = False, event_time: bool = False
 ) -> EveryCount | EveryPeriod:
-    """A trigger that repeats: by time, or by number of messages.
+    """Fire repeatedly: by time, or by number of messages.
 
     what: a duration: whenever `now` crosses a multiple of it, a pane of each (key, window) with something new. An int: when a
         (key, window) has taken that many messages or more since its last pane, judged once per ingest step
@@ -273,7 +273,7 @@ def when(condition: pc.Expression) -> When:
 
 
 def any_of(*triggers: Trigger) -> AnyOf:
-    """A trigger that fires where one of several does. After any pane all of them begin again.
+    """Fire where one of several triggers does. After any pane all of them begin again.
 
     triggers: two or more, e.g. `wr.every(100), wr.every("10 seconds")`
 
@@ -286,7 +286,7 @@ def any_of(*triggers: Trigger) -> AnyOf:
 
 
 def all_of(*triggers: Trigger) -> AllOf:
-    """A trigger that fires at a moment at which several do.
+    """Fire at a moment at which several triggers do.
 
     triggers: two or more. With a period among them the moments are its ends: `wr.all_of(wr.every(100), wr.every("10 seconds"))`
         fires at a multiple of 10 seconds where 100 messages or more are new; with `wr.delay` from its time on
@@ -338,7 +338,7 @@ class Emit:
         "retracting" (the whole result, and the former pane is retracted first)
     only_if_changed: no pane whose values equal the former pane's; discarding, no pane where nothing new came
     closing_pane: one more pane when the window closes, changed or not, marked `is_last`
-    drop_late: nothing is taken once the window has fired (allowed lateness 0), as in Spark's output modes
+    drop_late: messages are dropped once the window has fired (allowed lateness 0), as in Spark's output modes
 
     A frozen value. Raises `BadTrigger` (WR107).
 
@@ -386,7 +386,7 @@ class Emit:
 
     @classmethod
     def append(cls) -> Emit:
-        """The rows of Spark's append mode: ON_TIME only, and nothing is taken once the window has fired.
+        """Emit the rows of Spark's append mode: ON_TIME only, and messages are dropped once the window has fired.
 
         >>> Emit.append()
         wr.Emit.append()
@@ -395,7 +395,7 @@ class Emit:
 
     @classmethod
     def update(cls) -> Emit:
-        """The rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane.
+        """Emit the rows of Spark's update mode: every (key, window) that a batch changed, and no ON_TIME pane.
 
         >>> Emit.update()
         wr.Emit.update()
@@ -404,7 +404,7 @@ class Emit:
 
     @classmethod
     def final(cls, mode: Mode = "accumulating") -> Emit:
-        """One pane of each window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`.
+        """Emit one pane per window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`.
 
         mode: as of `wr.Emit`. One pane says the same in each; operators and sinks downstream that ask for a mode get theirs
 

@@ -40,7 +40,7 @@ def check_version(what: str, found: int, known: int) -> None:
 
 
 def seal(kind: Kind, payload: bytes, version: int = 1) -> bytes:
-    """The framed payload."""
+    """Frame a payload."""
     return header_of(kind, [payload], version) + payload
 
 
@@ -53,17 +53,17 @@ def header_of(kind: Kind, payload: Sequence[bytes | memoryview], version: int = 
 
 
 def length_of(head: bytes) -> int:
-    """Bytes of the payload after a header; 0 where that is cut short."""
+    """Return the length of the payload after a header; 0 where that is cut short."""
     return int(_HEADER.unpack(head)[-1]) if len(head) == HEADER_SIZE else 0
 
 
 def unseal(kind: Kind, data: bytes, known: int = 1) -> bytes:
-    """The payload of data that holds exactly one frame of `kind`."""
+    """Return the payload of data that holds exactly one frame of `kind`."""
     return bytes(unsealed(kind, data, known))
 
 
 def unsealed(kind: Kind, data: bytes, known: int = 1) -> memoryview:
-    """`unseal`, without a copy."""
+    """Unseal as `unseal` does, without a copy."""
     payload, end = _unsealed_at(kind, data, 0, known)
     if end != len(data):
         raise CorruptState(
@@ -73,7 +73,7 @@ def unsealed(kind: Kind, data: bytes, known: int = 1) -> memoryview:
 
 
 def unseal_at(kind: Kind, data: bytes, start: int, known: int = 1) -> tuple[bytes, int]:
-    """(payload, index after it) of the frame at `start`."""
+    """Return (payload, index after it) of the frame at `start`."""
     payload, end = _unsealed_at(kind, data, start, known)
     return bytes(payload), end
 

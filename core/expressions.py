@@ -77,7 +77,7 @@ class Expr:
         return unsure  # of columns of other types than are guessed
 
     def evaluate(self, table: pa.Table, of: str | None = None) -> pa.ChunkedArray:
-        """The value of the expression for each row of `table`. Raises what Arrow raises where only some values are to blame,
+        """Evaluate the expression for each row of `table`. Raises what Arrow raises where only some values are to blame,
         with a note of what it was `of`, as the definition calls it."""
         try:
             return self._evaluated(table)
@@ -144,7 +144,7 @@ def note(error: Exception, place: str) -> None:
 
 
 def said(error: Exception) -> str:
-    """The error in the words of a dead letter: what it is, and in which place of the definition it came."""
+    """Return the error in the words of a dead letter: what it is, and in which place of the definition it came."""
     return ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
@@ -185,7 +185,7 @@ def _typed(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _with_floats(table: pa.Table) -> pa.Table:
-    """The table with floats for decimals."""
+    """Return the table with floats for decimals."""
     for i, field in enumerate(table.schema):
         if pa.types.is_decimal(field.type):
             table = table.set_column(i, field.name, table.column(i).cast(pa.float64()))
@@ -193,7 +193,7 @@ def _with_floats(table: pa.Table) -> pa.Table:
 
 
 def col(name: str) -> pc.Expression:
-    """A column of the input, to build conditions and arguments: `wr.col("delay") > 15`.
+    """Name a column of the input, to build conditions and arguments: `wr.col("delay") > 15`.
 
     name: the column's name
 
@@ -206,7 +206,7 @@ def col(name: str) -> pc.Expression:
 
 
 def lit(value: Any) -> pc.Expression:
-    """A literal, where Python would otherwise see no expression.
+    """Make a literal, where Python would otherwise see no expression.
 
     value: what `pyarrow.scalar` takes
 

@@ -58,7 +58,7 @@ def may_have_faults(kind: pa.DataType) -> bool:
 
 
 def _faults_in(chunk: pa.Array) -> Iterator[tuple[int, str]]:
-    """Rows with a fault, by halves."""
+    """Yield rows with a fault, by halves."""
     parts = [(0, len(chunk))]
     while parts:
         start, end = parts.pop()
@@ -111,7 +111,7 @@ def _is_in_range(values: pa.Array) -> bool:
 
 
 def _range(kind: pa.DataType) -> tuple[int, int]:
-    """The least and the greatest value of a type of times, as it counts."""
+    """Return the least and the greatest value of a type of times, as it counts."""
     t = pa.types
     if t.is_date32(kind):
         return FIRST_US // 86_400_000_000, LAST_US // 86_400_000_000

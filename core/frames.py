@@ -134,7 +134,7 @@ def rows_between(
 def range_between(
     start: Duration | int | Unbounded, end: Duration | int = 0, *, closed: str = "both"
 ) -> RangeBetween | RowsBetween:
-    """A frame of the messages of a key near each message in event time: `RANGE BETWEEN` of SQL.
+    """Define a frame of the messages of a key near each message in event time: `RANGE BETWEEN` of SQL.
 
     start, end: durations, negative ones before the message, e.g. "-2 seconds" and "1 second"; 0 is the message's own time.
         `wr.unbounded` as the start, with end 0, is a running result in which messages of one time all count: SQL's `RANGE
@@ -177,7 +177,7 @@ def _name(end: Any) -> str:
 
 
 def make_frame(value: Any) -> Frame:
-    """A frame as users write it: itself, a pair of its ends, how many messages or what time up to this one."""
+    """Parse a frame as users write it: a frame, a pair of its ends, or a number of messages or a time up to this one."""
     if isinstance(value, RowsBetween | RangeBetween):
         return value
     if isinstance(value, tuple) and len(value) == 2:

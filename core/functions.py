@@ -62,7 +62,7 @@ def aggregate_function(
 
 
 def _inputs_of(body: type, name: str, envelope: bool) -> tuple[str, ...]:
-    """The inputs for which a class has an `add_<input>`; none where it has `add`."""
+    """Return the inputs for which a class has an `add_<input>`; none where it has `add`."""
     adds = tuple(
         m.removeprefix("add_") for m in dir(body) if m.startswith("add_") and callable(getattr(body, m))
     )
@@ -103,7 +103,7 @@ class Reduction:
 def reduce(
     function: Callable[[Any, Any], Any], column: Column, *, name: str | None = None, version: int = 1
 ) -> Aggregation:
-    """The non-null values, made one by a function of two of them; of one value it is that value.
+    """Combine the non-null values by a function of two of them; one value alone is the result.
 
     function: of (older, newer), both values of the column, or what it gave; it has to be associative, because what two commits
         made of their messages meets in it

@@ -279,7 +279,7 @@ def make_interval(
 
 
 def at_least(expires: Duration) -> Expiry:
-    """An expiry for `wr.Input(expires=)`: the greater of this and what rules need.
+    """Return an expiry for `wr.Input(expires=)`: the greater of this and what rules need.
 
     expires: a duration, from the end of a message in event time
 
@@ -292,7 +292,7 @@ def at_least(expires: Duration) -> Expiry:
 
 
 def otherwise(expires: Duration) -> Expiry:
-    """An expiry for `wr.Input(expires=)` where rules need messages without bound, and not else.
+    """Return an expiry for `wr.Input(expires=)` where rules need messages without bound, and not else.
 
     expires: a duration, from the end of a message in event time
 

@@ -61,7 +61,7 @@ _FLIP: Final = bytes(255 - b for b in range(256))
 
 
 def encode_key(values: Sequence[Any]) -> bytes:
-    """Bytes of a tuple of key fields; `encode_key(a) + encode_key(b) == encode_key(a + b)`.
+    """Encode a tuple of key fields; `encode_key(a) + encode_key(b) == encode_key(a + b)`.
 
     Takes None, bool, int of any size, float, Decimal, date, datetime, time, timedelta, str and bytes (numpy scalars too).
     """
@@ -207,13 +207,13 @@ def _decode_decimal(data: bytes, i: int) -> tuple[Decimal, int]:
 
 
 def encode_columns(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
-    """`encode_key` of every row of equally long columns: the same bytes as row by row."""
+    """Return `encode_key` of every row of equally long columns: the same bytes as row by row."""
     encoded = [_encode_column(column) for column in columns]
     return encoded[0] if len(encoded) == 1 else list(map(b"".join, zip(*encoded, strict=True)))
 
 
 def encode_equal(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
-    """As `encode_columns`, values that are equal alike, whatever their types: whole floats and decimals as integers.
+    """Encode as `encode_columns` does, but equal values of any types alike: whole floats and decimals as integers.
 
     For keys that are looked up after their column may have widened.
     """
@@ -222,7 +222,7 @@ def encode_equal(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[bytes]:
 
 
 def plain_number(value: Any) -> Any:
-    """The integer that a whole float or decimal equals; any other value as it is."""
+    """Return the integer that a whole float or decimal equals; any other value as it is."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():

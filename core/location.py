@@ -13,7 +13,7 @@ _FILE = re.compile(r"file:(?:/(?!/)|//(?:localhost)?/+)")
 
 
 def local_path(location: str | os.PathLike[str], what: str = "location") -> str:
-    """The absolute path of a folder that a user names: a path, `~` included, or `file://`. `BadLocation` for all else.
+    """Return the absolute path of a folder that a user names: a path, `~` included, or `file://`. `BadLocation` for all else.
 
     An object store would otherwise become, without a word, a local folder of its name.
     """

@@ -56,5 +56,5 @@ class Logger:
 
 
 def get_logger(name: str = "windrow") -> Logger:
-    """The logger of a part of windrow."""
+    """Return the logger of a part of windrow."""
     return Logger(name)

@@ -51,7 +51,7 @@ def position_prefix(parts: Sequence[Any]) -> bytes:
 
 
 def decode_position(data: bytes, start: int = 0) -> tuple[Position, int]:
-    """((source, partition, offset, ordinal), index after it)."""
+    """Return ((source, partition, offset, ordinal), index after it)."""
     source, i = unescape(data, start)
     if len(data) < i + _POSITION_TAIL.size:
         raise CorruptState(f"key {data.hex()} ends inside the position that starts at byte {start}")
@@ -62,7 +62,7 @@ def decode_position(data: bytes, start: int = 0) -> tuple[Position, int]:
 def decode_positions(
     keys: Sequence[bytes], starts: Iterable[int]
 ) -> tuple[pa.Array, IntArray, IntArray, IntArray]:
-    """(sources, partitions, offsets, ordinals) of the positions with which keys end: `decode_position` of each."""
+    """Return (sources, partitions, offsets, ordinals) of the positions with which keys end: `decode_position` of each."""
     size = _POSITION_TAIL.size
     sources = [key[at:-size] for key, at in zip(keys, starts, strict=True)]
     names = {source: _decode_source(source) for source in dict.fromkeys(sources)}
@@ -114,7 +114,7 @@ def position_keys(
     offsets: npt.ArrayLike,
     ordinals: npt.ArrayLike,
 ) -> pa.Array:
-    """`message_keys` of positions alone, as an Arrow array: no object for each row."""
+    """Return `message_keys` of positions alone, as an Arrow array: no object for each row."""
     matrices = _key_matrices(None, sources, partitions, offsets, ordinals)
     arrays = [binary_column(matrix) for _, matrix in matrices]
     if len(arrays) == 1:
@@ -132,7 +132,7 @@ def _key_matrices(
     offsets: npt.ArrayLike,
     ordinals: npt.ArrayLike,
 ) -> list[tuple[IntArray, Bytes2D]]:
-    """(rows, their keys) for each length of source name; one of all rows, in order, where there is one length."""
+    """Return (rows, their keys) for each length of source name; one of all rows, in order, where there is one length."""
     offset = np.asarray(offsets, dtype=np.int64)
     count = len(offset)
     columns = [
@@ -166,7 +166,7 @@ def _key_matrices(
 def _escaped_sources(
     sources: Sequence[str] | pa.Array | pa.ChunkedArray,
 ) -> tuple[list[bytes], IntArray]:
-    """(distinct escaped names, the code of each row)."""
+    """Return (distinct escaped names, the code of each row)."""
     if not isinstance(sources, pa.Array | pa.ChunkedArray):
         code_of = {name: code for code, name in enumerate(dict.fromkeys(sources))}
         codes = np.array([code_of[name] for name in sources], dtype=np.int64)

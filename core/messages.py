@@ -253,7 +253,7 @@ class DeadLetter:
 
 
 def _field(name: str, *parts: Mapping[str, Any]) -> Any:
-    """A column of a pane or row."""
+    """Return a column of a pane or row."""
     for part in parts:
         if name in part:
             return part[name]

@@ -142,7 +142,7 @@ def bounded(
     idle: Duration | None = None,
     partitions: Sequence[tuple[str, int]] = (),
 ) -> Watermark:
-    """The watermark of a stream that is out of order by a bounded time. A plain duration for `watermark=` means this.
+    """Return the watermark of a stream that is out of order by a bounded time. A plain duration for `watermark=` means this.
 
     delay: how far the watermark stays behind the largest event time, of each partition by itself
     idle: a partition without messages for so long (of `now`) does not hold the watermark back; without it all do
@@ -185,7 +185,7 @@ def _delay_us(delay: Duration) -> int:
 
 
 def explicit() -> Watermark:
-    """A watermark that moves only when the caller advances it: `op.advance_watermark(to)`, of one input with `input=`.
+    """Return a watermark that moves only when the caller advances it: `op.advance_watermark(to)`, of one input with `input=`.
 
     >>> explicit()
     wr.explicit()
@@ -194,7 +194,7 @@ def explicit() -> Watermark:
 
 
 def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *, name: str) -> Watermark:
-    """A watermark of your own.
+    """Return a watermark of your own.
 
     function: a pure function of {(source, partition): largest event time} and `now`, both int microseconds, to the event
         time up to which input is complete, in microseconds, or None. What it gives may go back; the watermark does not

@@ -88,7 +88,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{22}")  # Kafka shows ids so: 128 bits
 
 
 def topic_source(topic: str, topic_id: str | None) -> str:
-    """The source that a topic is: with its id where that is known, so that a topic made anew is another source."""
+    """Return the source that a topic is: with its id where that is known, so that a recreated topic is another source."""
     return f"{topic}{TOPIC_ID}{topic_id}" if topic_id else topic
 
 
@@ -100,7 +100,7 @@ def topic_of(source: str) -> tuple[str, str | None]:
 
 
 def under_another_name(known: Collection[str], sources: Collection[str]) -> tuple[str, str] | None:
-    """(a source that is known, one of `sources`) that are one topic, with its id on one side only; None if there is none."""
+    """Return (known source, one of `sources`) that are one topic, with its id on one side only; None if there is none."""
     topics = {(s.rpartition(":")[0], *topic_of(s)): s for s in known}
     for source in sorted(sources):
         prefix, (topic, topic_id) = source.rpartition(":")[0], topic_of(source)

@@ -31,7 +31,7 @@ class Sharding:
     shards: int
 
     def sql(self, fields: Sequence[tuple[str, bool]]) -> str:
-        """SQL of the shard of a row. fields: of its key, as SQL, each with whether it is a number."""
+        """Return SQL of the shard of a row. fields: of its key, as SQL, each with whether it is a number."""
         if not fields or self.shards == 1:
             return "0"
         # Equal numbers are equal as doubles; numbers that only a double cannot distinguish share a shard.
@@ -39,7 +39,7 @@ class Sharding:
         return f"cast((pmod(xxhash64({', '.join(hashed)}), {KEY_GROUPS}) * {self.shards}) div {KEY_GROUPS} as int)"
 
     def of(self, fields: Sequence[pa.Array]) -> IntArray:
-        """The shards of rows with these columns of key fields."""
+        """Return the shards of rows with these columns of key fields."""
         if not fields or self.shards == 1:
             return np.zeros(len(fields[0]) if fields else 1, dtype=np.int64)
         hashes = [_hash(row) for row in zip(*map(_written, fields), strict=True)]
@@ -55,7 +55,7 @@ def _hash(key: Sequence[bytes | None]) -> int:
 
 
 def _written(column: pa.Array) -> list[bytes | None]:
-    """Each value as the bytes that Spark hashes."""
+    """Return each value as the bytes that Spark hashes."""
     kind, types = column.type, pa.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         write: Callable[[Any], bytes] = _double

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def call(name: str, /, *args: Any, **kwargs: Any) -> str:
-    """`wr.<name>(args, kwargs)`; keyword arguments that are None are left out."""
+    """Return `wr.<name>(args, kwargs)`; keyword arguments that are None are left out."""
     parts = [a if isinstance(a, Raw) else repr(a) for a in args]
     parts += [f"{k}={v if isinstance(v, Raw) else repr(v)}" for k, v in kwargs.items() if v is not None]
     return f"wr.{name}({', '.join(str(p) for p in parts)})"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """A column's name, whatever is in it: a dot is no field of a struct, a backtick does not end it."""
+    """Return a column's name, whatever is in it: a dot is no field of a struct, a backtick does not end it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def text(value: str) -> str:
-    """A literal of text."""
+    """Return a literal of text."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -22,5 +22,5 @@ def plain(name: str) -> str:
 
 
 def as_given(name: str) -> str:
-    """The name of which `plain` made this one."""
+    """Return the name of which `plain` made this one."""
     return bytes.fromhex(name.removeprefix(_PLAIN)).decode() if name.startswith(_PLAIN) else name

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def meant(value: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that was probably to be written; upper and lower case are one."""
+    """Return the one of `known` that was probably meant, in any case of letters."""
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(value.lower(), by_lower, 1)
     return by_lower[near[0]] if near else None

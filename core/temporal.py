@@ -242,7 +242,7 @@ class Matrix:
         return most
 
     def most(self, x: Point, y: Point) -> int:
-        """The largest possible `y - x`; `INFINITE_US` without bound."""
+        """Return the largest possible `y - x`; `INFINITE_US` without bound."""
         if x == y:
             return 0
         i, j = self._at.get(x), self._at.get(y)

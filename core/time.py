@@ -136,7 +136,7 @@ def _written(text: str, what: str) -> datetime:
 
 
 def to_datetime(time_us: int) -> datetime:
-    """The aware UTC datetime of `time_us`, clipped to what `datetime` can hold."""
+    """Return the aware UTC datetime of `time_us`, clipped to what `datetime` can hold."""
     try:
         return _EPOCH + timedelta(microseconds=int(time_us))
     except OverflowError:
@@ -144,7 +144,7 @@ def to_datetime(time_us: int) -> datetime:
 
 
 def show_duration(us: int) -> str:
-    """The shortest text that `duration_us` reads back to `us`."""
+    """Return the shortest text that `duration_us` reads back to `us`."""
     if us == 0:
         return "0 seconds"
     for name, unit in (("day", DAY_US), ("hour", HOUR_US), ("minute", MINUTE_US), ("second", SECOND_US)):

@@ -132,7 +132,7 @@ def is_too_deep(kind: pa.DataType) -> bool:
 
 
 def holds_too_deep(value: Any) -> bool:
-    """As `is_too_deep`, of a value in Python; or if it holds itself."""
+    """True if a Python value is too deep, as in `is_too_deep`, or holds itself."""
     level: list[Any] = [value]
     for _ in range(NESTED_MOST + 1):
         inner = {id(v): v for one in level for v in _values(one)}
@@ -230,7 +230,7 @@ def _duration(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def _unit(a: pa.DataType, b: pa.DataType) -> str | None:
-    """The finer unit; None of nanoseconds beside others, whose years they do not hold."""
+    """Return the finer unit; None of nanoseconds beside others, whose years they do not hold."""
     if a.unit != b.unit and "ns" in (a.unit, b.unit):
         return None
     return str(max(a.unit, b.unit, key=_UNITS.index))
@@ -274,7 +274,7 @@ def _map(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def _merged(a: pa.StructType, b: pa.StructType) -> pa.DataType | None:
-    """The fields of both, those of `a` first."""
+    """Return the fields of both, those of `a` first."""
     names = list(dict.fromkeys(f.name for f in (*a, *b)))
     if len(names) > len({f.name for f in a} | {f.name for f in b}) or any(
         len({f.name for f in s}) < s.num_fields for s in (a, b)
@@ -308,7 +308,7 @@ _FAMILIES: tuple[
 
 
 def as_type(values: Any, kind: pa.DataType) -> Any:
-    """`values` in a type that theirs widens to; numbers become the nearest floats, also inside lists and structs."""
+    """Return `values` in a type that theirs widens to; numbers become the nearest floats, also inside lists and structs."""
     if values.type == kind:
         return values
     if isinstance(values.type, pa.BaseExtensionType):
@@ -365,7 +365,7 @@ def _is_made_in_python(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _filled(value: Any, kind: pa.DataType) -> Any:
-    """A value in the type of the column: structs without fields are null, decimals floats."""
+    """Return a value in the type of the column: structs without fields are null, decimals floats."""
     if value is None or pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind):
@@ -386,7 +386,7 @@ def _gets_float(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of rows whose columns may have come, or widened, over time; absent ones are null."""
+    """Return one table of rows whose columns may have come, or widened, over time; absent ones are null."""
     if len(tables) == 1:
         return tables[0]
     first = tables[0].schema
@@ -401,7 +401,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """As `widened`; sums of decimals, which have digits to spare, give some up for a larger scale."""
+    """Return the type as `widened` does; sums of decimals, which have spare digits, give some up for a larger scale."""
     kind = widened(a, b)
     if kind is not None:
         return kind

@@ -371,7 +371,7 @@ def _check_most(windows: int, what: str, remedy: str) -> None:
 
 
 def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, closed: str = "both") -> Sliding:
-    """The window of a join's input around a moment `m`: `[m - before, m + after]` of event time.
+    """Define the window of a join's input around a moment `m`: `[m - before, m + after]` of event time.
 
     before, after: durations; `wr.forever` is no bound
     closed: which edges belong to it: "both", "left" (the old one), "right" or "neither"
@@ -393,7 +393,7 @@ def sliding(before: Duration | Any, after: Duration | Any = "0 seconds", *, clos
 
 
 def unbounded() -> Sliding:
-    """The window of a join's input that holds all messages up to the moment: `UNBOUNDED PRECEDING` of SQL, the default.
+    """Define the window of a join's input that holds all messages up to the moment: `UNBOUNDED PRECEDING` of SQL, the default.
 
     >>> unbounded()
     wr.sliding(wr.forever)
@@ -402,7 +402,7 @@ def unbounded() -> Sliding:
 
 
 def rows(n: int, *, per: str = "key") -> Rows:
-    """The window of a join's input that holds its newest messages: `ROWS n PRECEDING` of SQL. Newest is by arrival.
+    """Define the window of a join's input that holds its newest messages: `ROWS n PRECEDING` of SQL. Newest is by arrival.
 
     n: how many
     per: "key" counts the messages of one key (of all, where the join has no keys), "input" those of the whole input, which
@@ -421,7 +421,7 @@ def rows(n: int, *, per: str = "key") -> Rows:
 
 
 def global_window() -> Global:
-    """One window for the whole life of the job. It ends when the job is drained, and needs `retention=wr.forever` or sizes.
+    """Define one window for the job's whole life. It ends when the job is drained, and needs `retention=wr.forever` or sizes.
 
     >>> global_window()
     wr.global_window()
@@ -430,7 +430,7 @@ def global_window() -> Global:
 
 
 def inherited() -> Inherited:
-    """In a chain: the window of a row is the one that it came from, whichever kind that is; rows of one window and key are
+    """Keep the window of the row that an upstream operator emitted, of any kind; rows of one window and key are
     aggregated together. For an aggregate that takes the rows of another one.
 
     >>> inherited()

@@ -112,7 +112,7 @@ def items_of(names: Sequence[str], shape: bytes) -> tuple[list[Item], int]:
 def numbers(
     item: Item, records: npt.NDArray[np.void], frames: npt.NDArray[np.uint8], rows: IntArray, kind: str
 ) -> npt.NDArray[Any]:
-    """The numbers of all records. frames: of each page; rows: in each page"""
+    """Return the numbers of all records. frames: of each page; rows: in each page"""
     base = np.ascontiguousarray(frames[:, item.at : item.at + _BASE.itemsize]).view("<u8")[:, 0].astype(kind)
     if not item.kind:
         return np.repeat(base, rows)
@@ -125,7 +125,7 @@ def numbers(
 def texts(
     item: Item, records: npt.NDArray[np.void], frames: npt.NDArray[np.uint8], rows: IntArray
 ) -> npt.NDArray[np.uint8]:
-    """The bytes of all texts, one after the other."""
+    """Return the bytes of all texts, one after the other."""
     if item.width == 0:
         return np.zeros(0, dtype=np.uint8)
     frame = np.ascontiguousarray(frames[:, item.at : item.at + item.width]).view(f"V{item.width}")[:, 0]

@@ -80,7 +80,7 @@ class Block(NamedTuple):
     since: int
 
     def before(self, data: bytes) -> bytes:
-        """The value of a block of these rows."""
+        """Return the value of a block of these rows."""
         return HEADER.pack(MAGIC, FORMAT, *self) + data
 
 
@@ -97,7 +97,7 @@ def key_of(prefix: bytes, number: int) -> bytes:
 
 
 def page_keys(prefixes: Iterable[bytes], pages: Sequence[int] | IntArray) -> list[bytes]:
-    """The key of each page, of the window that its prefix says."""
+    """Return the key of each page, of the window that its prefix says."""
     data = (np.asarray(pages, dtype=np.uint64) | np.uint64(PAGES)).astype(">u8").tobytes()
     return [prefix + data[at : at + 8] for prefix, at in zip(prefixes, range(0, len(data), 8), strict=False)]
 

@@ -69,7 +69,7 @@ class Encoder:
             self._one = _stream(pa.table([c.one for c in columns], schema=rows.schema))
 
     def value(self, part: pa.Table) -> bytes:
-        """The value of some rows of `kept`."""
+        """Return the value of some rows of `kept`."""
         sink = pa.BufferOutputStream()
         if any(self._how):
             sink.write(_HEAD.pack(FORMAT, len(part), len(self._how)) + self._how)
@@ -83,7 +83,7 @@ class Encoder:
 
 
 def packed(rows: pa.Table) -> bytes:
-    """The value of rows of one stretch."""
+    """Encode the rows of one bucket."""
     encoder = Encoder(rows.combine_chunks())
     return encoder.value(encoder.kept)
 
@@ -130,7 +130,7 @@ def _ends(column: pa.ChunkedArray) -> _Column | None:
 
 
 def _width(most: int, widths: tuple[int, ...]) -> int | None:
-    """So many bytes hold numbers up to that."""
+    """Return the smallest of `widths`, in bytes, that holds numbers up to `most`; None where none does."""
     return next((width for width in widths if most < 1 << 8 * width), None)
 
 
@@ -187,7 +187,7 @@ def _opened(data: pa.Buffer, columns: int) -> Value:
 
 
 def together(values: Sequence[Value], columns: Collection[str] | None = None) -> pa.Table:
-    """The rows of values, one after the other. columns: which of them, as far as they are there; None: all."""
+    """Return the rows of values, one after the other. columns: which of them, as far as they are there; None: all."""
     schema = values[0].one.schema
     if not all(value.one.schema.equals(schema) for value in values[1:]):
         return concat([together([value], columns) for value in values])
@@ -210,7 +210,7 @@ def together(values: Sequence[Value], columns: Collection[str] | None = None) ->
 
 
 def _read(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
-    """A column of values, one after the other: in one piece where all are kept alike."""
+    """Return a column of values, one after the other: in one piece where all are kept alike."""
     how, one = values[0].hows[name], values[0].one.column(name)
     if all(value.hows[name] == how for value in values):
         if how == _SAME and all(value.one.column(name)[0].equals(one[0]) for value in values):
@@ -223,7 +223,7 @@ def _read(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
 
 
 def _pieces(value: Value, name: str) -> list[pa.Array]:
-    """A column of a value, in one piece but for one that is kept."""
+    """Return a column of a value, in one piece but for one that is kept."""
     how, one = value.hows[name], value.one.column(name)
     if how == _KEPT:
         return list(value.kept.column(name).chunks)

@@ -53,7 +53,7 @@ class Written:
         return any(id(value) in source.places or source.nbytes > RECENT_BYTES for source in self._sources)
 
     def rows(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
-        """The rows of pages, in their order; of those that were written last as they were given."""
+        """Return the rows of pages, in their order; for cached pages without decoding."""
         sources, n = self._sources, len(values)
         ids, of, place = list(map(id, values)), np.full(n, len(sources)), np.zeros(n, dtype=np.int64)
         for i, source in enumerate(sources):
@@ -73,7 +73,7 @@ class Written:
 
 
 def _side_by_side(each: Sequence[tuple[pa.Table, IntArray]], of: IntArray, place: IntArray) -> pa.Table:
-    """The rows of pages, one after the other. each: tables, and where the rows of their pages begin; of, place: in which of
+    """Join the rows of pages in order. each: tables, and where the rows of their pages begin; of, place: in which of
     these a page is, and which of its pages it is.
     """
     begins = np.flatnonzero(np.r_[True, (of[1:] != of[:-1]) | (place[1:] != place[:-1] + 1)])
@@ -99,7 +99,7 @@ def _side_by_side(each: Sequence[tuple[pa.Table, IntArray]], of: IntArray, place
 
 
 def _ranges(lows: IntArray, sizes: IntArray) -> IntArray:
-    """The numbers of ranges, one range after the other."""
+    """Return the numbers of ranges, one range after the other."""
     before = np.cumsum(sizes) - sizes
     numbers: IntArray = np.arange(sizes.sum()) + np.repeat(lows - before, sizes)
     return numbers

@@ -102,7 +102,7 @@ class BlockWindows:
         return self._append(kv, rows, True, known)
 
     def of_blocks(self, kv: KV, start: int) -> OfBlocks | None:
-        """A window that is neither of pages nor divided; None of others."""
+        """Return a window that is neither of pages nor divided; None of others."""
         prefix, found = encode_i64(start), list[Pair]()
         for key, value in kv.scan(self.cf, prefix, prefix_end(prefix)):
             if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE:
@@ -115,7 +115,7 @@ class BlockWindows:
         return OfBlocks([value for _, value in found], newest)
 
     def rows_of_keys(self, kv: KV, blocks: OfBlocks, wanted: Hashes) -> pa.Table | None:
-        """The rows of blocks whose keys have such a hash, oldest first."""
+        """Return the rows of blocks whose keys have such a hash, oldest first."""
         return self._rows(blocks.values, Schemas(kv, self.aux), wanted)
 
     def _append(
@@ -148,7 +148,7 @@ class BlockWindows:
         return due
 
     def _data(self, rows: pa.Table, schema: bytes) -> tuple[Codec, bytes]:
-        """The rows of a block, and how it has them."""
+        """Return the codec of a block's rows, and their bytes."""
         if self._narrow and len(rows) >= NARROW_FROM:
             return Codec.NARROW, narrow_rows(rows, schema)
         return Codec.ARROW, record_batch(rows)
@@ -178,7 +178,7 @@ class BlockWindows:
     def _rows(
         self, values: Sequence[bytes], schemas: Schemas, wanted: Hashes | None = None
     ) -> pa.Table | None:
-        """The rows of values; `wanted`: only those whose keys have such a hash."""
+        """Return the rows of values; `wanted`: only those whose keys have such a hash."""
         pages = [value for value in values if is_page(value)]
         blocks = (rows_of(value, schemas) for value in values if not is_page(value))
         tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
@@ -228,7 +228,7 @@ class BlockWindows:
         return self._pages.count(kv, start)
 
     def first_start(self, kv: KV) -> int | None:
-        """The start of the earliest stored window."""
+        """Return the start of the earliest stored window."""
         entry = self._first(kv, b"", None)
         return None if entry is None else decode_i64(entry[0][:8])
 
@@ -325,13 +325,13 @@ class BlockWindows:
         return next(iter(kv.scan(self.cf, low, high)), None)
 
     def _known(self, kv: KV, prefix: bytes, known: OfBlocks | None) -> Newest | None:
-        """The newest block, which is not read again where it is known and has none behind it."""
+        """Return the newest block, which is not read again where it is known and has none after it."""
         if known is not None and kv.get(self.cf, key_of(prefix, known.newest.number + 1)) is None:
             return known.newest
         return self._newest(kv, prefix)
 
     def _newest(self, kv: KV, prefix: bytes) -> Newest | None:
-        """The newest block of a window."""
+        """Return the newest block of a window."""
         newest = next(iter(kv.scan(self.cf, prefix, prefix_end(prefix), reverse=True)), None)
         if newest is None:
             return None
@@ -347,11 +347,11 @@ class BlockWindows:
         return Newest(number, header_of(value), len(value) - HEADER.size)
 
     def _values(self, kv: KV, prefix: bytes) -> list[bytes]:
-        """The blocks of a window, oldest first."""
+        """Return the blocks of a window, oldest first."""
         return list(self._each(kv, prefix))
 
     def _each(self, kv: KV, prefix: bytes, wanted: Hashes | None = None) -> Iterator[bytes]:
-        """The blocks of a window, oldest first; `wanted`: of those that keys with other hashes have to themselves, none."""
+        """Yield the blocks of a window, oldest first; `wanted`: without blocks that have only keys with other hashes."""
         low = prefix
         if (of_parts := self._divided.values(kv, prefix, wanted)) is not None:
             yield from of_parts

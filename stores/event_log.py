@@ -107,7 +107,7 @@ class Events:
         columns: Collection[str] | None = None,
         keep: Keep | None = None,
     ) -> pa.Table | None:
-        """The rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
+        """Return the rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
 
         tidy: join small values on the way, for which the store has to be one that is written
         exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
@@ -123,7 +123,7 @@ class Events:
         return concat(found) if found and (not exact or any(map(len, found))) else None
 
     def portions(self, kv: KV, high_us: int) -> Iterator[pa.Table]:
-        """The rows with `time < high_us`, about a portion at once, each later than the one before. Small values are joined
+        """Yield the rows with `time < high_us`, about a portion at once, in order of time. Small values are joined
         on the way.
         """
         rest: list[pa.Table] = []
@@ -137,7 +137,7 @@ class Events:
     def _values(
         self, kv: KV, low_us: int, high_us: int, most: int, *, tidy: bool
     ) -> Iterator[tuple[list[Value], int]]:
-        """(values of stretches that hold such times, of about `most` rows; where that of the next one begins)."""
+        """Yield (values of buckets that hold such times, of about `most` rows; the start of the next bucket)."""
         keys, values, rows = list[bytes](), list[Value](), 0
         for key, value in kv.scan(self.cf, self._begin(low_us), self._end(high_us)):
             if rows >= most:
@@ -154,7 +154,7 @@ class Events:
     def read_near(
         self, kv: KV, low_us: IntArray, high_us: IntArray, *, tidy: bool = True, keep: Keep | None = None
     ) -> pa.Table | None:
-        """The rows of the times from `low_us` to `high_us`, both included, of many such ranges; and some that lie between.
+        """Return the rows of the times from `low_us` to `high_us`, inclusive, of many such ranges; and some that lie between.
 
         tidy, keep: as of `read`
         """
@@ -203,11 +203,11 @@ class Events:
         kv.write(batch)
 
     def _begin(self, low_us: int) -> bytes:
-        """The key of the first stretch that may hold that time."""
+        """Return the key of the first bucket that may hold that time."""
         return self._prefix + encode_i64(self._bucket(low_us))
 
     def _end(self, high_us: int) -> bytes | None:
-        """The key behind all stretches that begin before that."""
+        """Return the key after all buckets that begin before that."""
         if high_us >= END_OF_TIME_US:
             return self._prefix + _END if self._prefix else None
         return self._prefix + encode_i64(high_us)
@@ -236,7 +236,7 @@ class Events:
 
 
 def _inside(rows: pa.Table, low_us: int, high_us: int) -> pa.Table:
-    """The rows with `low_us <= time < high_us`; at the end of time all that come after."""
+    """Return the rows with `low_us <= time < high_us`; at the end of time all that come after."""
     times = rows.column(TIME).to_numpy()
     inside = (times >= low_us) & ((times < high_us) if high_us < END_OF_TIME_US else True)
     return rows if inside.all() else rows.filter(pa.array(inside))
@@ -254,7 +254,7 @@ def stretch_us(times: IntArray, width_us: int) -> int:
 def by_stretch(
     rows: pa.Table, width_us: int, times: IntArray | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """(where it begins, its rows as they came) for each stretch. times: of the rows; None: they have them as `TIME`."""
+    """Yield (start, rows in order of arrival) for each bucket. times: of the rows; None: they have them as `TIME`."""
     buckets = (rows.column(TIME).to_numpy() if times is None else times) // width_us
     first, last = int(buckets.min()), int(buckets.max())
     if first == last:

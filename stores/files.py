@@ -74,14 +74,14 @@ _PLAIN_NAME = re.compile(r"[\w-][\w.-]{0,199}")
 
 
 def plain_name(value: Any) -> str:
-    """`value`, which is the name of a file in its folder. ValueError for anything that could lead elsewhere."""
+    """Check that `value` is a file's name in its folder, and return it. ValueError for anything that could lead elsewhere."""
     if not isinstance(value, str) or _PLAIN_NAME.fullmatch(value) is None:
         raise ValueError(f"{value!r} is no name of a file of a job")
     return value
 
 
 def inside(folder: str, name: Any) -> str:
-    """The path of a file in `folder` by a name that comes out of a file. `CorruptState` for a path, and for a link.
+    """Return the path of a file in `folder` by a name that comes out of a file. `CorruptState` for a path, and for a link.
 
     Every such name becomes a path here: a folder may come from somebody else.
     """
@@ -171,7 +171,7 @@ _REMEDIES = {
 
 
 def private(path: str, flags: int) -> int:
-    """An opener of files of state, for `open`."""
+    """Return an opener of files of state, for `open`."""
     return os.open(path, flags, _mode() & 0o666)
 
 
@@ -234,12 +234,12 @@ class Unnamed:
         return os.pread(self.descriptor, size, at)
 
     def mapped(self) -> mmap.mmap:
-        """All of it as memory that the system fills when it is looked at, and may take back. It must not be empty."""
+        """Map all of it into memory, which the system reads on access and may release. It must not be empty."""
         return mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
 
 
 def digest_of(path: str) -> str:
-    """The xxh3 of 128 bits of a file's content, in hex."""
+    """Return the xxh3 of 128 bits of a file's content, in hex."""
     state = xxhash.xxh3_128()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(1 << 20):

@@ -28,7 +28,7 @@ class MemoryStore(MemoryKV):
                 _copy(stored, self)
 
     def checkpoint(self, path: str) -> None:
-        """All of it, as a store of RocksDB."""
+        """Write all of it as a store of RocksDB."""
         making = f"{path}.making"
         try:
             with RocksKV(making, self.cfs) as stored:

@@ -13,7 +13,7 @@ Slices: TypeAlias = Generator[None, None, T]
 
 
 def whole(slices: Slices[T]) -> T:
-    """All slices, one after the other."""
+    """Run all slices, one after the other, and return the result."""
     while True:
         try:
             next(slices)
@@ -23,7 +23,7 @@ def whole(slices: Slices[T]) -> T:
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    """So many at a time, the rest at last."""
+    """Yield so many items at a time, the rest at last."""
     left = iter(items)
     while batch := list(islice(left, size)):
         yield batch

@@ -69,7 +69,7 @@ def _doubles(column: pa.Array) -> FloatArray:
 
 
 def _of_bytes(column: pa.Array, offset: Any) -> Hashes:
-    """A polynomial in the bytes of each value, by sums that wrap."""
+    """Return a polynomial in the bytes of each value, by sums that wrap."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=offset)[column.offset : column.offset + len(column) + 1].astype(
         np.int64

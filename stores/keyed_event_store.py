@@ -90,7 +90,7 @@ class _Part(NamedTuple):
 
 
 def hashes_of(keys: Sequence[bytes]) -> Hashes:
-    """A number for each encoded key."""
+    """Return a number for each encoded key."""
     return np.fromiter(map(xxhash.xxh32_intdigest, keys), dtype=np.uint32, count=len(keys))
 
 
@@ -141,7 +141,7 @@ class KeyedEvents:
         kv.write(batch)
 
     def _put(self, batch: Batch, key: bytes, rows: pa.Table) -> None:
-        """A run, in the order of its hashes."""
+        """Put a run, in the order of its hashes."""
         hashes = rows.column(HASH).to_numpy()
         if not bool((hashes[1:] >= hashes[:-1]).all()):
             order = np.argsort(hashes, kind="stable")
@@ -180,7 +180,7 @@ class KeyedEvents:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
-        """The rows with `low_us <= time < high_us`, by stretch; None where there are none."""
+        """Return the rows with `low_us <= time < high_us`, by stretch; None where there are none."""
         start = _RUNS + encode_i64(self._stretches.begin(low_us))
         runs = [
             run
@@ -197,7 +197,7 @@ class KeyedEvents:
         return rows if len(rows) else None
 
     def read_keys(self, kv: KV, hashes: Hashes, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
-        """The rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is asked for
+        """Return the rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is asked for
         more than once from its first time to its last.
         """
         some = np.flatnonzero(high_us >= low_us)
@@ -228,7 +228,7 @@ class KeyedEvents:
     def _looked_at(
         self, kv: KV, held: Held, parts: Sequence[_Part]
     ) -> Iterator[tuple[list[_Part], pa.Table]]:
-        """The rows of parts: those of one schema together, but for what is held, or will be, which is by itself."""
+        """Yield the rows of parts: those of one schema together, but for what is held, or will be, which is by itself."""
         names = [_BLOCKS + p.run.key + encode_u32(b) for p in parts for b in p.blocks.tolist()]
         values, at = kv.multi_get(self.cf, names) if names else [], 0
         together: dict[pa.Schema, tuple[list[_Part], list[Any]]] = {}
@@ -264,7 +264,7 @@ class KeyedEvents:
         return _Part(run, here, _more(held, run, blocks), None, (first, behind))
 
     def _index(self, kv: KV, held: Held, run: _Run) -> Hashes | None:
-        """The hash of each row of a run; None where it has none, or there is no room to hold it."""
+        """Return the hash of each row of a run; None where it has none, or there is no room to hold it."""
         if not run.size:
             return None
         name = _INDEX + run.digest
@@ -281,7 +281,7 @@ class KeyedEvents:
         return _own(known, HASH)
 
     def _places(self, parts: Sequence[_Part], rows: pa.Table, asked: Hashes) -> tuple[IntArray, IntArray]:
-        """(which key, its row in what was read) of the rows of these hashes. rows: those of the parts, one after the other."""
+        """Return (key, its row among those read) of the rows of these hashes. rows: those of the parts, one after the other."""
         own, before, keys, places = _own(rows, HASH), 0, [], []
         for part in parts:
             first, behind = _edges(own, asked[part.here]) if part.found is None else part.found
@@ -303,14 +303,14 @@ class KeyedEvents:
         return of, at
 
     def _end(self, high_us: int) -> bytes:
-        """The key behind the runs of all stretches that begin before that."""
+        """Return the key after the runs of all buckets that begin before that."""
         return _END[_RUNS] if high_us >= END_OF_TIME_US else _RUNS + encode_i64(high_us)
 
     def _runs(self, kv: KV, start: bytes, end: bytes) -> list[_Run]:
         return [_opened(key[1:], value) for key, value in kv.scan(self.cf, start, end)]
 
     def _read(self, kv: KV, runs: Sequence[_Run]) -> list[pa.Table]:
-        """All rows of runs."""
+        """Return all rows of runs."""
         there = DECODED.of(name_of(kv))
         held = [there.get(run.digest) for run in runs]
         names = [
@@ -353,7 +353,7 @@ def _to_merge(runs: Sequence[_Run], rows: int) -> list[_Run]:
 
 
 def _distinct(hashes: Hashes, low: IntArray, high: IntArray) -> tuple[Hashes, IntArray, IntArray]:
-    """Each hash once, in order, with the first and the last of its times."""
+    """Return each hash once, in order, with the first and the last of its times."""
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
     starts = np.flatnonzero(np.r_[True, hashes[1:] != hashes[:-1]])
@@ -367,7 +367,7 @@ def _more(held: Held, run: _Run, blocks: IntArray) -> IntArray:
 
 
 def _blocks(fences: Hashes, asked: Hashes) -> IntArray:
-    """The blocks in which rows of these hashes may lie."""
+    """Return the blocks in which rows of these hashes may lie."""
     last = np.searchsorted(fences, asked, "right") - 1
     first = np.maximum(np.searchsorted(fences, asked, "left") - 1, 0)
     there = last >= 0
@@ -383,13 +383,13 @@ def _covered(first: IntArray, last: IntArray, n: int) -> IntArray:
 
 
 def _own(rows: pa.Table, name: str) -> npt.NDArray[Any]:
-    """A column without nulls, of a table in one piece: not copied."""
+    """Return a column without nulls, of a table in one piece: not copied."""
     column = rows.column(name)
     return np.asarray(column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy())
 
 
 def _edges(own: Hashes, asked: Hashes) -> tuple[IntArray, IntArray]:
-    """The first row of each hash, and the one behind its last."""
+    """Return the first row of each hash, and the one after its last."""
     return np.searchsorted(own, asked, "left"), np.searchsorted(own, asked, "right")
 
 
@@ -414,7 +414,7 @@ def _schema(packed: bytes) -> pa.Schema:
 
 
 def _table(cf: str, schema: pa.Schema, values: Sequence[Any]) -> pa.Table:
-    """The rows of blocks, in one piece."""
+    """Return the rows of blocks, in one piece."""
     if any(value is None for value in values):
         raise CorruptState(f"{sum(v is None for v in values)} blocks of runs of {cf!r} are not there")
     try:

@@ -63,7 +63,7 @@ class _Changes:
         return itertools.chain.from_iterable(run.scan(start, end, reverse) for run in runs)
 
     def net(self) -> dict[bytes, bytes | None]:
-        """The last change of each key."""
+        """Return the last change of each key."""
         if not self.runs:
             return self.points.data
         return {**dict(self.scan_runs(b"", None, False)), **self.points.data}
@@ -85,11 +85,11 @@ class Batch:
         self._of(cf).points.set(key, value)
 
     def put_many(self, cf: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """`put` of each pair, much faster."""
+        """Put each pair, much faster than `put`."""
         self._of(cf).points.update(zip(keys, values, strict=True))
 
     def put_run(self, cf: str, run: Run) -> None:
-        """`put` of all pairs of a run, which stay where they are."""
+        """Put all pairs of a run, without a copy."""
         self._of(cf).put_run(run)
 
     def delete(self, cf: str, key: bytes) -> None:
@@ -117,7 +117,7 @@ class Batch:
         self._changes.clear()
 
     def only(self, cfs: Iterable[str]) -> Batch:
-        """The part that concerns these cfs (shared with this batch, not copied)."""
+        """Return the part that concerns these cfs (shared with this batch, not copied)."""
         part = Batch()
         part._changes = {cf: self._changes[cf] for cf in cfs if cf in self._changes}
         return part
@@ -135,7 +135,7 @@ class Batch:
         return sum(sum(map(len, some)) + sum(map(len, filter(None, some.values()))) for some in points)
 
     def parts(self, most: int) -> Iterator[Batch]:
-        """The same changes as batches of about so many bytes, to be written one after the other."""
+        """Yield the same changes as batches of about so many bytes, to be written one after the other."""
         part, size = Batch(), 0
         for cf, changes in self._changes.items():
             for start, end in changes.ranges:
@@ -201,11 +201,11 @@ class Batch:
         return f"<Batch {counts or 'empty'}>"
 
     def encode(self) -> bytes:
-        """msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...]; see docs/reference/formats.md."""
+        """Return msgpack [[cf, [start, ...], [end, ...], [key, ...], [value or nil, ...]], ...] (docs/reference/formats.md)"""
         return bytes(self.packed(self.nbytes))
 
     def packed(self, expected: int) -> memoryview:
-        """`encode`, without a copy. expected: so many bytes of keys and values, about"""
+        """Encode as `encode` does, without a copy. expected: so many bytes of keys and values, about"""
         changes = [
             [cf, c.ranges.starts, c.ranges.ends, list(net := c.net()), list(net.values())]
             for cf, c in self._changes.items()
@@ -274,7 +274,7 @@ class KV(Protocol):
         ...
 
     def write(self, batch: Batch) -> None:
-        """All of the batch or nothing."""
+        """Write all of the batch or nothing."""
         ...
 
     def close(self) -> None: ...
@@ -287,7 +287,7 @@ class LocalStore(KV, Protocol):
     def path(self) -> str: ...
 
     def checkpoint(self, path: str) -> None:
-        """A consistent copy at `path`, which must not exist."""
+        """Write a consistent copy to `path`, which must not exist."""
 
 
 class MemoryKV:
@@ -412,7 +412,7 @@ class Overlay:
 
 
 def scan_ranges(kv: KV, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
-    """The pairs of many ranges that are in order and apart: as scans of each give them, at once where the store can."""
+    """Return the pairs of many ranges that are in order and apart: as scans of each give them, at once where the store can."""
     at_once: Any = getattr(kv, "scan_ranges", None)
     if at_once is not None:
         return list(at_once(cf, ranges))

@@ -46,13 +46,13 @@ def times_of(layout: Layout, keys: Sequence[bytes]) -> IntArray:
 
 
 def positions_of(layout: Layout, keys: Sequence[bytes]) -> tuple[pa.Array, IntArray, IntArray, IntArray]:
-    """(sources, partitions, offsets, ordinals) of keys."""
+    """Return (sources, partitions, offsets, ordinals) of keys."""
     timed = layout.has_time and layout is not Layout.TIME_FIELDS_OFFSET
     return decode_positions(keys, [at + 8 if timed else at for at in _after_fields(layout, keys)])
 
 
 def _after_fields(layout: Layout, keys: Sequence[bytes]) -> list[int]:
-    """The places in keys behind the fields, which are read once where keys of the same fields lie together."""
+    """Return the places in keys behind the fields, which are read once where keys of the same fields lie together."""
     begin = 8 if layout is Layout.TIME_FIELDS_OFFSET else 0
     if not layout.has_fields:
         return [begin] * len(keys)

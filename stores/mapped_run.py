@@ -71,7 +71,7 @@ class Run:
         return ((self._keys[i], self._value(i)) for i in (reversed(places) if reverse else places))
 
     def portions(self, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """All pairs, as keys and values, about so many bytes at a time."""
+        """Yield all pairs, as keys and values, about so many bytes at a time."""
         sizes = np.cumsum(
             self._ends[self.low : self.high] - self._starts[self.low : self.high] + self._keys.width
         )
@@ -86,7 +86,7 @@ class Run:
             )
 
     def without(self, start: bytes, end: bytes) -> list[Run]:
-        """The pairs before `start`, and those from `end` on."""
+        """Return the pairs before `start`, and those from `end` on."""
         cut = ((self.low, self._place(start)), (self._place(end), self.high))
         whole = (self._keys, self._starts, self._ends, self._values)
         return [Run(*whole, low, high) for low, high in cut if low < high]
@@ -120,7 +120,7 @@ class Pairs:
         self._file.write(b"".join(values))
 
     def run(self) -> Run | None:
-        """All of them; None where there are none."""
+        """Return all of them; None where there are none."""
         if not self._sizes:
             return None
         self._file.write(b"\0")  # what is empty cannot be mapped

@@ -52,7 +52,7 @@ class Marks:
         kv.write(batch)
 
     def between(self, kv: KV, low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
-        """(moments, numbers of keys) with `low <= moment <= high`."""
+        """Return (moments, numbers of keys) with `low <= moment <= high`."""
         first, last = self._key(low_us), self._key(high_us) + b"\xff" * 9
         return _of(kv.scan(self.cf, first, last), low_us, high_us)
 
@@ -64,7 +64,7 @@ class Marks:
         return *_of(found, low_us, high_us), older
 
     def first(self, kv: KV) -> int | None:
-        """The first moment that is marked."""
+        """Return the first moment that is marked."""
         found = next(iter(kv.scan(self.cf, self.prefix, self.prefix + b"\xff" * 17)), None)
         if found is None:
             return None

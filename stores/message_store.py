@@ -112,7 +112,7 @@ class MessageStore:
         positions: PositionColumns | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bytes]:
-        """The store's key of each row; `keys` are the encoded equal fields of each row."""
+        """Return the store's key of each row; `keys` are the encoded equal fields of each row."""
         if self.layout.has_fields != (keys is not None):
             raise ValueError(
                 f"the layout {self.layout.name} {'needs' if keys is None else 'has no'} equal fields"
@@ -129,7 +129,7 @@ class MessageStore:
         return [b"%b%b\x00%b" % row for row in rows]
 
     def split(self, key: bytes) -> Parts:
-        """A stored key taken apart."""
+        """Split a stored key into its parts."""
         at, fields, time_us = 0, None, None
         if self._time_first:
             at, time_us = 8, decode_i64(key)
@@ -145,7 +145,7 @@ class MessageStore:
         return times_of(self.layout, keys)
 
     def positions(self, keys: Sequence[bytes]) -> tuple[pa.Array, IntArray, IntArray, IntArray]:
-        """(sources, partitions, offsets, ordinals) of stored keys."""
+        """Return (sources, partitions, offsets, ordinals) of stored keys."""
         return positions_of(self.layout, keys)
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class MessageStore:
         key_prefix: bytes | None = None,
         keys: Collection[bytes] = (),
     ) -> KeysAndValues:
-        """(keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
+        """Return (keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
         first fields are `key_prefix`, or of all. Where time comes before fields, `keys` leaves out what is of none of
         them, if that costs less than to read it.
         """
@@ -228,7 +228,7 @@ class MessageStore:
     def scan_spans(
         self, kv: KV, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]
     ) -> tuple[list[bytes], list[bytes], list[int]]:
-        """(keys, values, how many of each span): of each key what has start <= time < end. Fields come first."""
+        """Return (keys, values, how many of each span): of each key what has start <= time < end. Fields come first."""
         found, counts = list[Pair](), []
         for low, high in self.spans(keys, starts, ends):
             before = len(found)
@@ -246,7 +246,7 @@ class MessageStore:
         key_prefix: bytes | None = None,
         keys: Collection[bytes] = (),
     ) -> KeysAndValues:
-        """(keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages."""
+        """Return (keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages."""
         found = list(self.pairs_between(kv, start, end, key, key_prefix=key_prefix, keys=keys))
         return [pair[0] for pair in found], [pair[1] for pair in found]
 
@@ -289,7 +289,7 @@ class MessageStore:
         return pairs
 
     def scan_keys(self, kv: KV, ranges: Mapping[bytes, tuple[int, int]]) -> KeysAndValues:
-        """(keys, values) of each key from its first to its last time, both inclusive, in key order; where fields come first."""
+        """Return (keys, values) of each key from its first to its last time, inclusive, in key order. Fields come first."""
         if self.layout is not Layout.FIELDS_TIME_OFFSET:
             raise ValueError(f"the layout {self.layout.name} does not lead with fields and time: use scan")
         some = [(key + FIELDS_END, low, high + 1) for key, (low, high) in ranges.items() if low <= high]
@@ -408,7 +408,7 @@ class MessageStore:
 
 
 def encode_times(values: IntArray | None) -> list[bytes]:
-    """`encode_i64` of each value."""
+    """Return `encode_i64` of each value."""
     packed = (np.asarray(values, dtype=np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
     return [packed[i : i + 8] for i in range(0, len(packed), 8)]
 

@@ -71,7 +71,7 @@ def is_page(value: bytes) -> bool:
 
 
 def size_of(value: bytes) -> int:
-    """The bytes that a page, or a block, would take if it were not narrow, about."""
+    """Return the bytes that a page, or a block, would take if it were not narrow, about."""
     return len(value) * _PART if value[3] == Codec.NARROW else len(value)
 
 
@@ -146,7 +146,7 @@ def among(keys: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> BoolA
 
 
 def page_of(keys: npt.NDArray[np.uint64], pages: int | IntArray) -> IntArray:
-    """The page of each key, of so many pages: its low bits, of which the first is left out where that page is not there yet."""
+    """Return the page of each key, of so many pages: its low bits, less the highest where that page does not exist yet."""
     count = np.asarray(pages, dtype=np.int64)
     bits = np.frexp((count - 1).astype(np.float64))[1].astype(np.int64)
     low = (keys & ((np.int64(1) << bits) - 1).astype(np.uint64)).astype(np.int64)
@@ -156,7 +156,7 @@ def page_of(keys: npt.NDArray[np.uint64], pages: int | IntArray) -> IntArray:
 
 
 def split_from(pages: int, more: int) -> set[int]:
-    """The pages from which rows move when there are `more` of them, not `pages`."""
+    """Return the pages from which rows move when there are `more` of them, not `pages`."""
     found = set()
     for new in range(pages, more):
         while new >= pages:
@@ -169,7 +169,7 @@ def split_from(pages: int, more: int) -> set[int]:
 
 
 def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
-    """The rows of a block."""
+    """Return the rows of a block."""
     header = header_of(value)
     if header.codec == Codec.STREAM:
         return unpack_table(value[HEADER.size :])
@@ -184,7 +184,7 @@ def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
 
 
 def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
-    """The rows of pages and of blocks, in the order of these."""
+    """Return the rows of pages and of blocks, in the order of these."""
     found = list[pa.Table]()
     for schema, run in groupby(values, lambda value: Head.of(value).schema if is_page(value) else None):
         same = list(run)
@@ -193,7 +193,7 @@ def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
 
 
 def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
-    """The rows of pages; upserts, where they do not say what they are."""
+    """Return the rows of pages; upserts, where they do not say what they are."""
     values = list(values)
     heads = b"".join([value[:_BEGIN] for value in values])
     if len(heads) < _BEGIN * len(values):
@@ -360,7 +360,7 @@ def _read_narrow(values: list[bytes], columns: Columns, shape: bytes) -> _Read:
 
 
 def _u32(data: bytes, places: IntArray) -> IntArray:
-    """Numbers of four bytes, the first of which is the highest."""
+    """Return numbers of four bytes, the first of which is the highest."""
     content, value = np.frombuffer(data, np.uint8), np.zeros(len(places), dtype=np.int64)
     for i in range(4):
         value = (value << 8) | content[places + i]

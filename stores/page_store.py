@@ -86,7 +86,7 @@ class Plan(NamedTuple):
 
 
 def rows_alone(rows: pa.Table) -> pa.Table:
-    """Rows that do not say what they are."""
+    """Return the rows without the column `UPSERT`."""
     return rows.drop_columns([UPSERT])
 
 
@@ -202,7 +202,7 @@ class Pages:
         return {page: value for page, value in found if page in chosen}
 
     def of_hashes(self, kv: KV, prefix: bytes, wanted: npt.NDArray[np.uint64]) -> list[bytes] | None:
-        """The pages of a window that keys with such hashes are in; None where it is not of pages."""
+        """Return the pages of a window that keys with such hashes are in; None where it is not of pages."""
         first = kv.get(self.cf, key_of(prefix, PAGES))
         if first is None:
             return None
@@ -217,7 +217,7 @@ class Pages:
         kept: Callable[[pa.Table], pa.Table] = rows_alone,
         which: IntArray | None = None,
     ) -> None:
-        """A window that was not of pages is from now on; one of which nothing is left is gone. kept: what is kept of rows that
+        """Put rows into pages. A window without pages gets them, and an empty one is deleted. kept: what is kept of rows that
         only move to another page. which: of the rows, those that are of these windows; None if all are
         """
         starts, batch, schemas, moved = sorted(near.held), Batch(), Schemas(kv, self.aux), list[pa.Table]()
@@ -377,7 +377,7 @@ def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
 
 
 def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
-    """The pages that keys with such hashes are in, in order, and page 0, which says what there is; none of no keys."""
+    """Return the pages that keys with such hashes are in, in order, and page 0, which says what there is; none of no keys."""
     if len(hashes) == 0:
         return []
     mine = np.zeros(pages, dtype=bool)

@@ -89,7 +89,7 @@ class Packed:
         return b"".join((head, self._lengths[i], *(part[i] for part in self._parts)))
 
     def pages(self) -> list[bytes]:
-        """All of them, none of which says what there is of a window."""
+        """Return all of them, none of which says what there is of a window."""
         begin = np.frombuffer(bytes((MAGIC, FORMAT, Kind.PAGE, self._codec)), "u4")[0]
         heads = np.zeros(
             len(self._rows) - 1, [("begin", "u4"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]
@@ -106,7 +106,7 @@ def narrow_rows(rows: pa.Table, schema: bytes) -> bytes:
 
 
 def _narrow(columns: Columns, schema: pa.Schema, page_parts: Sequence[Part]) -> list[Part]:
-    """The same, of as few bytes as their values need."""
+    """Return the same, of as few bytes as their values need."""
     parts = list[Part]()
     for part in page_parts:
         if part.name == "null":
@@ -137,7 +137,7 @@ def _records(n: int, parts: Sequence[Part]) -> npt.NDArray[np.void]:
 def _without_nulls(
     array: pa.Array, kind: np.dtype[np.void], null: BoolArray | None, narrow: bool
 ) -> npt.NDArray[Any]:
-    """The values as bytes of their width; where there are none zeros, or what some other row has, which makes none wider."""
+    """Return the values as bytes of their width; nulls become zeros, or another row's value, which makes none wider."""
     if null is None:
         return _fixed(array, kind)
     if array.null_count == len(array):
@@ -153,7 +153,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _fixed(array: pa.Array, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The values as bytes of their width."""
+    """Return the values as bytes of their width."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     data = array.buffers()[1]

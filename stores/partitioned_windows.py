@@ -92,7 +92,7 @@ class Directory(NamedTuple):
 
     @classmethod
     def of(cls, value: bytes | None) -> Directory | None:
-        """The directory that a value is; None where it is none."""
+        """Return the directory that a value is; None where it is none."""
         if value is None or value[2] != Kind.DIRECTORY:
             return None
         check_head(value, (Kind.DIRECTORY,), HEAD)
@@ -115,11 +115,11 @@ class DividedWindows:
         self.cf, self.aux, self.by = cf, aux, tuple(by)
 
     def directory(self, kv: KV, prefix: bytes) -> Directory | None:
-        """The directory of a window; None where it is not divided."""
+        """Return the directory of a window; None where it is not divided."""
         return Directory.of(kv.get(self.cf, key_of(prefix, SINCE)))
 
     def values(self, kv: KV, prefix: bytes, wanted: Hashes | None = None) -> Iterator[bytes] | None:
-        """All of a window: the rows of a key in the order in which they came, pages first; None where it is not divided.
+        """Return all values of a window: a key's rows in the order of arrival, pages first; None where it is not divided.
 
         wanted: of parts in which no key has such a hash, nothing
         """
@@ -201,7 +201,7 @@ class DividedWindows:
         return Directory(old, old_after, since, gone + dealt, parts), dealt
 
     def _put_more(self, work: Overlay, prefix: bytes, parts: Sequence[Part], rows: pa.Table) -> list[Part]:
-        """Rows as one page more of each part that has some of them."""
+        """Append the rows as one more page to each part that has some of them. Returns the parts."""
         parts = list(parts)
         for i, page in self._split(work, rows, [part.part for part in parts]):
             part = parts[i]
@@ -242,7 +242,7 @@ class DividedWindows:
         return parts
 
     def _split(self, work: Overlay, rows: pa.Table, parts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """(index of a part, its rows), in the order in which they are. Parts without rows are left out; what would be theirs is
+        """Yield (index of a part, its rows), in their order. Parts without rows are left out; what would be theirs is
         then of the part before, or of the first.
         """
         of = np.searchsorted(parts, numbers_of(hashes_of(rows, self.by)), side="right") - 1

@@ -204,7 +204,7 @@ class RocksKV:
         return (self._backward if reverse else self._forward)(cf, source, start, end)
 
     def scan_ranges(self, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
-        """The pairs of ranges that are in order and apart, with one iterator: a scan takes two."""
+        """Return the pairs of ranges that are in order and apart, with one iterator: a scan takes two."""
         found: list[Pair] = []
         if cf not in self._maps:
             self._refuse_unknown(cf)
@@ -278,7 +278,7 @@ class RocksKV:
             del raw
 
     def _refuse_unknown(self, cf: str) -> None:
-        """A cf that a read-only store was asked for and lacks reads as empty; any other is a mistake."""
+        """Raise for an unknown cf. One that a read-only store was opened with and lacks reads as empty."""
         if self._db is None:
             raise StateError(f"the store {self.path} is closed")
         if cf not in self._cfs:
@@ -320,7 +320,7 @@ class RocksKV:
         sweep_flush_dir(self.path)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """A consistent copy at `path` (which must not exist), hard-linked where it is the same file
+        """Write a consistent copy to `path` (which must not exist), hard-linked where it is the same file
         system."""
         try:
             rocksdict.Checkpoint(self._alive()).create_checkpoint(os.fspath(path))
@@ -410,7 +410,7 @@ def _leave(pid: int, path: str, inode: tuple[int, int], db: Any, maps: dict[str,
 
 
 def _shared() -> tuple[rocksdict.Cache, rocksdict.WriteBufferManager]:
-    """One cache and one memtable budget for all stores of this process, however many shards it holds."""
+    """Return one cache and one memtable budget for all stores of this process, however many shards it holds."""
     pid = os.getpid()
     if pid not in _SHARED:
         cache = rocksdict.Cache(BLOCK_CACHE_BYTES)

@@ -68,7 +68,7 @@ def _holder(error: Exception) -> str | None:
 
 
 def _manifest(path: str) -> str:
-    """The manifest that counts."""
+    """Return the manifest that counts."""
     with open(os.path.join(path, "CURRENT"), errors="replace") as file:
         return file.read().strip()
 

@@ -110,11 +110,11 @@ class Decoded:
 
     @property
     def share(self) -> int:
-        """So many bytes each store may have, whatever the others have."""
+        """Return the bytes that each store may have, whatever the others have."""
         return self._most // max(len(self._stores), 1)
 
     def here(self, held: Held) -> None:
-        """A store is read."""
+        """Note that a store is read."""
         held.read_s = self._clock()
         if self._idle_s is not None and (self._watch is None or not self._watch.is_alive()):
             self._watch_for(self._idle_s)

@@ -41,7 +41,7 @@ READ_BYTES = 1 << 20
 def encode_segment(
     commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None = None, *, compress: bool = False
 ) -> bytes:
-    """The bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
+    """Return the bytes of a segment; `extra` is a map of what msgpack takes (offsets, counts, marks, panes)."""
     data, size = batch.packed(batch.nbytes), 0
     if compress:
         data, size = pa.compress(data, codec="zstd", asbytes=True), len(data)
@@ -49,7 +49,7 @@ def encode_segment(
 
 
 def decode_segment(data: bytes) -> tuple[int, int, Batch, dict[str, Any]]:
-    """(commit, shard, batch, extra)."""
+    """Return (commit, shard, batch, extra)."""
     return _whole(_parts_in(io.BytesIO(data), len(data)))
 
 
@@ -103,7 +103,7 @@ def _fields(payload: memoryview) -> list[Any]:
 def _encode_parts(
     commit: int, shard: int, batch: Changes, extra: Mapping[str, Any] | None
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a segment, in parts where the batch is large."""
+    """Yield the bytes of a segment, in parts where the batch is large."""
     size = batch.nbytes
     if size <= PART_BYTES:
         yield from _pieces(commit, shard, extra, batch.packed(size))
@@ -177,7 +177,7 @@ def write_segment(
 def read_segment(
     path: str | os.PathLike[str], digest: str | None = None
 ) -> tuple[int, int, Batch, dict[str, Any]]:
-    """(commit, shard, batch, extra); CorruptState where the file is not the one that `digest` names, or is
+    """Return (commit, shard, batch, extra); CorruptState where the file is not the one that `digest` names, or is
     torn."""
     return _whole(read_parts(path, digest))
 

@@ -106,7 +106,7 @@ class SessionStore:
                 yield hashes[order[low:high]]
 
     def near(self, kv: KV, homes: Sequence[int], keys: pa.Table) -> Near:
-        """All rows of `keys`, and of those that lie beside them, with their homes.
+        """Return all rows of `keys`, and of those that lie beside them, with their homes.
 
         keys: a table of homes (`__start`) and the key columns, or of homes and numbers of keys (`HASH`)
         """
@@ -124,7 +124,7 @@ class SessionStore:
         return Near(concat(found) if found else None, {**near.held, **added})
 
     def _added(self, kv: KV, homes: Sequence[int], asked: Mapping[int, pa.Table]) -> dict[int, OfBlocks]:
-        """The homes, all of blocks, to which is added what changes: so many keys are asked for that they would be in nearly all
+        """Return the homes, all of blocks, to which changes are appended: the keys read are so many that they would be in most
         of their pages, which would be written for few of them.
         """
         found = dict[int, OfBlocks]()
@@ -135,11 +135,11 @@ class SessionStore:
         return found
 
     def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
-        """All rows of these homes, without what waits."""
+        """Return all rows of these homes, without what waits."""
         return self.all_of(kv, homes).rows
 
     def all_of(self, kv: KV, homes: Sequence[int]) -> Near:
-        """All rows of these homes. Held is what waits."""
+        """Return all rows of these homes. Held is what waits."""
         found = self.whole(kv) if HOT in homes else Near(None, {})
         rows = self._rows.read(kv, [home for home in homes if home != HOT])
         if rows is None:
@@ -157,7 +157,7 @@ class SessionStore:
         return self._waiting.add(kv, rows, self._rows.pages(kv, HOT))
 
     def waiting(self, kv: KV) -> Hashes | None:
-        """The keys of what waits."""
+        """Return the keys of what waits."""
         waiting = self._waiting.read(kv)
         return None if waiting is None else np.unique(waiting.hashes)
 
@@ -166,7 +166,7 @@ class SessionStore:
         self._pages.release()
 
     def whole(self, kv: KV) -> Near:
-        """All sessions that may still grow."""
+        """Return all sessions that may still grow."""
         near = self._rows.near_hashes(kv, HOT, None)
         return Near(None if near.rows is None else self._as_rows(near.rows), near.held)
 
@@ -178,7 +178,7 @@ class SessionStore:
         kept: Callable[[pa.Table], pa.Table],
         stay: IntArray | None = None,
     ) -> None:
-        """`rows` are from now on what there is in the place of `near`, beside those of its rows that `stay` there; those whose
+        """Replace `near` by `rows`, except those of its rows that `stay`; rows whose
         homes it does not have are added. kept: what is kept of rows that only move to another page.
         """
         added = {home: blocks for home, blocks in near.held.items() if isinstance(blocks, OfBlocks)}
@@ -210,7 +210,7 @@ class SessionStore:
     def _changed(
         self, near: Near, rows: pa.Table, stay: IntArray | None, added: list[int]
     ) -> tuple[Near, pa.Table, pa.Table | None]:
-        """`near` without homes to which is added what changes, all rows of the others, and what says what these lose."""
+        """Return `near` without homes to which is added what changes, all rows of the others, and what says what these lose."""
         if near.rows is None:
             return near, rows, None
         stays = np.zeros(len(near.rows), dtype=bool)
@@ -317,7 +317,7 @@ class SessionStore:
         return Near(near.rows, {HOT: held}), stay[chosen[own]]
 
     def _as_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows as they were given, of which none is gone."""
+        """Return rows as they were given, of which none is gone."""
         rows = live_rows(rows, self._rows.by).drop_columns([UPSERT])
         return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])
 
@@ -380,7 +380,7 @@ def _by_home(keys: pa.Table) -> dict[int, pa.Table]:
 
 
 def homes_at_once(homes: IntArray, most: int) -> Iterator[IntArray]:
-    """The places of rows at these homes, home after home, in parts of about so many: those of a home in one part."""
+    """Yield the places of rows at these homes, home after home, in parts of about so many: those of a home in one part."""
     order = np.argsort(homes, kind="stable")
     begins = np.flatnonzero(np.r_[True, np.diff(homes[order]) > 0])
     part = begins // most

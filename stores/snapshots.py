@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
 
 def copy_name(shard: int) -> str:
-    """The folder of a store's checkpoint, which lives as long as it takes to keep it."""
+    """Return the folder of a store's checkpoint, which exists only until it is kept."""
     return f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -94,7 +94,7 @@ class SnapshotStore:
             shutil.rmtree(copy, ignore_errors=True)
 
     def keep(self, copy: str, shard: int, commit: int, known: Digests | None = None) -> Slices[str]:
-        """`create` of a checkpoint of a store that is there already, in slices of about `SLICE_BYTES`.
+        """Create a snapshot, as `create` does, from an existing checkpoint of a store, in slices of about `SLICE_BYTES`.
 
         known: the digests of the store's files at the last time, which are read no more; it learns those of this time.
         """
@@ -284,7 +284,7 @@ class SnapshotStore:
 
 
 def _stored(name: str, size: int, digest: str, content: bytes | None) -> StoredFile:
-    """A file as a manifest describes it. ValueError where a name could lead out of the store, or out of the blobs."""
+    """Return a file as a manifest describes it. ValueError where a name could lead out of the store, or out of the blobs."""
     if type(size) is not int or not isinstance(content, bytes | None) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"{name!r} of {size!r} bytes with digest {digest!r} is no file of a store")
     return StoredFile(plain_name(name), size, digest, content)

@@ -90,7 +90,7 @@ class SortedMap(Generic[V]):
             del ordered[low:high]
 
     def scan_ranges(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, V]]:
-        """The pairs of ranges that are in order and apart."""
+        """Return the pairs of ranges that are in order and apart."""
         ordered, after, keys = self._order(), 0, list[bytes]()
         for start, end in ranges:
             low = bisect.bisect_left(ordered, start, after)

@@ -48,14 +48,14 @@ class Spill:
         self._file, self._ones, self._ones_bytes = Unnamed(), dict[pa.Scalar, pa.Array](), 0
 
     def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
-        """More rows of a table. at_once: no more than so many are in memory where they are read one after the other."""
+        """Add rows to a table. at_once: no more than so many are in memory where they are read one after the other."""
         for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
                 some, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
                 self._write(number, some, batch.schema, held)
 
     def deal(self, rows: pa.Table, to: npt.NDArray[np.uint8]) -> None:
-        """More rows of several tables, to each in their order. to: of each row the number of its table"""
+        """Add rows to several tables, to each in their order. to: of each row the number of its table"""
         at = 0
         for batch in rows.combine_chunks().to_batches():
             own, at = to[at : at + len(batch)], at + len(batch)
@@ -94,7 +94,7 @@ class Spill:
         return batch.select(lie), held
 
     def _repeated(self, one: pa.Scalar, n: int) -> pa.Array | None:
-        """A column of one value. All tables that are read have it of the same memory; None where that would be too much."""
+        """Return a column of one value, in memory that all tables that are read share; None where that would be too much."""
         known = self._ones.get(one)
         if known is None or len(known) < n:
             size = 1 << (n - 1).bit_length()  # longer than was asked for, as the next table may be
@@ -141,7 +141,7 @@ class Spill:
         return pa.table(columns, schema=rows.schema)
 
     def each(self, most: int, number: int = 0) -> Iterator[list[pa.Table]]:
-        """The rows of a table in their order, about so many bytes at once."""
+        """Yield the rows of a table in their order, about so many bytes at once."""
         some, size = list[pa.Table](), 0
         for piece in self._pieces.get(number, ()):
             some.append(_table(pa.py_buffer(self._file.read(piece.at, piece.size)), piece))
@@ -153,7 +153,7 @@ class Spill:
             yield some
 
     def mapped(self) -> dict[int, pa.Table]:
-        """All tables, by number, as they lie in the file: the system reads what is looked at, and may let go of it again."""
+        """Map all tables, by number: the system reads the file on access, and may release the memory again."""
         if not self._file.size:
             return {}
         whole = pa.py_buffer(self._file.mapped())
@@ -178,7 +178,7 @@ class Gathered:
         return self._rows
 
     def add(self, rows: pa.Table) -> None:
-        """More rows."""
+        """Add rows."""
         self._held.append(rows)
         self._schemas[rows.schema] = None
         self._rows += len(rows)
@@ -200,7 +200,7 @@ class Gathered:
         return concat([schema.empty_table() for schema in self._schemas]).schema
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows in their order, about so many bytes at once."""
+        """Yield the rows in their order, about so many bytes at once."""
         empty = self.schema.empty_table()
         away = iter(()) if self._spill is None else self._spill.each(SLICE_BYTES)
         for some in chain(away, [self._held] if self._held else []):

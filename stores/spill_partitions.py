@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
 
 def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
-    """Rows by shares of their keys, in each in the order in which they came."""
+    """Deal out rows to hash partitions of their keys, in each in the order of arrival."""
     for table in tables:
         for low in range(0, len(table), _ROWS):
             some = table.slice(low, _ROWS)
@@ -40,7 +40,7 @@ def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
 
 
 def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
-    """The rows of values of a window, as they come: pages, then blocks."""
+    """Yield the rows of values of a window, as they come: pages, then blocks."""
     pages, size = list[bytes](), 0
     for value in values:
         if is_page(value):
@@ -56,7 +56,7 @@ def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
 
 
 def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
-    """The rows of shares, several at once as long as they are of `most` bytes."""
+    """Yield the rows of partitions, several at once as long as they are of `most` bytes."""
     some, size = list[int](), 0
     for number in spill.numbers:
         if some and size + spill.nbytes(number) > most:
@@ -75,7 +75,7 @@ def of_keys_apart(rows: pa.Table, by: Sequence[str]) -> bool:
 
 
 def of_pages(groups: Spill, pages: int) -> Iterator[tuple[pa.Table, bool]]:
-    """The rows of groups of shares, as `grouped` gave them, for so many pages; no page gets rows at two times. True at last:
+    """Yield the rows of groups of partitions, as from `grouped`, for so many pages; no page gets rows twice. True at last:
     page 0 is among them.
     """
     numbers = groups.numbers

@@ -35,17 +35,17 @@ class Spilling(Overlay):
         self._spilled: _Spilled | None = None
 
     def folder(self) -> str:
-        """The folder, made if it is not there."""
+        """Return the folder, made if it is not there."""
         make_folder(self._folder)
         return self._folder
 
     @property
     def spilled(self) -> bool:
-        """True if what is pending is not in memory alone."""
+        """True if some changes are spilled."""
         return self._spilled is not None
 
     def so_far(self) -> KV:
-        """The store as it is now, whatever is written from now on; what was brought out of memory before may go on changing."""
+        """Return a view of the store as it is now. Later writes do not change it, but spilled changes may still change."""
         now = Overlay(self.base)
         now.batch.extend(self.batch)
         return now
@@ -129,7 +129,7 @@ class _Spilled:
             self._store.write(changes)
 
     def changes(self) -> _Changes:
-        """All of them."""
+        """Return all of them."""
         return _Changes(self._store, self._ranges, self._sizes, self.cfs)
 
     def close(self) -> None:

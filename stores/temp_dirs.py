@@ -21,7 +21,7 @@ _held: dict[str, tuple[int, int]] = {}
 
 
 def make_scratch(kind: str) -> str:
-    """A new folder, which is removed by `remove_scratch`, when this process ends, or by the next process."""
+    """Return a new folder, which is removed by `remove_scratch`, when this process ends, or by the next process."""
     if not _held:
         sweep()
     folder = tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-")
@@ -43,7 +43,7 @@ def remove_scratch(folder: str) -> None:
 
 @contextlib.contextmanager
 def scratch(kind: str) -> Iterator[str]:
-    """A folder for the time of a `with`."""
+    """Provide a folder for the time of a `with`."""
     folder = make_scratch(kind)
     try:
         yield folder

@@ -59,7 +59,7 @@ class DueTimers:
         return np.frombuffer(b"".join(self.keys), ">u8").astype(np.uint64)
 
     def of(self, kind: int) -> DueTimers:
-        """The timers of one kind."""
+        """Return the timers of one kind."""
         places = np.flatnonzero(self.kinds == kind)
         rows = places.tolist()
         keys, values = [self.keys[i] for i in rows], [self.values[i] for i in rows]
@@ -88,7 +88,7 @@ class TimerIndex:
         kinds: int | Kinds = 0,
         values: Sequence[bytes] | None = None,
     ) -> None:
-        """`set` of each row of columns."""
+        """Set a timer for each row of columns."""
         names = self._names(times, keys, kinds)
         batch.put_many(self.cf, names, [b""] * len(names) if values is None else values)
 
@@ -97,7 +97,7 @@ class TimerIndex:
         batch.delete(self.cf, self._name(time_us, key, kind))
 
     def cancel_many(self, batch: Batch, times: IntArray, keys: Keys, kinds: int | Kinds = 0) -> None:
-        """`cancel` of each row of columns."""
+        """Cancel the timer of each row of columns."""
         batch.delete_many(self.cf, self._names(times, keys, kinds))
 
     def drop(self, batch: Batch, until_us: int = END_OF_TIME_US) -> None:

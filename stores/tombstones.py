@@ -58,7 +58,7 @@ def _upserts(rows: pa.Table) -> BoolArray:
 
 
 def _codes(starts: IntArray, hashes: Hashes) -> IntArray:
-    """A number below that of the rows for each (window, hash)."""
+    """Return a number below that of the rows for each (window, hash)."""
     order = np.lexsort((hashes, starts))
     starts, hashes, codes = starts[order], hashes[order], np.zeros(len(order), dtype=np.int64)
     codes[order[1:]] = np.cumsum((starts[1:] != starts[:-1]) | (hashes[1:] != hashes[:-1]))

@@ -57,14 +57,14 @@ class WindowStore(Protocol):
         ...
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        """The rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
+        """Return the rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
 
         `keys`, a table of `__start` and the key columns, may narrow the answer to those (window, key).
         """
         ...
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
-        """The starts of stored windows with `low <= start < high`, sorted."""
+        """Return the starts of stored windows with `low <= start < high`, sorted."""
         ...
 
     def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
@@ -74,11 +74,11 @@ class WindowStore(Protocol):
         ...
 
     def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        """`rows`, merged, are from now on what there is in the place of `near`."""
+        """Replace `near` by `rows`, which are merged."""
         ...
 
     def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
-        """`rows`, merged, are from now on all that the windows at `starts` hold."""
+        """Replace the content of the windows at `starts` by `rows`, which are merged."""
         ...
 
     def drop(self, kv: KV, low: int, high: int) -> None:
@@ -87,7 +87,7 @@ class WindowStore(Protocol):
 
 
 def pack_table(rows: pa.Table) -> bytes:
-    """An Arrow IPC stream of one record batch, behind a version byte."""
+    """Return an Arrow IPC stream of one record batch, after a version byte."""
     sink = pa.BufferOutputStream()
     sink.write(bytes((FORMAT,)))
     batch = rows.combine_chunks().to_batches()
@@ -99,7 +99,7 @@ def pack_table(rows: pa.Table) -> bytes:
 
 
 def unpack_table(value: bytes) -> pa.Table:
-    """The table of `pack_table`; refuses a newer format and damage."""
+    """Return the table that `pack_table` packed; raises for a newer format and for damage."""
     check_version("a table", value[0] if value else 0, FORMAT)
     try:
         return pa.ipc.open_stream(pa.py_buffer(value)[1:]).read_all()
@@ -137,7 +137,7 @@ def bound(high: int) -> bytes | None:
 
 
 def split_by_start(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(start, its rows) for each window of `rows`, starts ascending, row order kept."""
+    """Yield (start, its rows) for each window of `rows`, starts ascending, row order kept."""
     starts = rows.column(START).to_numpy()
     if len(starts) == 0:
         return
@@ -240,13 +240,13 @@ class PlainWindows:
         kv.write(batch)
 
     def read_key(self, kv: KV, prefix: bytes, low: int, high: int) -> pa.Table | None:
-        """The rows of one encoded key with `low <= start < high`."""
+        """Return the rows of one encoded key with `low <= start < high`."""
         return self._table(
             kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
         )
 
     def read_all(self, kv: KV) -> pa.Table | None:
-        """Every row."""
+        """Read every row."""
         return self._table(kv, [v for _, v in kv.scan(self.cf)])
 
 
@@ -280,7 +280,7 @@ def _pack_nested(value: pa.Scalar, kind: pa.DataType) -> Any:
 
 
 def unpack_column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The column that `pack_column` took apart."""
+    """Return the column that `pack_column` took apart."""
     if (
         pa.types.is_timestamp(kind)
         or pa.types.is_time64(kind)

@@ -88,7 +88,7 @@ class WaitingRows:
         batch.put(self.cf, key_of(self._prefix, SINCE | number), head + page)
 
     def _newest(self, kv: KV) -> tuple[int, int, int]:
-        """(number, blocks, rows) of the newest block, zeros where none is."""
+        """Return (number, blocks, rows) of the newest block, zeros where none is."""
         scan = kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix), reverse=True)
         found = next(iter(scan), None)
         if found is None:
@@ -104,7 +104,7 @@ def is_much(rows: int, pages: int) -> bool:
 
 
 def unpack_in_order(pages: Sequence[bytes], schemas: Schemas) -> list[pa.Table]:
-    """The rows of pages, in their order."""
+    """Return the rows of pages, in their order."""
     if len({page[8:16] for page in pages}) < 2:
         tables = unpack(pages, schemas)
     else:
@@ -113,7 +113,7 @@ def unpack_in_order(pages: Sequence[bytes], schemas: Schemas) -> list[pa.Table]:
 
 
 def _head(value: bytes) -> tuple[int, int]:
-    """(blocks, rows) that wait, as a block says."""
+    """Return (blocks, rows) that wait, as a block says."""
     check_head(value, (Kind.WAITING,), _HEAD)
     *_, blocks, rows = _HEAD.unpack_from(value)
     return blocks, rows

@@ -40,7 +40,7 @@ class ShardChangelog:
         self._done = 0  # what the marker says, as long as we hold the claim
 
     def copied(self, job: str) -> int:
-        """The commit of the newest marker; 0 if there is none."""
+        """Return the commit of the newest marker; 0 if there is none."""
         low, stable = self._reader.bounds()
         back = 2  # the marker, and the control record that ends its transaction
         while stable > low:
@@ -128,13 +128,13 @@ class ShardChangelog:
 
 
 def encode_key(cf: str, key: bytes) -> bytes:
-    """The key of a record that holds a key of a store."""
+    """Return the key of a record that holds a key of a store."""
     name = cf.encode()
     return bytes([len(name)]) + name + key
 
 
 def encode_marker(job: str, shard: int, commit: int) -> bytes:
-    """The value of the record that ends a commit."""
+    """Return the value of the record that ends a commit."""
     packed: bytes = msgpack.packb([VERSION, job, shard, commit])
     return packed
 

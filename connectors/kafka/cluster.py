@@ -71,7 +71,7 @@ class Kafka:
         return {"bootstrap.servers": self.servers, **ours, **dict(self.config)}
 
     def _client(self, kind: Any, settings: dict[str, Any]) -> Any:
-        """A client. ConfigurationError where librdkafka does not know a property or its value, or cannot use it."""
+        """Create a client. ConfigurationError where librdkafka does not know a property or its value, or cannot use it."""
         from confluent_kafka import KafkaException
 
         try:
@@ -85,7 +85,7 @@ class Kafka:
         raise refused  # not from librdkafka's error, which quotes values
 
     def consumer(self, **more: Any) -> Any:
-        """A `confluent_kafka.Consumer`. It commits no offsets of its own and reads committed records only."""
+        """Create a `confluent_kafka.Consumer`. It commits no offsets of its own and reads committed records only."""
         from confluent_kafka import Consumer
 
         defaults: dict[str, Any] = {
@@ -99,13 +99,13 @@ class Kafka:
         return self._client(Consumer, {**defaults, **more})
 
     def producer(self, **more: Any) -> Any:
-        """A `confluent_kafka.Producer` that is idempotent."""
+        """Create a `confluent_kafka.Producer` that is idempotent."""
         from confluent_kafka import Producer
 
         return self._client(Producer, {"enable_idempotence": True, "linger_ms": 5, **more})
 
     def admin(self, **more: Any) -> Any:
-        """A `confluent_kafka.admin.AdminClient`."""
+        """Create a `confluent_kafka.admin.AdminClient`."""
         from confluent_kafka.admin import AdminClient
 
         return self._client(AdminClient, more)
@@ -115,7 +115,7 @@ class Kafka:
         self.consumer().close()
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic, ascending; [] if there is no such topic. Raises `KafkaFailed`."""
+        """Return the partitions of a topic, ascending; [] if there is no such topic. Raises `KafkaFailed`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -160,12 +160,12 @@ class Kafka:
 
 
 def as_kafka(kafka: Kafka | str) -> Kafka:
-    """A cluster, or its servers."""
+    """Return a `Kafka` for a cluster, or for its servers."""
     return kafka if isinstance(kafka, Kafka) else Kafka(kafka)
 
 
 def topic_partition(topic: str, partition: int, offset: int | None = None) -> Any:
-    """A `confluent_kafka.TopicPartition`."""
+    """Return a `confluent_kafka.TopicPartition`."""
     from confluent_kafka import TopicPartition
 
     return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)

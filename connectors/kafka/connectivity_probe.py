@@ -6,7 +6,7 @@ from windrow.connectors.kafka.cluster import Kafka
 
 
 def brokers(kafka: Kafka, wait_s: float) -> list[int]:
-    """The brokers that take requests, ascending; [] if none has answered within `wait_s`."""
+    """Return the brokers that take requests, ascending; [] if none has answered within `wait_s`."""
     from confluent_kafka import KafkaException
 
     # A refused connection is an answer here, no news.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 
 def json_rows(table: pa.Table, columns: Sequence[str] | None = None) -> list[str]:
-    """Each row as a JSON object.
+    """Return each row as a JSON object.
 
     Times are ISO 8601, those of a zone in UTC, durations whole microseconds, decimals text, bytes base64; NaN and the
     infinities, which JSON has not, are null.
@@ -87,7 +87,7 @@ def plain_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(column: Any, kind: Any) -> Any:
-    """The column as types that JSON has."""
+    """Return the column as types that JSON has."""
     import polars as pl
 
     if isinstance(kind, pl.Struct):

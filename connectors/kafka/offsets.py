@@ -70,7 +70,7 @@ class Loss:
 
 
 def dump(offsets: Offsets) -> dict[str, Any]:
-    """As JSON; equal offsets give equal text."""
+    """Return offsets as values for JSON; equal offsets give equal text."""
     topics = {
         name: {"id": t.id, "next": {str(p): o for p, o in sorted(t.next.items())}, "lost": t.lost}
         for name, t in sorted(offsets.items())
@@ -182,7 +182,7 @@ def beyond_losses(start: Offsets, extents: Extents) -> dict[str, Topic]:
 
 
 def further(start: Offsets, known: Offsets) -> dict[str, Topic]:
-    """`start`, in each partition at least as far as `known` is."""
+    """Return `start`, advanced in each partition at least to `known`."""
     return {
         name: replace(topic, next={p: max(o, known[name].next.get(p, o)) for p, o in topic.next.items()})
         if name in known and known[name].id == topic.id
@@ -192,7 +192,7 @@ def further(start: Offsets, known: Offsets) -> dict[str, Topic]:
 
 
 def newest(extents: Extents, *, committed: bool) -> dict[str, Topic]:
-    """The end of all that can be read now."""
+    """Return the end of all that can be read now."""
     return {name: Topic(e.id, dict(e.stable if committed else e.high)) for name, e in extents.items()}
 
 

@@ -125,7 +125,7 @@ def _named(bound: Bound | None) -> Mapping[str, Mapping[int, int]]:
 
 
 def parse(fixed: Mapping[str, str]) -> SourceOptions:
-    """The options as values. Raises `ConfigurationError`, naming the option, what it was and what to write."""
+    """Parse the options. Raises `ConfigurationError` with the option, its value and what to write."""
     options = {name.lower(): value for name, value in fixed.items()}
     properties = {n: v for n, v in options.items() if n.startswith("kafka.")}
     options = {n: v for n, v in options.items() if n not in properties}
@@ -186,7 +186,7 @@ def _cluster(properties: Mapping[str, str]) -> Kafka:
 def _subscription(
     options: Mapping[str, str],
 ) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
-    """(topics, pattern, assigned partitions): exactly one of them is given."""
+    """Return (topics, pattern, assigned partitions), of which exactly one is set."""
     given = [n for n in ("subscribe", "subscribePattern", "assign") if n.lower() in options]
     if len(given) != 1:
         raise ConfigurationError(

@@ -82,7 +82,7 @@ _ATTRIBUTES: Mapping[str, Callable[[list[Any]], list[Any]]] = {
 
 
 def read(options: SourceOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a range, in `schema`. Raises as `fetch`."""
+    """Yield the records of a range, in `schema`. Raises as `fetch`."""
     attributes = {"timestamp" if name == "timestampType" else name for name in schema.names}
     for _, fetched in fetch(options, [wanted], attributes):
         yield to_batch(fetched, wanted, schema)
@@ -91,7 +91,7 @@ def read(options: SourceOptions, wanted: Range, schema: pa.Schema) -> Iterator[p
 def fetch(
     options: SourceOptions, ranges: Sequence[Range], attributes: Iterable[str]
 ) -> Iterator[tuple[Range, Fetched]]:
-    """The records of ranges, one range after the other, about `BATCH_ROWS` at a time. While one is read the broker is asked
+    """Yield the records of ranges, in order, about `BATCH_ROWS` at a time. While one is read the broker is asked
     for the next.
 
     Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers.

@@ -151,7 +151,7 @@ class KafkaRecords:
                 self.remove(there[-1])  # and all below
 
     def mark_truncated(self) -> None:
-        """The topic's low end says it, at the very moment of a removal."""
+        """Do nothing: the topic's low end changes with the removal itself."""
 
     def is_truncated(self) -> bool:
         with self._lock:
@@ -194,7 +194,7 @@ class KafkaRecords:
             self._cached_bytes -= len(self._data.pop(oldest))
 
     def _read_back(self, offset: int) -> None:
-        """Bytes of a record that is not in memory any more, and of those around it: who asks reads on, up or down."""
+        """Read the bytes of a record that is no longer in memory, and of its neighbours: the caller reads on, up or down."""
         first, size = offset - offset % _BLOCK, 0
         for message in self._reader.read(first, min(first + _BLOCK, self._next)):
             seq = _NUMBER.unpack_from(message.key())[0]

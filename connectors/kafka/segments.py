@@ -112,7 +112,7 @@ def _name(path: str) -> str:
 
 
 def encode_chunk(file: str, index: int, chunks: int, data: bytes) -> bytes:
-    """The value of a record: one chunk of a file."""
+    """Return the value of a record: one chunk of a file."""
     return seal(Kind.CHUNK, msgpack.packb([file, index, chunks, data]))
 
 

@@ -105,7 +105,7 @@ class KafkaSink:
     # -- the protocol of sinks ------------------------------------------------------------------------------------------
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
-        """One transaction: the panes, and the record that the topic has this commit. Raises `KafkaFailed`, `Fenced`."""
+        """Write the panes and the record of this commit in one transaction. Raises `KafkaFailed`, `Fenced`."""
         whose = (token.job, panes.operator)
         session = self._sessions.get(whose)
         try:
@@ -133,7 +133,7 @@ class KafkaSink:
             raise
 
     def last_commit(self, job: str, operator: str) -> int | None:
-        """The highest commit that the topic holds; None where it holds none, or the cluster does not say."""
+        """Return the highest commit that the topic holds; None where it holds none, or the cluster does not answer."""
         session = self._sessions.get((job, operator))
         if session is not None:
             return session.commit or None
@@ -180,7 +180,7 @@ class KafkaSink:
             self.kafka.create_topic(self.tokens, 1, config=compact)
 
     def _read_token(self, job: str, operator: str) -> int:
-        """The newest commit of this job's operator among the tokens; 0 if there is none.
+        """Return the newest commit of this job's operator among the tokens; 0 if there is none.
 
         Other jobs may have a transaction open on the topic, behind which a committed token of ours is not visible yet: it is
         waited for.
@@ -296,7 +296,7 @@ class _Session:
 
 
 def read_all(kafka: Kafka, topic: str, partition: int) -> Iterator[Any]:
-    """Every committed record that a partition holds now, oldest first. Waits for transactions that are open."""
+    """Yield every committed record that a partition holds now, oldest first. Waits for transactions that are open."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
     consumer = kafka.consumer(enable_partition_eof=True)
@@ -326,7 +326,7 @@ def read_all(kafka: Kafka, topic: str, partition: int) -> Iterator[Any]:
 
 
 def _end_of(kafka: Kafka, topic: str, partition: int) -> int:
-    """The end of a partition, records of open transactions included."""
+    """Return the end of a partition, records of open transactions included."""
     from confluent_kafka import TopicPartition
 
     consumer = kafka.consumer(isolation_level="read_uncommitted")

@@ -61,7 +61,7 @@ class Unread:
         return {at: (begin, firsts[at]) for at, (begin, _) in backlog.items() if firsts[at] > begin}
 
     def _newest_of(self, at: At, begin: int, end: int, offsets: Callable[[At, int, int], list[int]]) -> int:
-        """The offset from which on a partition has the newest records of `[begin, end)`."""
+        """Return the offset from which on a partition has the newest records of `[begin, end)`."""
         assert self.newest is not None
         back = self.newest + MARKERS
         while end - back > begin:
@@ -101,7 +101,7 @@ def counted_offsets(definition: Definition, input: Input, rows: pa.Table, now_us
 
 
 def _takers(definition: Definition, input: Input) -> list[tuple[Definition, Input]]:
-    """The operators that take an input, and what each calls it."""
+    """Return the operators that take an input, each with its own `Input` for it."""
     if definition.by_input:
         return [(part, one) for part in definition.parts for one in part.inputs if one.name == input.name]
     return [(one.parts[0], one.parts[0].inputs[0]) for one in definition.apart]  # the one input

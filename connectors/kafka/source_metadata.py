@@ -102,7 +102,7 @@ class Cluster:
         return [_by_topic(futures) for futures in asked]
 
     def at_times(self, times_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int | None]:
-        """The first offset at or after a time, by partition; None where all records are older."""
+        """Return the first offset at or after a time, by partition; None where all records are older."""
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -158,7 +158,7 @@ def _may_pass(error: Any) -> bool:
 
 
 def _shown(topic_id: Any) -> str:
-    """A topic's id as Kafka's own tools show it; librdkafka uses the alphabet that has a slash."""
+    """Return a topic's id as Kafka's own tools show it; librdkafka uses the alphabet that has a slash."""
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 

@@ -51,7 +51,7 @@ def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[st
 
 
 def job_offsets(location: str) -> dict[Partition, int]:
-    """The next offsets of a job's last commit; none where no job has begun at the location yet.
+    """Return the next offsets of a job's last commit; none where no job has begun at the location yet.
 
     location: where the job was opened, or the checkpointLocation of one begun with writeStream.
     """

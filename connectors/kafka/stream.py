@@ -145,7 +145,7 @@ class KafkaStream:
         )
 
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.Table]:
-        """The rows of ranges of offsets, one after the other."""
+        """Yield the rows of ranges of offsets, one after the other."""
         for wanted, fetched in fetch(self.options, ranges, self.attributes):
             yield self.rows(fetched, wanted.topic, wanted.id, wanted.partition)
 

@@ -29,7 +29,7 @@ class PartitionReader:
         self._consumer: Any = None
 
     def bounds(self, *, must_exist: bool = False) -> tuple[int, int]:
-        """(first offset that is kept, offset after the last that is committed); (0, 0) if there is no such topic, unless
+        """Return (first offset that is kept, offset after the last that is committed); (0, 0) if there is no such topic, unless
         it must exist.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -110,7 +110,7 @@ class PartitionReader:
 
 
 def ignore_error(error: Any) -> None:
-    """For `error_cb`: a fatal error is raised by the next call too. Without this, it comes in the middle of a callback."""
+    """Ignore an error, as `error_cb`: the next call raises a fatal one too. Without this, it is raised inside a callback."""
 
 
 class FencedOff(Exception):
@@ -141,7 +141,7 @@ class Claim:
             raise failed(kafka, f"the claim {transactional_id!r}", error) from error
 
     def write(self, topic: str, partition: int, records: list[tuple[bytes, bytes | None]]) -> list[int]:
-        """One transaction of (key, value) pairs; returns their offsets. After `KafkaFailed` nobody knows whether they
+        """Write (key, value) pairs in one transaction. Returns their offsets. After `KafkaFailed` it is unknown whether they
         are there; after `FencedOff` they are not, unless `commit_transaction` had been sent.
         """
         from confluent_kafka import KafkaException
