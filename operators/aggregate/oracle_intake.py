@@ -38,7 +38,7 @@ class PlainIntake(Oracle):
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         [only, *others] = self._arguments
-        name = input if others else only  # a single input is known by one name
+        name = input if others else only  # a single input takes any name
         for arguments in (self._arguments[name], *self._asked[name]):
             arguments.learn([dict.fromkeys(columns)])
         self._learn_made([dict.fromkeys(columns)])
@@ -47,7 +47,7 @@ class PlainIntake(Oracle):
 
     def _input_of(self, position: Position | None) -> Input:
         """Return the input of a message; with several, the source of its position begins with its name."""
-        if self._inputs[0] is not self.definition:  # it makes them anew at each call
+        if self._inputs[0] is not self.definition:  # it builds them at each call
             self._inputs = self.definition, self.definition.inputs
         first, *others = self._inputs[1]
         if not others or position is None:
