@@ -40,12 +40,30 @@ class _Piece(NamedTuple):
     held: dict[int, pa.Array | int]
 
 
+class Constants:
+    """Columns of one value. Tables that are read back share their memory."""
+
+    def __init__(self) -> None:
+        self._columns, self._bytes = dict[pa.Scalar, pa.Array](), 0
+
+    def column(self, one: pa.Scalar, n: int) -> pa.Array | None:
+        """Return a column of one value; None where it would take too much memory."""
+        known = self._columns.get(one)
+        if known is None or len(known) < n:
+            size = 1 << (n - 1).bit_length()  # longer than was asked for, as the next table may be
+            if self._bytes + pa.repeat(one, _ALIGNED).nbytes * size // _ALIGNED > SLICE_BYTES:
+                return None
+            known = self._columns[one] = pa.repeat(one, size)
+            self._bytes += known.nbytes
+        return known.slice(0, n)
+
+
 class Spill:
     """Tables by number, each of which grows at its end. Not for several threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, constants: Constants | None = None) -> None:
         self._pieces: dict[int, list[_Piece]] = {}
-        self._file, self._ones, self._ones_bytes = Unnamed(), dict[pa.Scalar, pa.Array](), 0
+        self._file, self._constants = Unnamed(), constants or Constants()
 
     def add(self, rows: pa.Table, number: int = 0, at_once: int | None = None) -> None:
         """Add rows to a table. at_once: no more than so many are in memory where they are read one after the other."""
@@ -83,7 +101,10 @@ class Spill:
         """Split a batch into the columns to write and the records of the others."""
         lie, held = list[int](), dict[int, pa.Array | int]()
         for i, column in enumerate(batch.columns):
-            if _is_constant(column) and (of_one := self._repeated(column[0], len(column))) is not None:
+            if (
+                _is_constant(column)
+                and (of_one := self._constants.column(column[0], len(column))) is not None
+            ):
                 held[i] = of_one
             elif (
                 twin := next((k for k, n in enumerate(lie) if _equal(column, batch.column(n))), None)
@@ -92,17 +113,6 @@ class Spill:
             else:
                 held[i] = twin
         return batch.select(lie), held
-
-    def _repeated(self, one: pa.Scalar, n: int) -> pa.Array | None:
-        """Return a column of one value, in memory that all tables that are read share; None where that would be too much."""
-        known = self._ones.get(one)
-        if known is None or len(known) < n:
-            size = 1 << (n - 1).bit_length()  # longer than was asked for, as the next table may be
-            if self._ones_bytes + pa.repeat(one, _ALIGNED).nbytes * size // _ALIGNED > SLICE_BYTES:
-                return None
-            known = self._ones[one] = pa.repeat(one, size)
-            self._ones_bytes += known.nbytes
-        return known.slice(0, n)
 
     @property
     def numbers(self) -> list[int]:
@@ -136,7 +146,7 @@ class Spill:
         for i, column in enumerate(rows.columns):
             ones = [one for of in held if isinstance(one := of.get(i), pa.Array)]
             alike = len(ones) == len(held) and all(one[0].equals(column[0]) for one in ones)
-            of_one = self._repeated(column[0], len(rows)) if alike else None
+            of_one = self._constants.column(column[0], len(rows)) if alike else None
             columns.append(whole(column) if of_one is None else of_one)
         return pa.table(columns, schema=rows.schema)
 
@@ -213,13 +223,14 @@ class Away:
 
     def __init__(self, tables: list[pa.Table], most: int | None = None) -> None:
         self._tables, self._from, self._most = tables, len(tables), most or SLICE_BYTES
+        self._constants = Constants()
 
     def gathered(self) -> None:
         """To be called when there are more."""
         fresh = self._tables[self._from :]
         if sum(table.nbytes for table in fresh) <= self._most:
             return
-        away = Spill()
+        away = Spill(self._constants)
         for table in fresh:
             away.add(table)
         self._tables[self._from :] = [away.mapped()[0]]
