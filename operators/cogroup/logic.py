@@ -197,7 +197,7 @@ class CoGroupOperator(Delegating):
     def _over(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
         return {self.united.one.name: self.united.schema(inputs)}
 
-    # -- what it knows of its inputs --------------------------------------------------------------------------------
+    # -- inputs -----------------------------------------------------------------------------------------------------
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for name, schema in inputs.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-#: The event time, in microseconds; and what of all inputs is called.
+#: The event time, in microseconds; and the name for all inputs.
 TIME, EVERY = "of event time", "every input"
 #: True for rows that pass the filter of their input, where one has a filter; which input it is, where rows are known by ids.
 PASSES, WHICH = "of what passes", "of which input"

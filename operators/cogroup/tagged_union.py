@@ -62,7 +62,7 @@ class OfInput(Expr):
     def _evaluated(self, table: pa.Table) -> pa.ChunkedArray:
         end = ending(self.input)
         names = [n for n in table.column_names if n.endswith(end)]
-        # Beside the time, for the number of rows.
+        # The time is selected, too, for the number of rows.
         rows = table.select([TIME, *names]).rename_columns([TIME, *(n.removesuffix(end) for n in names)])
         mine = None if self.input is None else _truth(table.column(marker(self.input)))
         if mine is None or mine.all():

@@ -36,7 +36,7 @@ def normalise_cogroup(
     dead_letter_limit: int,
     dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
-    """Check what the user wrote and turn it into the fields of `CoGroupDefinition`."""
+    """Check the user's options and turn them into the fields of `CoGroupDefinition`."""
     given = _inputs(inputs)
     if isinstance(window, Inherited):
         raise BadWindow(

@@ -96,7 +96,7 @@ class DeliveryDefinition(OneInput):
         return self._described("delivery", mark=self.mark)
 
     def filing(self) -> dict[str, Any]:
-        # The mark is part of the fingerprint, and what is recorded decides nothing.
+        # The mark is part of the fingerprint; `record` is not.
         marked = {name: p for name, p in self.policies.items() if p.mark is not None}
         noted = {name: repr(replace(p, mark=None, record="rows")) for name, p in marked.items()}
         return {"deliver": noted} if noted else super().filing()

@@ -64,7 +64,7 @@ class ChainDefinition(Definition):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """That of the last operator, whose panes or rows are the results."""
+        """The name of the last operator, whose panes or rows are the results."""
         return self.parts[-1].name
 
     # -- edges ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class ChainDefinition(Definition):
 
     @property
     def by(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The key columns that all operators share, by their names in the first: rows that differ in them never meet."""
+        """The key columns that all operators share, by their names in the first: rows that differ in them never match."""
         return tuple(self.first.by[places[0]] for places in self.shared_keys)
 
     @cached_property
@@ -233,7 +233,7 @@ class ChainDefinition(Definition):
             else ""
         )
 
-    # -- what it is -------------------------------------------------------------------------------------------------
+    # -- description ------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         parts = [{"name": p.name, **p.describe()} for p in self.parts]
@@ -343,8 +343,8 @@ def _check_takes_all(part: Definition, feed: Feed, before: str) -> None:
 
 
 def _begins(parts: tuple[Definition, ...], part: int) -> bool:
-    """True if an operator takes nothing of those before it: all of its inputs are named and come from outside. A join that
-    nobody after it takes the rows of would have nothing to do with the rest: it was to take those of the one before it.
+    """True if an operator takes no rows of earlier ones: all of its inputs are named and come from outside. A join without
+    a downstream operator would be unconnected: it takes the rows of the one before it.
     """
     definition = parts[part]
     taken = any(definition.name in [i.name for i in later.inputs] for later in parts[part + 1 :])

@@ -194,7 +194,7 @@ class ChainOperator(Logic):
             found.append(mine)
         return found
 
-    # -- what it knows of its inputs --------------------------------------------------------------------------------
+    # -- inputs -----------------------------------------------------------------------------------------------------
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for i, part in enumerate(self.parts):
@@ -259,7 +259,7 @@ class ChainOperator(Logic):
         given = definition.input(name)
         return [(key, tuple(k)) for key, k in zip(definition.keys(given), kinds, strict=True)]
 
-    # -- what it remembers ------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def progress(self, kv: KV) -> Progress:
         return self.parts[0].progress(kv)

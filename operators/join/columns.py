@@ -28,7 +28,7 @@ class InputColumns:
     def __init__(self, definition: JoinDefinition, aux_cf: str) -> None:
         self.definition, self.aux_cf = definition, aux_cf
         sides = ((definition.left, definition.left_keys), (definition.right, definition.right_keys))
-        #: How each side is read.
+        #: The reading options of each side.
         self.readings = tuple(InputReading(given.name, given, keys) for given, keys in sides)
         self.stored_schemas = InputSchemas(aux_cf, SLOTS)
 

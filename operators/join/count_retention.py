@@ -55,7 +55,7 @@ class Sizes:
     def cfs(self) -> tuple[str, ...]:
         return () if self.by_key else tuple(self._order[side] for side in self.sides)
 
-    # -- what comes -------------------------------------------------------------------------------------------------
+    # -- intake -----------------------------------------------------------------------------------------------------
 
     def above(self, kv: KV, side: int, places: Sequence[bytes], keys: Sequence[bytes] | None) -> BoolArray:
         """True for messages above the floor. places: their event times and positions; keys: encoded."""
@@ -106,7 +106,7 @@ class Sizes:
         found = list[tuple[bytes, bytes]]()
         if self.by_key:
             low, high = _range(_TOUCHED, side)
-            # So many keys at once that what is read of them is not much.
+            # Few enough keys at once that the reads for them stay small.
             for touched in in_batches(kv.scan(self.aux_cf, low, high), max(_READ // (self.most + 1), 1)):
                 found += self._oldest(kv, side, store, touched, floor_us, batch)
             batch.delete_range(self.aux_cf, low, high)

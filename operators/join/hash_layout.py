@@ -50,7 +50,7 @@ class KeyedJoinOperator(BlockJoinOperator):
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
         return JoinOperator.keys(self, rows, side, columns)
 
-    # -- what is filed ----------------------------------------------------------------------------------------------
+    # -- filing -----------------------------------------------------------------------------------------------------
 
     def _by_key(self, kv: KV, side: int, cf: str) -> KeyedEvents:
         return KeyedEvents(cf, Stretches(self._width(kv), wide(kv, self.aux_cf, WIDE[side])))
@@ -94,7 +94,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         events = Events(self.open_cfs[side], usual_us, wide(kv, self.aux_cf, WIDE_OPEN[side]))
         events.add(kv, listed, step, width_us=width_us)
         if xxhash.xxh32_intdigest(step.to_bytes(8, "big")) % MANY == 0:
-            # Nobody reads these before they go: now and then small values are joined where some are filed.
+            # No step reads these before they expire: small values are merged now and then as new ones are filed.
             events.read_near(kv, rows.times, rows.times, keep=_none)
 
     def _note(self, kv: KV, side: int, rows: Slice, hashes: Hashes, number: int) -> None:
@@ -106,7 +106,7 @@ class KeyedJoinOperator(BlockJoinOperator):
     def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
         old = rows.take(np.unique(matched[matched >= new]))
         if len(old):
-            old = old.take(np.argsort(ranks(old)))  # how they were found depends on what the process holds
+            old = old.take(np.argsort(ranks(old)))  # their stored order depends on the caches of the process
             hashes = self._hashes(kv, side, old)
             first = ~self._have_matched(kv, side, old.table, old.times, hashes)
             number = 2 * self._step(kv) + 1
@@ -123,7 +123,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         )
         return np.zeros(len(rows), dtype=bool) if found is None else np.isin(*places(rows, found))
 
-    # -- what is met ------------------------------------------------------------------------------------------------
+    # -- matching ---------------------------------------------------------------------------------------------------
 
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
@@ -182,7 +182,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         for cf in cfs:
             self._by_key(kv, side, cf).drop(kv, floor_us, gone)
 
-    # -- what is asked for ------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     def _found(
         self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]

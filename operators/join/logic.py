@@ -54,7 +54,7 @@ class JoinOperator(TakingSides):
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        """Tell what can match no more, then what `now` releases; forget what is out of retention."""
+        """Emit rows of messages that can match no more, release deferred rows that are due, and evict."""
         progress, result = self._begin(kv), StepResult()
         watermark_us = max(watermark_us, progress.watermark_us)
         sides = self.inputs.schemas(kv)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-    """File messages of the inputs of a join over time, taken by steps (`STEP`, an index) of these times. How many could not be
-    counted, for what they are themselves."""
+    """File messages of a join over time again, ingested by steps (`STEP`, an index) of these times. Returns the number of
+    messages that are malformed themselves."""
     uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
     definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
     columns = operator.inputs.called(kv, sides)

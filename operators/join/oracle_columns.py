@@ -57,7 +57,7 @@ class JoinColumns:
         return [*self.join.left_keys, *own]
 
     def learn(self, name: str, payload: Payload) -> None:
-        """Remember what type columns are, so that a null is a null of that type."""
+        """Remember the types of columns, so that a null is a null of that type."""
         for column, value in payload.items():
             if value is not None and self.join.where is not None:
                 self._types.learn((name, column), [value])

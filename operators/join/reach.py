@@ -27,7 +27,7 @@ class Reach:
             self.windows = tuple(w if w is not None else Sliding(None) for w in windows)  # type: ignore[assignment]
         endless = definition.retention.time_us is None or definition.sessions is not None
         far = UNBOUNDED_US if endless else definition.retention.time_us or 0
-        #: Extra time, by side, for which a message is accepted whose own session may still be open.
+        #: Extra time, by side, for which a message is accepted while its own session may still be open.
         self._longer = tuple(w.sure_us if isinstance(w, Session) else 0 for w in windows)
         #: True if a message expires only when nothing can retract it any more.
         self._lasts = definition.takes_back
@@ -94,7 +94,7 @@ class Reach:
 
     def _first_open(self, side: int, watermark_us: int) -> int:
         low, high = FIRST_US, LAST_US + 1
-        if self.windows is None:  # each message meets others up to so long after it
+        if self.windows is None:  # each message matches others up to so long after it
             after = (self._high if side == LEFT else -self._low) + self._longer[1 - side]
             low = high = min(max(watermark_us - (max(after, 0) if self._lasts else after), low), high)
         while low < high:

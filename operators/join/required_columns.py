@@ -51,7 +51,7 @@ class JoinNeeds(Needs):
             self.required.update(name for pair in definition.on for name in pair)
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
-        # What comes later may be known by name, as the partner of a column of the other input.
+        # A column that comes later may be known by name, as the partner of one of the other input.
         come = {f.name for f in known or () if not pa.types.is_null(f.type)} | set(names)
         for needed in sorted(self.required - come):
             raise missing(needed, repr(self._input), names)

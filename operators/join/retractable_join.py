@@ -209,7 +209,7 @@ class CorrectedJoinOperator(JoinOperator):
     def _file_counted(
         self, kv: KV, batch: Batch, side: int, rows: Slice, matched: IntArray, columns: Columns
     ) -> None:
-        """File what comes, each with the number of its partners. matched: the rows in pairs, new ones first."""
+        """File new messages, each with the number of its partners. matched: the rows in pairs, new ones first."""
         if not len(rows):
             return
         stored = self.put(kv, batch, side, rows, self.keys(rows, side, columns))

@@ -73,12 +73,12 @@ class NumberedSides(JoinOperator):
         return Layout.FIELDS_OFFSET if self.definition.on and keyed else Layout.OFFSET
 
     def _spread(self, side: int) -> bool:
-        """True if messages with numbers of the whole input lie by key: the index has the key of each number."""
+        """True if messages with numbers of the whole input are filed by key: the index has the key of each number."""
         window = self._rows(side)
         return window is not None and window.per == "input" and self.stores[side].layout.has_fields
 
     def _listed(self, side: int) -> bool:
-        """True if messages lie under numbers of the whole input, and `stores` lists these numbers by key."""
+        """True if messages are filed under numbers of the whole input, and `stores` lists these numbers by key."""
         return self.stores[side].cf.endswith(".message_index")
 
     def cfs(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class NumberedSides(JoinOperator):
     def _file_by_offset(
         self, kv: KV, batch: Batch, side: int, values: Sequence[bytes], at: IntArray, n: int
     ) -> list[bytes]:
-        """File messages under numbers of the whole input; returns these keys. at: which of `n` that came they are."""
+        """File messages under numbers of the whole input; returns these keys. at: their indices among `n` new ones."""
         before = self._counts(kv, side, [b""])[b""]
         zeros = np.zeros(len(values), dtype=np.int64)
         keys = message_keys(None, pa.array([""] * len(values)), zeros, before + 1 + at, zeros)

@@ -22,7 +22,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.steps.poison_rows import is_of_data
 
-#: Rows on which the user's condition raises, with what it raised.
+#: Rows on which the user's condition raises, with the error.
 Raised: TypeAlias = dict[int, str]
 
 

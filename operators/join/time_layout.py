@@ -36,7 +36,7 @@ from windrow.stores.message_store import Bound
 #: Auxiliary keys: the bucket width; per side, the wider buckets; per followed side, the expired messages.
 WIDTH = b"\x00width"
 WIDE, GONE = (b"\x00wide0", b"\x00wide1"), (b"\x00gone0", b"\x00gone1")
-#: Steps whose messages are filed again have numbers that no other step has.
+#: Steps that replay messages have numbers that no other step has.
 AGAIN = 1 << 63
 #: If there are so many times more messages than in the step, those of other keys are filtered out first.
 _MANY = 4
@@ -95,7 +95,7 @@ class BlockJoinOperator(JoinOperator):
         """Return None: messages are not filed by keys."""
         return None
 
-    # -- what is filed ----------------------------------------------------------------------------------------------
+    # -- filing -----------------------------------------------------------------------------------------------------
 
     def _events(self, kv: KV, side: int) -> Events:
         """Return the messages of a side."""
@@ -140,7 +140,7 @@ class BlockJoinOperator(JoinOperator):
         """Return the number of the current step."""
         return self.progress(kv).step + 1
 
-    # -- what is met ------------------------------------------------------------------------------------------------
+    # -- matching ---------------------------------------------------------------------------------------------------
 
     def _partners(
         self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
@@ -215,7 +215,7 @@ class BlockJoinOperator(JoinOperator):
 
         self._events(kv, side).drop(kv, floor_us, gone)
 
-    # -- what is asked for ------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     def _between(
         self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]

@@ -54,7 +54,7 @@ def normalise_join(
     dead_letter_limit: int,
     dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
-    """Check what the user wrote and turn it into the fields of `JoinDefinition`."""
+    """Check the user's options and turn them into the fields of `JoinDefinition`."""
     _check_given(left, right, emit, name, where, how, dead_letter_limit)
     pairs = _keys(on)
     for side, keys in ((left, [p[0] for p in pairs]), (right, [p[1] for p in pairs])):

@@ -154,7 +154,7 @@ class JoinWindowDefinition(OneInput):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns by which kept messages lie, and are looked up: session keys, then join keys."""
+        """The columns by which kept messages are filed, and looked up: session keys, then join keys."""
         return (*self.by, *self.join_keys)
 
     @property

@@ -30,7 +30,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV
 from windrow.stores.message_store import HOUR_US, Layout, MessageStore
 
-#: Where fields come first, messages are freed a part of a window at a time.
+#: If fields come first, messages are freed a part of a window at a time.
 _PARTS = 8
 
 

@@ -51,7 +51,7 @@ class JoinWindows(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         for table in tables.values():
-            self.message_schema({self.definition.inputs[0].name: table.schema})  # it has what is needed
+            self.message_schema({self.definition.inputs[0].name: table.schema})  # checks its columns
         return self._emitted(self.windows.ingest(kv, tables, now_us))
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:

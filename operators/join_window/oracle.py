@@ -50,7 +50,7 @@ class JoinWindowOracle(AggregateOracle):
     def kept(self, input: str) -> list[Message] | None:
         retention = self.definition.retention
         sizes = retention.windows is not None or retention.messages is not None
-        # Of windows of time that go by their number the messages may stay for windows of other keys.
+        # Messages of time windows evicted by count may stay for windows of other keys.
         return None if sizes and not self.definition.tuple_window else _messages(self._cells.values())
 
     def forwarded(self, row: Any) -> dict[str, Any]:

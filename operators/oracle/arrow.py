@@ -32,7 +32,7 @@ def is_true(answer: Any) -> bool:
 
 
 def holds(condition: Expr, values: Mapping[str, Any]) -> bool:
-    """True if a condition of values is true; null is not, nor is what cannot be computed."""
+    """True if a condition of values is true; null, or one that cannot be computed, is not."""
     try:
         return is_true(condition.evaluate(pa.table({name: pa.array([v]) for name, v in values.items()}))[0])
     except pa.ArrowException:
@@ -101,7 +101,7 @@ class Columns:
 
 
 class Arguments:
-    """The arguments of each aggregation, message by message. `learn` remembers what a column was."""
+    """The arguments of each aggregation, message by message. `learn` remembers the types of columns."""
 
     def __init__(self, aggregations: dict[str, Aggregation]) -> None:
         self._aggregations = aggregations

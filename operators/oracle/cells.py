@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def remaining(self) -> list[Taken]:
-        """The messages that were not taken back, in order of arrival."""
+        """The messages that were not retracted, in order of arrival."""
         return remaining(self.messages)
 
     @property

@@ -44,7 +44,7 @@ class Oracle(ABC):
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.watermark_us = START_OF_TIME_US
-        #: (source, partition, event time) of what the last ingest counted: only these move the watermark.
+        #: (source, partition, event time) of messages counted by the last ingest: only these move the watermark.
         self.counted: list[tuple[str, int, int]] = []
         #: The number of messages with known ids.
         self.duplicates = 0
@@ -61,7 +61,7 @@ class Oracle(ABC):
         """Continue under a definition with another emission."""
         self.definition = definition
 
-    # -- what is kept -----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def windows(self) -> list[WindowInfo] | None:
         """Return the expected result of `get_windows`; None if this oracle does not model it."""

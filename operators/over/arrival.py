@@ -125,7 +125,7 @@ class ArrivalOvers(Overs):
         return replace(held, rows=rows, codes=codes, sums=sums), len(rows) - new
 
     def _emit_due(self, work: Work, held: Held, lines: Lines, due: IntArray) -> Sums | None:
-        """Tell the messages at these places. Returns what running aggregations have come to."""
+        """Emit the rows of the messages at these places. Returns the accumulators of running aggregations."""
         if not len(due):
             return None
         calculations = self._calculations(work.schema)

@@ -88,7 +88,7 @@ class CorrectedOvers(Overs):
         self._triggers: dict[str, Trigger] = {EARLY: emit.early}
         if definition.late_us:
             self._triggers[LATE] = emit.late
-        #: So long before the end of all that may come lie messages that wait for others.
+        #: Messages that wait for others are at most so long before the watermark.
         self._pending_us = self._waits * (definition.ttl_us or 0)
 
     def cfs(self) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ class CorrectedOvers(Overs):
         marks: Marks,
         closed: BoolArray,
     ) -> Marks:
-        """Tell the messages at these places, as far as they are to be. Returns their marks from now on."""
+        """Emit the rows of messages at these places that are due. Returns their marks from now on."""
         emit, decides = self.definition.emit, look.timing != EARLY
         whole, size = due_rows.is_whole(places), len(places)
         if decides and (cut := int((~whole & ~marks.decided).sum())):
@@ -329,7 +329,7 @@ class CorrectedOvers(Overs):
         return after
 
 
-# -- what waits for a period ------------------------------------------------------------------------------------------
+# -- period triggers ----------------------------------------------------------------------------------------------
 
 
 def _waiting(kv: KV, cf: str) -> dict[str, Span]:

@@ -66,7 +66,7 @@ class DueRows:
         self.lines, self.waits = lines, waits
         #: Event times, by which lines are ordered unless they are given.
         self._times = lines.times if times is None else times
-        #: Of frames that are made of slices, all before `right_us`.
+        #: Of bucketed frames, all before `right_us`.
         self._middles, self._right_us = middles or {}, right_us
         self._rows, self._calculations = rows, calculations
         self._columns: dict[str, pa.Array] = {}
@@ -180,7 +180,7 @@ class DueRows:
             names = [n for n in stored.column_names if n.startswith(own)]
             pieces.append(({n: combine(stored.column(n)) for n in names}, int(kept.sum())))
         pieces.append((lifted, len(places)))
-        # Lines one after the other, what continues a key before its first message.
+        # Partitions one after the other; the continued accumulators of a key come before its first message.
         line = np.r_[begins[firsts[kept]], begins]
         order = np.argsort(line, kind="stable")
         both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}

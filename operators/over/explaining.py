@@ -64,7 +64,7 @@ class KeptLines:
         """Return the places of messages in the windows of one; None if some may have expired."""
         lines, found = self._lines, set[int]()
         whole, ttl_us, begin = self._floor_us <= START_OF_TIME_US, lines.ttl_us, int(lines.begins[place])
-        # What the line would go on with before that is kept, so that there is nothing.
+        # True if earlier messages of the partition would be kept, so that there are none.
         begins = whole or (ttl_us is not None and int(lines.times[begin]) - ttl_us >= self._floor_us)
         for frame in self._definition.frames.values():
             if not isinstance(frame, RangeBetween) and frame.low is None:

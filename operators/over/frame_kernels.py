@@ -80,7 +80,7 @@ class Ranges(NamedTuple):
 
 
 class Once:
-    """Windows whose sums of the same numbers are made once: columns without nulls have the same counts."""
+    """Windows that compute sums of the same numbers once: columns without nulls have the same counts."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows, self._known = windows, list[tuple[Sequence[IntArray], IntArray]]()

@@ -136,7 +136,7 @@ class Remembered:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, kv: KV, held: Held, lines: Lines, sums: Sums | None, after: Reached) -> None:
-        """Remember what later advances need. lines: of `held.rows`; sums: what running aggregations have come to."""
+        """Save the history for later advances. lines: of `held.rows`; sums: the accumulators of running aggregations."""
         settled = np.flatnonzero(lines.times < after.settled_us)
         codes = lines.codes[settled]
         ends = np.searchsorted(codes, np.arange(held.keys), side="right")

@@ -64,7 +64,7 @@ class Overs(OneInputLogic):
         self.reach_us, self._waits_us = reach_us(agg), waits_us(agg)
         self._waits = waits_rows(agg)
         span_us = self.reach_us + self._waits_us
-        # What waits for the watermark, or for what may be late, is kept, too.
+        # Messages that wait for the watermark, or for late ones, are kept, too.
         span_us += definition.watermark.delay_us + (0 if definition.by_arrival else definition.late_us)
         stretch_us = max(span_us // _STRETCHES, _SHORTEST_US)
         self._width_us = min(stretch_us, max(span_us // _OF_LONG, _SHORT_US), _LONGEST_US)
@@ -202,7 +202,7 @@ class Overs(OneInputLogic):
         after: Reached,
         long: Long | None,
     ) -> None:
-        """Tell of what the watermark has passed. rows: all from `low_us` on; numbers: of the key of each, where it is known."""
+        """Emit rows that the watermark has settled. rows: all from `low_us` on; numbers: of the key of each, if known."""
         times = rows.column(TIME).to_numpy()
         settled = (times >= before.settled_us) & (
             (times < after.settled_us) | (after.settled_us >= END_OF_TIME_US)
@@ -237,7 +237,7 @@ class Overs(OneInputLogic):
         long: Long | None,
         at: IntArray | None = None,
     ) -> None:
-        """Tell what is due of some messages, and remember what is needed of them. at: those that windows may hold, None
+        """Emit due rows, and save the history that later rows need. at: the messages that windows may hold, None
         for all."""
         lines = Lines(rows, codes, keys, rows.column(TIME).to_numpy(), self.definition.ttl_us, at)
         calculations = self._calculations(work.schema)

@@ -101,7 +101,7 @@ class OverOracle(OneInputOracle):
     def accept(self, message: Message, time_us: int, now_us: int) -> bool:
         payload = dict(message.payload)
         assert message.position is not None
-        self._arguments.learn([payload])  # whose time is one
+        self._arguments.learn([payload])  # of a valid time
         try:
             arguments = self._arguments.of(payload)
         except Raised:
@@ -194,7 +194,7 @@ class OverOracle(OneInputOracle):
         ttl_us = self.definition.ttl_us
         return ttl_us is not None and last.time_us + ttl_us < watermark_us
 
-    # -- what -------------------------------------------------------------------------------------------------------
+    # -- emission ---------------------------------------------------------------------------------------------------
 
     def _emit(self, anchor: Anchor, timing: str) -> None:
         """Emit its row: always on time, else if it changed. Retract a row that no longer exists."""

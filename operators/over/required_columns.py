@@ -31,7 +31,7 @@ class OverNeeds(WholeMessages):
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         names = list(names)
-        if known is None:  # what comes later with such a column is one wrong message
+        if known is None:  # a later message with such a column is wrong by itself
             self.check_names(names)
         super().check(known, names)
         columns = {f.name: f.type for f in known or () if not f.name.startswith("__")}

@@ -177,7 +177,7 @@ class Calls:
         return None if known is None else decode_i64(known, 8)
 
     def expire(self, at_us: int, encoded: bytes) -> None:
-        """Forget a key whose time has come; one that was used since is filed anew."""
+        """Expire a key whose time has come; one that was used since is filed anew."""
         known = self.kv.get(self.cfs.keys, encoded)
         if known is None or decode_i64(known, 8) != at_us:
             return
@@ -195,7 +195,7 @@ class Calls:
 
 
 def _of_the_disk(error: Exception) -> bool:
-    """Tell an error of the disk that this library met, as the function read its state, from one of the function's own."""
+    """True for an error of the disk, raised in this library as the function read its state; False for one of the function."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     module = str(frame.f_globals.get("__name__", ""))
     return isinstance(error, StateError) or (isinstance(error, OSError) and module.startswith("windrow."))

@@ -54,7 +54,7 @@ def _packed(name: str, value: Any, kept: bytes | None) -> bytes:
 
 
 class State(MutableMapping[str, Any]):
-    """The values of one key, by name. Values are what msgpack takes: numbers, text, bytes, lists, maps, None, booleans,
+    """The values of one key, by name. msgpack must take them: numbers, text, bytes, lists, maps, None, booleans,
     aware times."""
 
     def __init__(self, kv: Overlay, cf: str, key: bytes) -> None:
@@ -100,7 +100,7 @@ class State(MutableMapping[str, Any]):
         return self._prefix + name.encode()
 
     def settle(self) -> None:
-        """Write what was set, or changed in place. Raises where msgpack cannot hold a value."""
+        """Write values that were set, or changed in place. Raises if msgpack cannot hold a value."""
         for name in self._gone:
             self._kv.delete(self._cf, self._key(name))
         for name, value in self._held.items():

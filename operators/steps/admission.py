@@ -17,7 +17,7 @@ from windrow.operators.steps.dead_letters import payloads
 from windrow.operators.steps.poison_rows import marked
 from windrow.operators.steps.schema_inference import Needs
 
-#: Units of times that are read as they are: others may be beyond what these hold.
+#: Units of times that are read unchanged: times of others may be beyond the range of these.
 _READ_UNITS = ("us", "ns")
 
 

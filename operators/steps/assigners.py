@@ -132,7 +132,7 @@ class CalendarAssigner:
         return int(self.assign(np.array([max(time_us, _FIRST_US)]))[1][0])
 
 
-#: The first moment of the first event that there can be, and one that lies beyond all windows.
+#: The first moment of the earliest possible event, and one beyond all windows.
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 2**60
 
 

@@ -10,11 +10,11 @@ POSITION_COLUMNS = (SOURCE, PARTITION, OFFSET, ORDINAL)
 
 #: of a message that is kept: its key in the message store
 KEPT = "__kept"
-#: of a row that never was one: what is wrong with it, and its payload as it came
+#: of a row that could not be read: the error, and its payload as it came
 MALFORMED_ROW, RAW = "__malformed", "__raw"
-#: of a row that another operator told: 1, or -1 for one that takes back another; missing where none does
+#: of a row of another operator: 1, or -1 for a retraction; missing without retractions
 SIGN = "__sign"
-#: of a row of a run of single messages: which of them it is
+#: of a row of a run of single messages: the index of its message
 ARRIVED = "__arrived"
 #: of a message that has a number among all messages, by which it is filed, and not by its time
 NUMBER = "__number"
@@ -27,12 +27,12 @@ START, END, UPSERT = "__start", "__end", "__upsert"
 MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_step"
 #: `now` of the step that took the first message since its last pane, under an emission that waits for a delay from there
 SINCE = "__since"
-#: Of a session that keeps its messages: messages before it are none of its own, though they lie within it; null: all are.
+#: Of a session that keeps its messages: earlier messages are not its own, even within its bounds; null: all are.
 TAKEN_FROM = "__taken_from"
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."
-#: True: the emitted columns are what the last pane said; False: nobody knows any more; null: not noted (see `output_rows.py`)
+#: True: the emitted columns are those of the last pane; False: unknown; null: not noted (see `output_rows.py`)
 TOLD = "__told"
 
 STATE_FIELDS = (
@@ -52,13 +52,13 @@ EARLY, ON_TIME, LATE = "EARLY", "ON_TIME", "LATE"
 INSERT, RETRACT = "INSERT", "RETRACT"
 #: As RETRACT, of a pane that the next one replaces; only a downstream operator receives it.
 REPLACED = "REPLACED"
-#: Which step took a message that is filed again.
+#: The step that ingested a replayed message.
 STEP = "__step"
 
-# of groups of rows: what SQL made of a slice of time and a key, before rows cross
+# of groups of rows: made by SQL of a slice of time and a key, before rows cross
 SLICE, ROWS, TIME_MIN, TIME_MAX = "__slice", "__rows", "__time_min", "__time_max"
 OFFSET_MIN, OFFSET_MAX = "__offset_min", "__offset_max"
-#: How many rows have a value that cannot be counted.
+#: The number of rows with a value that cannot be counted.
 FAULTS = "__faults"
 #: Why a row was set apart, as JSON: one that cannot be counted, or `REPLAYED`.
 LETTER, REPLAYED = "__letter", "replayed"

@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 )
 
 
-#: Says of rows, and their event times, what is wrong with each.
+#: Gives the error of each of these rows, with their event times.
 Detail = Callable[[pa.Table, Sequence[int | None]], Sequence[str]]
 
 
@@ -55,7 +55,7 @@ class DeadLetters:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        #: Whose messages come, where an operator has several inputs.
+        #: The input whose messages come, if an operator has several.
         self.input: str | None = None
         #: True in a run of messages: dead letters are kept, and emitted, message by message.
         self.of_run = False

@@ -20,7 +20,7 @@ from windrow.core.arrays import BoolArray, IntArray, extremes, is_one, letters_o
 
 _FAST_SUMS = frozenset({pa.int64()})
 _FAST_EXTREMES = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64()})
-#: Of so many values it is looked whether they lie near each other. So many are looked at while they are at hand.
+#: Columns of so many values are checked for close ones; so many are read per batch, to stay in the cache.
 _MANY, _AT_HAND = 1 << 12, 1 << 13
 #: Numbers have few gaps where there are two to the power of this as many rows.
 _ROWS_A_NUMBER = 4

@@ -120,7 +120,7 @@ class SeenIds:
         """Return the buckets with times that may make one of these a duplicate."""
         if self._within_us is None or not len(times):
             return buckets
-        # Where a bucket begins nobody knows: it may be as wide as a `within` before made it.
+        # The start of a bucket is unknown: it may be as wide as an earlier `within` made it.
         low = int(times.min()) - self._within_us
         return [end for end in buckets if low < end]
 

@@ -89,7 +89,7 @@ class Slice:
 
     @property
     def sign(self) -> IntArray | None:
-        """1 for each row, -1 for one that takes back another; None where no row does."""
+        """1 for each row, -1 for a retraction; None without retractions."""
         there = SIGN in self.table.column_names
         return np.asarray(combine(self.table.column(SIGN)).to_numpy()) if there else None
 
@@ -173,7 +173,7 @@ def in_known_times(
     unit: TimeUnit | None = None,
     called: str = "event time",
 ) -> pa.Table:
-    """Write times of another type than before, say integers, in the known one. A row whose time that type does not hold
+    """Cast times of a new type, such as integers, to the known one. A row whose time that type does not hold
     exactly becomes malformed."""
     if known is None or name not in table.column_names:
         return table

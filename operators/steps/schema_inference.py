@@ -195,7 +195,7 @@ class Needs(Protocol):
         return None
 
     def among(self, own: pa.Schema) -> Needs | None:
-        """Return what is needed of a slice with these columns, where they are compared with each other; None where not."""
+        """Return the needs of a slice with these columns, if they are compared with each other; else None."""
         return None
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:

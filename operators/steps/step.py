@@ -18,9 +18,9 @@ class StepResult:
     dead: pa.Table | None = None
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    #: (start, key) of windows whose last pane is among these, where a closing pane is asked for.
+    #: (start, key) of windows whose last pane is among these, if a closing pane is asked for.
     ended: set[tuple[int, int, bytes]] = field(default_factory=set)
-    #: Sessions that went by their number, and what they hold with them.
+    #: Sessions evicted by the count limit, with their contents.
     evicted: list[pa.Table] = field(default_factory=list)
     #: Panes of operators inside a chain, by name.
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.message_store import Bound
 
-#: No more than so many times the messages of closed sessions are looked at, to see which of them are followed.
+#: At most so many times the messages of closed sessions are scanned, to find the followed ones.
 _BESIDE = 8
 NO_GAPS = np.zeros(0, dtype=np.int64)
 
@@ -128,8 +128,8 @@ class SessionJoinOperator(JoinOperator):
         now_us: int,
         dead: DeadLetters,
     ) -> Changed:
-        """Let messages enter their sessions; of `new`, and their keys, stay those that did. What became of sessions that hold
-        some of them.
+        """Add messages to their sessions, and remove rejected ones from `new` and `keys`. Returns the changes of the sessions
+        that hold these messages.
         """
         changed = None
         if any(len(new[side]) for side in self.making):
@@ -188,7 +188,7 @@ class SessionJoinOperator(JoinOperator):
         sides: list[pa.Schema],
         columns: Columns,
     ) -> None:
-        """Tell what messages of changed sessions bring together, and file the new ones."""
+        """Emit the pairs that messages of changed sessions form, and file the new ones."""
         inside = [self._inside(changed, new[side], keys[side], side, columns) for side in (LEFT, RIGHT)]
         both, members = self._members(kv, changed, new, inside, sides)
         li, ri = self._matching(
@@ -226,7 +226,7 @@ class SessionJoinOperator(JoinOperator):
         """Return the messages of changed sessions: new ones, and stored ones that these may match."""
         size, several = len(changed), several_parts(changed)
         came = [_holds(size, session) for session in inside]
-        # Of sessions of one input first what others there are: those in no part meet all of it.
+        # In sessions of one input the other side comes first: its messages in no part match all of it.
         first = RIGHT if self.common else 1 - self.making[0]
         meets = (came[LEFT] | came[RIGHT]) & several  # not where all have nulls in their keys
         near = reached(changed, inside, [rows.times for rows in new], self.reach.furthest_us)
@@ -249,7 +249,7 @@ class SessionJoinOperator(JoinOperator):
         self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
     ) -> tuple[Slice, IntArray, IntArray]:
         """Return (stored messages of a side in these sessions, cut to `near`, the session of each, the part that held it)."""
-        if side in self.making:  # what a session has stored, a part of it had
+        if side in self.making:  # stored messages of a session are in a part of it
             wanted = wanted & _holds(len(changed), changed.owner)
         some = np.flatnonzero(wanted)
         found, values, counts = self._spans(kv, side, near.take(pa.array(some)))
@@ -334,7 +334,7 @@ class SessionJoinOperator(JoinOperator):
         """Return the first time at which a session may still begin."""
         return END_OF_TIME_US if done_us == END_OF_TIME_US else limit(done_us, self.gap_us)
 
-    # -- what is kept -----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         """Delete messages whose sessions have expired."""

@@ -109,7 +109,7 @@ class CorrectedAnchors(AnchoredOvers):
         return None if back_us is None or ahead_us >= UNBOUNDED_US else back_us + ahead_us
 
     def _hold(self, anchors: pa.Table, rows: Slice) -> BoolArray:
-        """True for anchors in whose windows some of these messages are."""
+        """True for anchors whose windows hold any of these messages."""
         low, high = (
             of(self.span, anchors.column(name).to_numpy()) for of, name in ((low_of, START), (high_of, END))
         )
@@ -147,7 +147,7 @@ class CorrectedAnchors(AnchoredOvers):
         self._wait(work.kv, waiting)
 
     def _end_periods(self, work: Work, before_us: int, watermark_us: int) -> None:
-        """Tell what has waited for a period that has ended, or is corrected for the last time."""
+        """Emit rows whose period has ended, and final corrections."""
         kv, ends, moves = work.kv, watermark_us >= END_OF_TIME_US, watermark_us > before_us
         waiting = self._waiting(kv)
         if not waiting:
@@ -190,7 +190,7 @@ class CorrectedAnchors(AnchoredOvers):
             batch.delete_many(self.aux_cf, [_WAITING])
         kv.write(batch)
 
-    # -- what -------------------------------------------------------------------------------------------------------
+    # -- emission ---------------------------------------------------------------------------------------------------
 
     def _emit_updates(self, work: Work, timing: str, anchors: pa.Table, watermark_us: int) -> None:
         """Emit the rows of these anchors that are due or changed, and save their marks."""

@@ -35,7 +35,7 @@ _MOST = 1 << 62
 
 
 class _Held(NamedTuple):
-    """Promises of the keys of a step, by number. found: for what is put back; rows: what it has, with their numbers."""
+    """Promises of the keys of a step, by number. found: for writing back; rows: of the keys found, with their numbers."""
 
     us: IntArray
     found: Found | None
@@ -54,8 +54,8 @@ class Promises:
         self.cfs = (self.floors_cf, self.promises_cf, self._keyed.cf)
 
     def judge(self, kv: KV, anchors: pa.Table, times: IntArray, step: int) -> tuple[BoolArray, IntArray]:
-        """True for anchors, of these times, that keep what those of their key before them have promised; and before which time,
-        of each, no window may begin. What the others promise does not count."""
+        """Return (True for anchors, of these times, that keep earlier promises of their key, the time before which
+        no window of each may begin). Promises of other anchors do not count."""
         n = len(anchors)
         groups = Groups([anchors.column(b) for b in self.by], n)
         in_time = ordered(times, anchors)
@@ -188,7 +188,7 @@ def floors_of(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray
 
 
 def _kept(start: IntArray, promised: IntArray, floors: IntArray) -> BoolArray:
-    """True where a window does not begin before the floor, and what is promised, if anything, does not fall below it."""
+    """True where a window does not begin before the floor, and its promise, if any, is not below it."""
     good: BoolArray = (start >= floors) & ((promised >= floors) | (promised == START_OF_TIME_US))
     return good
 

@@ -59,7 +59,7 @@ from windrow.stores.kv import KV
 
 #: The slot of the columns of the anchors; those of the other input are in `Progress`.
 _MARKERS = "1"
-#: What is reached back for is so many stretches long, about; and how long one is at least, and at most.
+#: A window's reach back is about so many buckets long; then the least and the greatest width of a bucket.
 _STRETCHES, _SHORTEST_US = 8, 100_000
 
 
@@ -82,7 +82,7 @@ class AnchoredOvers(OneInputLogic):
         assert definition.span is not None
         self.span = definition.span
         width_us, longest_us, reach_us = MINUTE_US, MINUTE_US, definition.retention.time_us
-        if isinstance(self.span, RangeBetween):  # whose retention may be longer, for queries alone
+        if isinstance(self.span, RangeBetween):  # the retention may be longer, for queries alone
             longest_us, reach_us = HOUR_US, max(-self.span.start_us, self.span.end_us, 0)
         if reach_us is not None:
             width_us = min(max(reach_us // _STRETCHES, _SHORTEST_US), longest_us)

@@ -313,7 +313,7 @@ class AnchoredOracle(Oracle):
             at_us += clock.period_us
             self._tick_us = at_us
 
-    # -- what -------------------------------------------------------------------------------------------------------
+    # -- emission ---------------------------------------------------------------------------------------------------
 
     def _emit(self, anchor: Anchor, timing: str) -> None:
         """Emit the anchor's row: always on time, else if it changed. Retract a row that no longer exists."""

@@ -152,7 +152,7 @@ class Pending:
             batch.delete_many(self.aux_cf, [_CLOCK])
         kv.write(batch)
 
-    # -- what is kept -----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def lowest_of_waiting_us(self, kv: KV, watermark_us: int) -> int:
         """Return the exact `lowest_us` of the anchors that still wait."""
