@@ -99,10 +99,10 @@ def divided(
 
 
 class Spool:
-    """Rows of a shard that wait for its steps: in memory, or by bucket in files where they are too many."""
+    """A buffer of a shard's rows until its steps run: in memory, or by bucket in files where they are too many."""
 
     def __init__(self, buckets: Buckets | None, whole: int, folder: Callable[[], str]) -> None:
-        """whole: so many rows are not divided. folder: gives the folder for the files."""
+        """whole: up to so many rows are not divided. folder: makes the folder of the files."""
         self._buckets, self._whole, self._folder = buckets, whole, folder
         self._held: list[pa.Table] = []
         self._held_rows = 0

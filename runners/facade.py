@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windrow.runners.spark.stream import WindowStreamWriter
 
 
-#: Of a definition, for users: its verbs, and what it says of itself.
+#: The methods of a definition for users, and its own attributes.
 _USED = frozenset(
     (
         "apply",
@@ -46,7 +46,7 @@ _USED = frozenset(
 
 
 class _Shown(ABCMeta):
-    """The class of definitions: `dir` of them, and completion in a notebook, have what users call."""
+    """The metaclass of definitions: `dir` of them, and completion in a notebook, list the methods for users."""
 
     def __dir__(cls) -> list[str]:
         return sorted(_USED)
@@ -99,7 +99,7 @@ class Verbs(Definition, metaclass=_Shown):
 
         Where there are several inputs, `add_message(message, input)` names the message's.
 
-        Gives an operator with `add_message`, `add_messages`, `timeout`, `get_result`, `flush`, `get_windows`, `get_messages`,
+        Returns an operator with `add_message`, `add_messages`, `timeout`, `get_result`, `flush`, `get_windows`, `get_messages`,
         `next_offsets`, `dead_letters`, `drain`, `health` and `close`. Raises `DefinitionChanged` (WR204) and others of WR2xx.
 
         >>> import tempfile, windrow as wr
@@ -147,7 +147,7 @@ class Verbs(Definition, metaclass=_Shown):
         group: share the partitions with other processes under this name, each with an operator and a folder below `location` of
             its own; keys have to lie in one partition. For one input
         sink: receives panes. dead_letters: receives dead letters. While one refuses, nothing is read
-        stop: asked at each turn whether to end
+        stop: called at each turn; the loop ends when it returns true
         available_now: end when the records that the source has at the call are committed, as Spark's trigger of that name
         tick: how often time passes and ingested records are committed, at most
         clock, log, store: as in `open`; a log only without a group
@@ -211,7 +211,7 @@ class Verbs(Definition, metaclass=_Shown):
         static: bounded frames of inputs that are `static=True`, by name; they are ingested with the first commit
         replay: gives a bounded DataFrame of the source, transformed as the stream is and with its position columns; read where
             messages that the operators keep are lost with their snapshots and segments; {input: frame} where these have names
-        source: wr.KafkaSource(...), whom to ask which silent partitions have more that was not read
+        source: wr.KafkaSource(...), which reports which silent partitions have unread records
         log: as in `open`; sinks that read panes on executors need a `location` that these see
         recompute: as in `open`
 
@@ -256,7 +256,7 @@ class Verbs(Definition, metaclass=_Shown):
         recompute: as in `open`
         frames: else, where inputs have names, a streaming DataFrame by the name of each
 
-        Gives a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
+        Returns a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
         """
         from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -276,11 +276,11 @@ class Verbs(Definition, metaclass=_Shown):
         df: an Arrow table, a frame of polars or pandas, or a list of messages: computed in this process, in memory, without a
             folder. A DataFrame of Spark: computed there. {input: frame} where inputs have names
         frames: the same, each as an argument by the name of its input
-        dead_letters: a sink of what could not be counted, as in `open`; of Spark's as in `foreach_batch`, and its files live as
+        dead_letters: a sink of the dead letters, as in `open`; of Spark's as in `foreach_batch`, and its files live as
             long as this process. Without one, a warning counts them
         clock: as in `open`
 
-        Gives an Arrow table: `window`, keys, aggregates, `pane`, `commit`; of a join its columns; of a chain the rows of its
+        Returns an Arrow table: `window`, keys, aggregates, `pane`, `commit`; of a join its columns; of a chain the rows of its
         last operator. Polars in, polars out, with flat columns as `get_result().to_polars()` has; Spark in, Spark out. Nothing
         is late: the watermark moves once, past all rows.
 
@@ -317,11 +317,11 @@ class Verbs(Definition, metaclass=_Shown):
         arrived: the column of the time at which a message arrives, e.g. "received_at"; by default, and in frames that have no
             such column, its event time, so that nothing is late. Tables are there before the first message
         drain: end event time after the last message, as `apply` does; False for the rows that a job has emitted by then
-        dead_letters: a sink of what could not be counted, as in `open`
+        dead_letters: a sink of the dead letters, as in `open`
         frames: the frames, each as an argument by the name of its input
 
-        Gives an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. Steps and commits are those of an
-        open job, in memory: the rows of a recorded job and of its backtest in the same commits are the same.
+        Returns an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. Steps and commits are those of
+        an open job, in memory: the rows of a recorded job and of its backtest in the same commits are the same.
 
         >>> import windrow as wr
         >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

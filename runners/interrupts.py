@@ -15,8 +15,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM only sets `asked`; a second one does what it always did.
-
+    """A context in which the first SIGINT or SIGTERM only sets `asked`; a second one has its normal effect.
     In another thread than the main one, and where the program has a handler of its own, nothing changes.
     """
 

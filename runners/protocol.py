@@ -1,8 +1,8 @@
-"""One batch of a query as one commit: what the driver does before and after the action over all shards.
+"""Driver protocol: one batch of a query as one commit, around the action over all shards.
 
-The numbers are those of docs/explanation/commit-protocol.md. Nothing here knows Spark: `foreachBatch` and the simulator
-(`windrow.testing.simulation`) both call it. What they give is the action: a function of the plan and the decision that runs
-every shard and returns the answers of one attempt.
+The numbers are those of docs/explanation/commit-protocol.md. Nothing here imports Spark: `foreachBatch` and the simulator
+(`windrow.testing.simulation`) both call it. They supply the action: a function of the plan and the decision that runs
+every shard and returns the results of one attempt.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class BatchProtocol:
         return min(r.counters.get(name, START_OF_TIME_US - 1) for r in last.shards for name in names)
 
     def advance(self, act: Callable[[Plan], Sequence[Answer]]) -> Commit | None:
-        """Make one more commit, without input, for what the last batch closed. None where it brought nothing and moves no
+        """Make one more commit, without input, for what the last batch closed. None if it emits nothing and moves no
         watermark.
 
         Spark's own append mode ends a run with `availableNow` so.
@@ -337,7 +337,7 @@ class BatchProtocol:
     # -- step 5 -----------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Give the sinks the panes and dead letters of every commit that may not be out, and retry what they refuse."""
+        """Publish the panes and dead letters of every commit that may be unpublished, and retry refused ones."""
         self.publisher.publish(self._give)
 
     def _give(self, sink: Sink, token: Token, panes: PaneFiles) -> bool:

@@ -1,7 +1,7 @@
-"""Panes and dead letters go out: step 5 of docs/explanation/commit-protocol.md, for both runners.
+"""Publishing of panes and dead letters: step 5 of docs/explanation/commit-protocol.md, for both runners.
 
-A commit is published when its panes and its dead letters are with their sinks. Both are given in the order of commits, under
-the commit's token, and given again where nobody knows whether they arrived.
+A commit is published when its panes and its dead letters are with their sinks. Sinks get both in the order of commits, under
+the commit's token, and get them again if it is unknown whether they arrived.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def sinks_of(
 
 
 class Publisher:
-    """The sinks of one opening of a job, and how far they are.
+    """The sinks of one opening of a job, and their progress.
 
-    What a sink has of the lives before is asked once: what it takes from then on is known here.
+    A sink is asked once for its last commit of earlier runs; from then on its progress is known here.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Publisher:
         self._published = 0
 
     def publish(self, give: Give, *, acknowledge: bool = True) -> bool:
-        """Give the panes and dead letters of every commit that may not be out, in order. False where a sink refused.
+        """Publish the panes and dead letters of every commit that may be unpublished, in order. False where a sink refused.
 
-        Without `acknowledge` nothing counts as published by it: panes wait for somebody else.
+        Without `acknowledge` nothing counts as published by it: panes stay for another reader.
         """
         job = self._job
         if job.progress.published >= job.progress.commit:

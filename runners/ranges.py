@@ -1,4 +1,4 @@
-"""Ranges of offsets as rows, and the rows that lie in them: what a task reads for itself. It imports no pyspark."""
+"""Ranges of offsets as rows, and reading of their records in a task. It imports no pyspark."""
 
 from __future__ import annotations
 

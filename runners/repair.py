@@ -1,7 +1,7 @@
-"""A watermark or a `now` that ran ahead, set back by hand: one commit that says who did it, when, from where and to where.
+"""Repair of a watermark or a `now` that ran ahead: one commit that records who set it back, when, from where and to where.
 
 Nothing else can lower them. The commit has no step: each shard's changelog has the operators' progress, so stores, readers
-and snapshots take it as any commit. The claim before it fences whoever drives the job.
+and snapshots take it as any commit. The claim before it fences the job's driver.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def set_back(
     definition: Any = None,
     transport: Transport = FILES,
 ) -> Commit:
-    """Lower the watermark, or `now`, of the job at `location`, and return the commit that does.
+    """Lower the watermark, or `now`, of the job at `location`, and return the commit that does so.
 
-    Windows that were given up by then are gone: what comes for them begins new ones. So are messages of a join that could match
-    no more: what comes for them finds no partner. Raises `ConfigurationError` where there is nothing to lower.
+    Windows that were purged are gone: later messages for them begin new ones. So are expired messages of a join: later
+    messages for them find no partner. Raises `ConfigurationError` where there is nothing to lower.
     """
     seen = job_admin.look(location, transport)
     definitions = Definitions(seen.epoch, seen.where, definition)
@@ -136,7 +136,7 @@ def _shard(
             if to.now_us is not None and progress.now_us is not None:
                 progress.now_us = min(progress.now_us, to.now_us)
             progress.save(lambda key, value, cf=operator.aux_cf: changes.batch.put(cf, key, value))
-        # What a replay of messages wants to know of every commit.
+        # Metadata of every commit for a replay of messages.
         steps = {name: n for name, n in former.counters.items() if name.startswith(STEP_OF)}
         return shard.write(last.commit + 1, changes.batch, {}, None, steps)
     finally:

@@ -1,4 +1,4 @@
-"""Messages back from the source, for a shard that has lost them: what the log's steps took is read, checked and filed again.
+"""Replay for a shard that has lost its messages: the log's steps are read from the source, checked and filed again.
 
 Time windows file it again under the numbers and watermarks of then, from the first commit on whose messages are retained.
 Tuple windows number messages by all that came before, so their steps are run again, all of them, on a store of its own.
@@ -54,7 +54,7 @@ class SourceRows(Protocol):
 
 
 class GivenTable:
-    """Rows with position columns."""
+    """A table of rows with position columns."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = in_position_order(table).combine_chunks()
@@ -135,10 +135,10 @@ def bring_back(
     *,
     ones_together: bool = False,
 ) -> None:
-    """File the messages of one operator again into `kv`, which has its metadata: what is retained, or by running all steps
-    again where that depends on them. `StateLost` where the source does not give what the steps took.
+    """File the messages of one operator again into `kv`, which has its metadata: the retained ones, or by running all steps
+    again where that depends on them. `StateLost` where the source lacks messages of the steps.
 
-    ones_together: steps of one message each were taken in as one slice.
+    ones_together: steps of one message each were ingested as one slice.
     """
     logic = definition.logic()
     again = logic.refiling()

@@ -62,7 +62,7 @@ def table_of(
         sound = wrong.count(None)
         for name in names:
             if name != event_time:
-                # A malformed message says nothing of the types of columns.
+                # A malformed message does not decide the types of columns.
                 values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
                 columns[name] = made.read(name, values)
         if wrong.count(None) == sound:
@@ -217,7 +217,7 @@ class _Columns:
         self._fields = {name: pa.field(name, pa.null()) for name in names}
         self._fields.update({f.name: f.with_type(plain_type(f.type)) for f in schema or ()})
         self._needs, self._named = needs, needs.named(self._fields)
-        #: Of each message what is wrong with it; how many values are left out of messages that count.
+        #: The error of each message; how many values are left out of messages that count.
         self.wrong = wrong
         self.nulled = 0
 
@@ -333,7 +333,7 @@ class _Columns:
 
 
 def _whole_numbers(values: list[Any], kind: pa.DataType) -> pa.Array | None:
-    """Whole numbers in the type of a column that holds more of them than Arrow reads; None where one is none of it."""
+    """Return whole numbers in the column's type, of more digits than Arrow reads; None if one is none of that type."""
     if not (pa.types.is_decimal(kind) or kind == pa.uint64()):
         return None
     fitted = fit(values, kind)

@@ -64,7 +64,7 @@ APART = 7
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One commit, as a task sees it. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
+    """The task plan of one commit. Picklable. parts: the accumulators that Spark pre-aggregated; None: rows come."""
 
     spec: ShardSpec
     definitions: tuple[Definition, ...]
@@ -75,7 +75,7 @@ class TaskPlan:
     parts: tuple[str, ...] | None
     recent: tuple[Commit, ...]
     lock_wait_s: float = 10.0
-    #: Messages that are lost can be read again: a shard that has lost its own says so, and does not fail.
+    #: True if lost messages can be read again: a shard that has lost its own then reports it, and does not fail.
     can_replay: bool = False
     #: Operators inside chains whose panes are wanted too.
     outputs: tuple[str, ...] = ()

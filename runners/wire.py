@@ -88,7 +88,7 @@ def chunks(tables: Iterable[pa.Table], at_once: int) -> Iterator[pa.Table]:
 
 
 def without_rows(table: pa.Table, gone: pa.BooleanArray) -> pa.Table:
-    """Without a few rows: what stays is not copied."""
+    """Return the table without a few rows; the rest is not copied."""
     edges = np.flatnonzero(gone.to_numpy(zero_copy_only=False)).tolist()
     firsts, ends = [0, *(edge + 1 for edge in edges)], [*edges, len(table)]
     return pa.concat_tables([table.slice(f, e - f) for f, e in zip(firsts, ends, strict=True)])

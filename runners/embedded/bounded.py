@@ -1,7 +1,7 @@
-"""A definition on bounded frames, in this process: one ingest of all rows, then the end of event time. No log, no folder.
+"""Bounded runner: a definition on bounded frames in this process, as one ingest and the end of event time. No log, no folder.
 
-`definition.apply` comes here with frames that are not Spark's. The input is complete, so the watermark moves once, past all of
-it: nothing is late, and the rows are those that Spark's `apply` gives.
+`definition.apply` calls it with frames that are not Spark's. The input is complete, so the watermark moves once, past all of
+it: nothing is late, and the rows are those of Spark's `apply`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def no_rows(
 def bury(
     definition: Definition, dead_letters: pa.Table, counts: Mapping[str, int], sink: Sink | None
 ) -> None:
-    """Give dead letters to their sink; log them where there is none."""
+    """Publish dead letters to their sink; log them if there is none."""
     if sink is None:
         first = dead_letters.slice(0, 1).to_pylist()[0]
         logger.warning(

@@ -59,7 +59,7 @@ def run(
     available_now: bool = False,
     tick: Duration = "1 second",
 ) -> None:
-    """Run until `stop()` is true, Ctrl-C or SIGTERM comes, or what is there now is read. `open_at` opens the operator at a
+    """Run until `stop()` is true, Ctrl-C or SIGTERM comes, or the available records are read. `open_at` opens the operator at a
     location; sources: by input.
 
     Raises what operator and source raise.
@@ -123,7 +123,7 @@ def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:
 
 
 class _Loop(ABC):
-    """Operators by the partitions that they read, and the one consumer that reads for all of them."""
+    """The operators by the partitions that they read, and the one consumer that reads for all of them."""
 
     def __init__(self, sources: Mapping[str, KafkaStream], **settings: Any) -> None:
         self.sources = sources
@@ -141,7 +141,7 @@ class _Loop(ABC):
 
     @abstractmethod
     def operator_of(self, at: At) -> Embedded | None:
-        """Whose records those of a partition are; None where they are nobody's any more."""
+        """Return the operator of a partition; None where it is no longer assigned."""
 
     @abstractmethod
     def operators(self) -> list[Embedded]: ...
@@ -171,8 +171,8 @@ class _Loop(ABC):
         }
 
     def go_on(self, op: Embedded, resume_offsets: Mapping[At, int], least: int = 1) -> dict[At, int]:
-        """Past which offsets of these partitions reading may go on, because a delivery policy would skip at least so many of
-        them: the operator notes what nobody reads."""
+        """Skip offsets of these partitions where a delivery policy would skip at least so many, and note them in the operator.
+        Returns the offsets to resume from."""
         now_us, found = op.engine.now(), dict[At, tuple[int, int]]()
         for name, stream in self.sources.items():
             given = op.definition.input(name)
@@ -199,7 +199,7 @@ class _Loop(ABC):
         return [offset for rows in stream.read([there]) for offset in counted(rows)]
 
     def _leap(self) -> None:
-        """More came at once than is read at once: go past what would be skipped of the rest."""
+        """Skip records that a delivery policy would skip, after a full poll."""
         for op in self.operators():
             offsets = op.engine.staged.offsets
             resume_offsets = {
@@ -287,7 +287,7 @@ class _Loop(ABC):
             self._keep(op, op.close)
 
     def abandon(self) -> None:
-        """Let go of what is open, as it is."""
+        """Release everything that is open, as it is."""
         for op in self.operators():
             op.abandon()
         self.consumer.close()
@@ -366,7 +366,7 @@ class _Member(_Loop):
         consumer.incremental_assign(partitions)
 
     def _revoke(self, consumer: Any, partitions: list[Any]) -> None:
-        """Commit before somebody else opens the job."""
+        """Commit before another process opens the job."""
         for p in partitions:
             self.begun.pop((p.topic, p.partition), None)
             op = self._ops.pop((p.topic, p.partition), None)
@@ -375,7 +375,7 @@ class _Member(_Loop):
         consumer.incremental_unassign(partitions)
 
     def _lose(self, consumer: Any, partitions: list[Any]) -> None:
-        """Somebody else has them already; what was not committed is theirs to do."""
+        """Abandon lost partitions: another process has them, and redoes uncommitted steps."""
         for p in partitions:
             self.begun.pop((p.topic, p.partition), None)
             op = self._ops.pop((p.topic, p.partition), None)

@@ -41,21 +41,21 @@ from windrow.stores.files import on_disk
 
 logger = get_logger()
 T = TypeVar("T")
-#: A message, the `now` of its step, and what is known to be wrong with it.
+#: A message, the `now` of its step, and its error if it has one.
 Waiting: TypeAlias = tuple[Message, int, str | None]
 
 #: A snapshot every so many commits, and then the rest of step 6.
 SNAPSHOT_EVERY = 256
 #: Tidying may take so much of the time of a commit. At 0 it still does one slice a commit, on any machine.
 TIDY_SHARE = 0.5
-#: A job that has nothing to commit says so as often, for probes.
+#: A job without commits notes that it is alive this often, for probes.
 ALIVE_US = 1_000_000
 
 
 class Engine:
-    """One opening of a job on one directory, in this process: from a step to published panes.
+    """The engine of one opened job on one directory, in this process: from a step to published panes.
 
-    Whoever drives it takes turns: it is not for several threads at once.
+    It is not thread-safe: callers take turns.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Engine:
         self.closed = False
         self.whole = Whole(self._break)
         self.broken_by: BaseException | None = None
-        #: Messages that were added one by one and not looked at yet, with the `now` of each, and what is wrong with it.
+        #: Messages that were added one by one and are not validated yet, each with its `now` and its error.
         self.waiting: list[Waiting] = []
         self.clock = clock_of(clock)
         self.definitions = definition.apart
         self.sinks = sinks_of(self.definitions, sink, dead_letters)
         letters = None if dead_letters is None else as_sink(dead_letters)
         wanted = _wanted(definition, sink)
-        #: Partitions that hold the watermark until they were seen: whoever reads knows that they hold messages.
+        #: Partitions that hold the watermark until their first message: their reader knows that they hold messages.
         self.awaited: set[Partition] = set()
         self.paused: BaseException | None = None
         self._reported_alive_us = START_OF_TIME_US
@@ -107,7 +107,7 @@ class Engine:
         try:
             self._begin()
         except BaseException:
-            self.abandon()  # or nobody else could open it as long as this process lives
+            self.abandon()  # or no other process could open it as long as this one lives
             raise
 
     def _spec(self, store: str) -> ShardSpec:
@@ -234,9 +234,9 @@ class Engine:
         *,
         prepared: Mapping[str, pa.Table] | None = None,
     ) -> None:
-        """Two steps: the ingest of messages, by input, with position columns, and the advance to where they lead.
+        """Stage two steps: the ingest of messages, by input, with position columns, and the advance to their watermark.
 
-        prepared: what the ingest is given for them.
+        prepared: ingested in place of `tables`.
         """
         logic, now_us = self.logic, self.now()
         first: dict[Partition, int] = {}
@@ -267,7 +267,7 @@ class Engine:
         return self.read(tried)
 
     def stage_steps(self, attempt: Attempt, passed: Passed = NOTHING) -> None:
-        """Stage steps that came through, and leave behind what they took in."""
+        """Stage the steps of a successful attempt, and note the messages they ingested."""
         with self.whole:
             self.staged.overlay.write(attempt.kv.batch)
             self._pass(passed)
@@ -320,13 +320,13 @@ class Engine:
         changes = staged.overlay.batch
         counters, filing = dict(staged.counters), {}
         for definition in self.definitions:
-            # What a replay of the messages needs to know of this commit.
+            # Metadata of this commit for a replay of its messages.
             if (logic := definition.logic()).refiling() is not None:
                 counters[STEP_OF + definition.name] = logic.progress(staged.overlay).step
                 filing[definition.name] = definition.filing()
         result = self.shard.write(number, changes, panes, dead, counters, snapshot=self._taken)
         now_us = self.now() if staged.now_us is None else staged.now_us
-        with self.whole:  # the commit may stand, and its steps must not be committed again
+        with self.whole:  # the commit may be in the log, and its steps must not be committed again
             record = job.commit(
                 number,
                 staged.steps,
@@ -368,7 +368,7 @@ class Engine:
         except StopIteration:
             self._chores = None
         except Fenced:
-            self._chores = None  # the next commit says so
+            self._chores = None  # the next commit raises it
         except Exception as error:
             self._chores = None
             logger.warning("the job could not be tidied, it will be later", error=repr(error))
@@ -397,7 +397,7 @@ class Engine:
         return self.shard.applied - self._last_snapshot >= SNAPSHOT_EVERY
 
     def publish(self) -> None:
-        """Give the sinks what is not out yet; where one refuses, intake stops until it takes it."""
+        """Publish what is not published yet; a sink that refuses pauses the intake until it accepts."""
         self.paused, self.owes = None, True
         self.owes = not self._publisher.publish(self._give, acknowledge=bool(self.sinks))
 

@@ -23,7 +23,7 @@ from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, p
 from windrow.runners.embedded.user_input import Many, many_of
 from windrow.runners.rows import is_name, table_of
 
-#: So many of the first messages say what lists and structs are.
+#: So many of the first messages decide the types of lists and structs.
 _LOOKED_AT = 1_000
 #: {input: schema}, or the schema of the one input that there is.
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
@@ -39,7 +39,7 @@ class Engine(Protocol):
     def ingest_and_advance(
         self, tables: Mapping[str, pa.Table], passed: Passed, *, prepared: Mapping[str, pa.Table]
     ) -> None:
-        """Ingest messages, by input, with position columns. prepared: what the ingest is given for them."""
+        """Ingest messages, by input, with position columns. prepared: ingested in place of these."""
         ...
 
     def leave(self, passed: Passed) -> None:

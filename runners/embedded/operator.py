@@ -1,8 +1,8 @@
-"""The standalone API in Python clothes: add_message, timeout, get_result, flush, get_windows, get_messages.
+"""Embedded operator, the standalone API: add_message, timeout, get_result, flush, get_windows, get_messages.
 
 Every `add_message` is a step of its own: an `ingest` of one, then an `advance`. Steps are staged in memory and committed
 together, by `timeout`, `get_result`, `flush` or when enough are staged; the log records every step. After a crash the job
-continues from its last commit, and whoever feeds it from `next_offsets()`.
+resumes from its last commit, and its caller feeds it from `next_offsets()`.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class Embedded:
 
     @one_at_a_time
     def add_message(self, message: MessageLike, input: str | None = None) -> None:
-        """Take in one message, a `wr.Message` or a dict: a step of its own, `ingest` then `advance`.
+        """Ingest one message, a `wr.Message` or a dict, as a step of its own: `ingest` then `advance`.
 
-        input: whose message it is, where there are several inputs
+        input: the input of the message, where there are several inputs
 
-        A message at or below `next_offsets()` is a replay and does nothing. What cannot be counted becomes a dead letter. Where
-        this raises, the message was not taken: `OperatorPaused` while the sink refuses what is pending (call `timeout()` until
-        it takes it), `UnknownColumn` and `InputError` where the program is wrong, and what earlier messages left to be raised.
+        A message at or below `next_offsets()` is a replay and does nothing. A message that cannot be counted is a dead letter.
+        If this raises, the message was not ingested: `OperatorPaused` while the sink refuses what is pending (call `timeout()`
+        until it accepts), `UnknownColumn` and `InputError` where the program is wrong, and errors that earlier messages left.
         """
         self._check_open()
         one, given = message_of(message), self._intake.input(input)
@@ -114,7 +114,7 @@ class Embedded:
     def add_messages(self, messages: Many | Mapping[str, Many], input: str | None = None) -> None:
         """Ingest many messages as one step: `wr.Message`s or dicts, an Arrow table or batch, a data frame.
 
-        input: whose messages they are, where there are several inputs; or give {input: messages}
+        input: the input of the messages, where there are several inputs; or give {input: messages}
 
         A table needs the input's columns; see `positions` for the positions of rows. A join accepts a table without rows: it
         declares the columns. A step ingests a join's left messages first; over time their order makes no difference. If it
@@ -132,7 +132,7 @@ class Embedded:
             self.engine.commit()
 
     def _make_room(self) -> None:
-        """Commit what is staged where it is enough, before more is taken."""
+        """Commit staged steps if they are enough, before more messages are ingested."""
         engine = self.engine
         if (
             len(engine.waiting) < COMMIT_STEPS
@@ -146,7 +146,7 @@ class Embedded:
 
     @one_at_a_time
     def timeout(self) -> None:
-        """Let time pass: publish what is pending, fire what `now` and the watermark make due; commit, unless nothing came
+        """Let time pass: publish what is pending, emit what `now` and the watermark make due; commit, unless nothing came
         and nothing was due.
         """
         self._check_open(paused_ok=True)
@@ -157,10 +157,10 @@ class Embedded:
 
     @one_at_a_time
     def advance_watermark(self, to: Instant, input: str | None = None) -> None:
-        """Say that input is complete up to `to` (for `wr.explicit()` watermarks; others may be pushed ahead by it).
+        """Declare input complete up to `to` (for `wr.explicit()` watermarks; it may push others ahead).
 
-        input: this input alone, whose watermark has to be `wr.explicit()`. The operator's watermark is then the least that was
-            said of its inputs; it does not go below where a call without `input` brought it
+        input: this input alone, whose watermark has to be `wr.explicit()`. The operator's watermark is then the least of those
+            declared for its inputs; it is never below that of an earlier call without `input`
 
         Raises `BadInstant` (WR116), `BadWatermark` (WR110) where that input has another watermark, `InputError` where there is
         no such input.
@@ -192,10 +192,10 @@ class Embedded:
     def get_result(self, operator: str | None = None) -> Results:
         """Return the panes, or a join's rows, of committed steps since the last `flush`, each with its token.
 
-        Commits what is staged first. Of a chain those of its last operator; of operators side by side those of one, then those
-        of the next. operator: of that one alone
+        Commits staged steps first. Of a chain it returns the rows of its last operator; of operators side by side those of one,
+        then those of the next. operator: only this one
 
-        A list, whose panes are made when they are looked at. Of many rather take `get_result().to_pandas()`, `.to_polars()` or
+        A list, whose panes are made on access. For many rows use `get_result().to_pandas()`, `.to_polars()` or
         `result_table()`.
         """
         self._ready()
@@ -219,7 +219,7 @@ class Embedded:
         return self.get_result(operator).to_arrow()
 
     def _emitting_operators(self, operator: str | None) -> list[Definition]:
-        """Whose rows are asked for."""
+        """Return the operators whose rows are asked for."""
         found = [one for one in self.engine.definitions if operator in (None, one.name)]
         if not found:
             names = [one.name for one in self.engine.definitions]
@@ -228,7 +228,7 @@ class Embedded:
 
     @one_at_a_time
     def flush(self) -> None:
-        """Save everything and clear the results: they are acknowledged, and not given again after a crash."""
+        """Save everything and clear the results: they are acknowledged, and not returned again after a crash."""
         self._ready()
         self.engine.commit()
         if self.engine.owes and self.engine.paused is None:
@@ -409,7 +409,7 @@ class Embedded:
 
     @one_at_a_time
     def close(self) -> None:
-        """Commit what is staged and release the directory. What was abandoned commits nothing."""
+        """Commit staged steps and release the directory. An abandoned operator commits nothing."""
         if self.engine.closed or self.engine.whole.torn:
             self.abandon()
             return
@@ -428,7 +428,7 @@ class Embedded:
             self.engine.release()
 
     def abandon(self) -> None:
-        """Let go of the directory as it is: what is staged is lost, as in a crash. So does a `with` that an error leaves."""
+        """Release the directory as it is: staged steps are lost, as in a crash. A `with` that an error leaves does the same."""
         self.engine.abandon()
 
     def __enter__(self) -> Self:

@@ -39,7 +39,7 @@ class Staged:
     inner: dict[str, list[pa.Table]] = field(default_factory=dict)
     dead: list[pa.Table] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
-    #: What nobody read, because a delivery policy would have skipped it: partition, first offset, the one behind the last.
+    #: Offsets that a delivery policy skipped unread: partition, first offset, the offset after the last.
     unread: list[tuple[Partition, int, int]] = field(default_factory=list)
     #: True if all of it is an advance that changes nothing.
     idle: bool = False

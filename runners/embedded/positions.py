@@ -23,7 +23,7 @@ FEW = 64
 
 @dataclass(frozen=True)
 class Placed:
-    """Messages that are not replays, their positions, and which of those given they are; ordinals reached since."""
+    """Messages that are not replays, their positions, their indexes in the input, and the ordinals reached since."""
 
     messages: list[Message]
     positions: list[Position]
@@ -73,7 +73,7 @@ def place(
     *,
     in_position_order: bool,
 ) -> Placed:
-    """Leave out what is at or below what was reached; messages without a position get numbers."""
+    """Drop messages at or below the reached offsets; messages without a position are numbered."""
     kept: list[Message] = []
     positions: list[Position] = []
     indices: list[int] = []

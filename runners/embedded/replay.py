@@ -1,4 +1,4 @@
-"""`open(..., replay=)`: a function that reads the source again, for an operator whose messages are lost."""
+"""Replay of a source, `open(..., replay=)`: a function reads it again for an operator whose messages are lost."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _placed(name: str, table: pa.Table, named: Positions | None) -> pa.Table:
 
 
 class _Messages:
-    """Messages inside the ranges, in position order."""
+    """The messages inside the ranges, in position order."""
 
     def __init__(
         self,

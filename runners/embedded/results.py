@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = get_logger()
 
-#: Of so many commits, or so many rows, results wait only where somebody has forgotten to flush them.
+#: More unflushed commits, or rows, than this mean that the program has forgotten to flush.
 MOST_COMMITS, MOST_ROWS = 1_000, 1_000_000
 
 
@@ -60,8 +60,8 @@ class Unflushed:
 
 
 class Results(LazyList[Any]):
-    """Panes, or rows of a join, as a list that cannot be changed. Many are better taken as a table or a data frame, without
-    making a Python object of each: `to_arrow`, `to_pandas`, `to_polars`.
+    """A read-only list of panes, or rows of a join. Take many as a table or a data frame, without
+    a Python object for each: `to_arrow`, `to_pandas`, `to_polars`.
     """
 
     def __init__(self, emitted: Sequence[tuple[Definition, Sequence[pa.Table]]], job: str) -> None:

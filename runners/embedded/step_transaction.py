@@ -69,7 +69,7 @@ class Attempt:
         self.steps, self.marks = list(steps), dict(marks)
 
     def note(self, result: StepResult) -> None:
-        """Keep what a step said."""
+        """Keep the result of a step."""
         self.results.append(result)
         for partition, largest in result.marks.items():
             self.mark(partition, largest)

@@ -40,11 +40,11 @@ FEW_ROWS = 20_000
 #: So do they after a batch with fewer rows for each group: a group is wider than a row, and costs SQL its making.
 ROWS_A_GROUP = 4
 
-#: What batches have in common that are made alike: their columns, whether they follow a commit, whether groups cross.
+#: The key of a cached plan: columns, whether the batch follows a commit, whether groups cross.
 Alike = tuple[StructType, bool, bool]
-#: A commit as tasks see it, and what runs them.
+#: A task plan, and the function that runs it.
 PreparedTasks = tuple[TaskPlan, Callable[[], list[bytes]]]
-#: Gives shards their messages back: (session, the commit as a task sees it, which shards).
+#: Replays lost messages of shards: (session, the task plan, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
 
@@ -67,7 +67,7 @@ class BatchAttempt:
 
 
 class Action:
-    """Runs the batches of one opening of a job."""
+    """The action of one opened job: it runs its batches."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Action:
                 answers = emitted()
             if attempt.positioned or not tagged.second_attempts():
                 return [pickle.loads(answer) for answer in answers]
-            # A stage ran twice: without positions nobody can say that both runs saw the same rows. Redo.
+            # A stage ran twice: without positions it is unknown whether both runs saw the same rows. Redo.
             logger.warning("redoing a commit of which a stage ran twice", job=self._job.job, commit=commit)
         raise StateError(
             f"commit {commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "

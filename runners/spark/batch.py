@@ -54,7 +54,7 @@ logger = get_logger()
 
 
 class BatchFunction:
-    """Callable `(DataFrame, batch id)`. Made by `Aggregate.foreach_batch` or `wr.foreach_batch`.
+    """The function of `foreachBatch`, `(DataFrame, batch id)`. Made by `Aggregate.foreach_batch` or `wr.foreach_batch`.
 
     The job is opened at the first batch, on the driver. Progress is `last_progress`; listeners get each one.
     """
@@ -94,10 +94,10 @@ class BatchFunction:
         self.local_dir = local_dir
         self.fresh_start = fresh_start
         self.replay = replay
-        #: What windrow reads itself: frames are then ranges of offsets.
+        #: The stream that windrow reads itself: frames are then ranges of offsets.
         self.reads = reads
         self.source = KafkaSource(reads.kafka) if reads is not None and source is None else source
-        #: True where the first batch of a new query begins where the job stopped: the stream's own source says so.
+        #: True if the first batch of a new query resumes where the job stopped, by the stream's own source.
         self.resumes = False
         self._asked = Asked(self.source)
         self._partitions: dict[str, int] = {}
@@ -128,7 +128,7 @@ class BatchFunction:
         return self.inputs.positioned(df, begun=self.job.progress.commit > 0)
 
     def _honour(self, df: DataFrame) -> None:
-        """Take over what the first frame says of watermarks."""
+        """Adopt the watermarks of the first frame."""
         self.definitions = self.inputs.honoured(df, self.definitions)
 
     # -- the batch --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class BatchFunction:
             self._log(record, -1 if record.batch_id is None else record.batch_id, started)
 
     def open(self, spark: SparkSession) -> None:
-        """Open the job before its first batch: what cannot be opened is an exception here, and fails no query. The definitions
+        """Open the job before its first batch: an error is raised here, and fails no query. The definitions
         are those under the watermarks of the stream.
         """
         with on_disk(self.location):
@@ -371,7 +371,7 @@ def _default_shards(spark: SparkSession, definitions: Sequence[Definition]) -> i
 
 
 def check_shards(definition: Definition, shards: int) -> None:
-    """Refuse more shards than can hold together what belongs together."""
+    """Raise for more shards than the keys allow."""
     reason = definition.one_shard()
     if shards > 1 and reason is not None:
         raise SparkUnsupported(

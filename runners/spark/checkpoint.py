@@ -18,7 +18,7 @@ RETAIN, RETAINED = "spark.sql.streaming.minBatchesToRetain", 100
 
 @dataclass(frozen=True)
 class SparkCheckpoint:
-    """folder: Spark's checkpoint. beats: the heartbeat is among the sources. retained: how many plans Spark keeps."""
+    """A reader of one checkpoint. folder: Spark's checkpoint. beats: the heartbeat is a source. retained: kept plans."""
 
     folder: str
     beats: bool = False

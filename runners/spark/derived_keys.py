@@ -1,4 +1,4 @@
-"""Keys by expressions, on Spark: made by Arrow in Python before rows cross, so that they mean what they mean everywhere."""
+"""Derived keys on Spark: Arrow evaluates their expressions in Python before rows cross, with the same meaning everywhere."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
 
 
 class OneFrame:
-    """One input without a name, for all definitions."""
+    """The frame of one input without a name, for all definitions."""
 
     def __init__(self, definitions: Sequence[Definition]) -> None:
         self._definitions = tuple(definitions)
@@ -127,7 +127,7 @@ class OneFrame:
 
 
 class NamedFrames:
-    """Several inputs, each under its name, in one frame."""
+    """One frame of several inputs, each under its name."""
 
     def __init__(self, definitions: Sequence[Definition], static: Mapping[str, DataFrame]) -> None:
         self._definitions, self._static = tuple(definitions), dict(static)

@@ -27,7 +27,7 @@ KEPT = 64
 #: Functions that are larger travel as Spark's broadcasts.
 INLINE_BYTES = 1 << 18
 
-#: The newest PySpark whose inside was looked at. `pyproject.toml` asks for none that is newer.
+#: The newest PySpark whose internals were checked. `pyproject.toml` allows no newer one.
 NEWEST = (4, 3)
 #: Since 4.3 a function of Python comes with what it is in SQL (nothing), and rows that are there with whether they are of a
 #: checkpoint (they are not).
@@ -40,7 +40,7 @@ Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class _Known:
-    """Objects of the JVM that batches share."""
+    """The JVM objects that batches share."""
 
     def __init__(self, sc: Any) -> None:
         # They must not hold the context, of which this is a value.
@@ -112,7 +112,7 @@ class _Known:
 
     def each_whole(self, jdf: Any, partitions: int | None) -> Any | None:
         """See `each_partition`."""
-        # What somebody keeps (`df.cache()`) is in the plan with its cache: read anew it may be other rows.
+        # A plan with `df.cache()` holds its cache: read anew it may be other rows.
         plan, above = jdf.queryExecution().withCachedData(), []
         while (kind := plan.nodeName()) in _OF_EACH_ROW:
             above.append(plan)

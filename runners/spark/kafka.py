@@ -91,7 +91,7 @@ TOGETHER = "together"
 
 
 class KafkaRanges(KafkaDataSource):
-    """As windrow-kafka, but one row a range: what a task of ours is to read for itself."""
+    """The windrow-kafka source with one row a range, for tasks that read for themselves."""
 
     @classmethod
     def name(cls) -> str:
@@ -316,7 +316,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(KafkaStreamReader):
-    """A stream of ranges. The job counts all of them, so that its log says where Spark's checkpoint may stand."""
+    """A stream of ranges. The job counts all of them, so its log knows the offsets of Spark's checkpoint."""
 
     def __init__(self, options: SourceOptions, schema: T.StructType, together: bool) -> None:
         super().__init__(options, schema)

@@ -27,7 +27,7 @@ class Planned:
         self._calls, self._session = jvm_calls.known(rows), rows._jdf.sparkSession()
         self._output, self._arguments = top.output(), top.func().children()
         self._leaf = leaf.output(), leaf.name(), leaf.outputPartitioning(), leaf.outputOrdering()
-        # Nodes hold what they were run on, files of a shuffle too: these are copies that never run.
+        # Nodes hold the data that they ran on, files of a shuffle too: these are copies that never run.
         nothing = self._session.sparkContext().emptyRDD(self._calls.of_rows)
         self._between = self._over(between, self._calls.scan(self._leaf, nothing, leaf.stream()))
         self._calls.map_in_arrow(
@@ -81,5 +81,5 @@ def are_there(rows: DataFrame, most: int | None) -> bool:
 
 
 def _there(rows: DataFrame) -> Any:
-    # What somebody keeps (`df.cache()`) is in this plan with its cache: read anew it may be other rows.
+    # A plan with `df.cache()` holds its cache: read anew it may be other rows.
     return rows._jdf.queryExecution().withCachedData()

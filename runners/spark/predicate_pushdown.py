@@ -36,7 +36,7 @@ _COMPARED = {
 
 @dataclass
 class Pushed:
-    """Filters that were taken: all of them hold for every row that is given. Picklable."""
+    """The accepted filters: all of them hold for every returned row. Picklable."""
 
     filters: list[Filter] = field(default_factory=list)
 

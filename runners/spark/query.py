@@ -116,14 +116,14 @@ class WindowQuery:
                     return False
 
     def processAllAvailable(self) -> None:
-        """Return when what the sources had at the call is committed. Raises where the query failed."""
+        """Wait until all that the sources had at the call is committed. Raises where the query failed."""
         if self._ends_by_itself:
             self.awaitTermination()
         elif not self._read_what_is_there():
             self.query.awaitTermination()
 
     def stop(self) -> None:
-        """Stop after the batch that is in work. What was not read is read when the query is started again.
+        """Stop after the batch that is in work. Unread records are read when the query is started again.
 
         Called by a listener, that is from inside a batch, it returns at once.
         """
@@ -147,7 +147,7 @@ class WindowQuery:
             gate.open()
 
     def drain(self) -> None:
-        """Process what is available, stop, then advance the watermark to the end of time: fires everything.
+        """Process what is available, stop, then advance the watermark to the end of time: every window fires.
 
         Data that comes after a drain is late. Draining what is drained does nothing. Raises where the query failed, or was
         stopped, before everything was read: nothing is fired then.

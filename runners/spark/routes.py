@@ -59,7 +59,7 @@ from windrow.runners.wire import CONTROL, OLD, OPERATOR, PART, SHARD
 HEARTBEAT = "__heartbeat"
 #: Rows without positions are grouped in each partition where there are no more than so many partitions a shard.
 FEW_TIMES = 2
-#: What a task answers.
+#: The result columns of a task.
 ANSWER = T.StructType([T.StructField("shard", T.IntegerType()), T.StructField("payload", T.BinaryType())])
 
 
@@ -135,7 +135,7 @@ def naive_time(schema: pa.Schema, input: Input) -> bool:
 
 
 def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
-    """Refuse what can be refused before the query runs."""
+    """Raise for errors that are known before the query runs."""
     check_unique(df)
     check_names(df.columns, definitions)
     for definition in definitions:

@@ -47,7 +47,7 @@ _checked_pythons: set[str] = set()
 
 
 def _check_python(spark: SparkSession) -> None:
-    """Give workers on this machine our Python where nobody has said which, and refuse one that does not know windrow."""
+    """Set the workers' Python on this machine unless the user has, and reject one that lacks windrow."""
     if "PYSPARK_PYTHON" not in os.environ and (spark.sparkContext.master or "").startswith("local"):
         # Spark would take whichever python3 is found first. Other machines have a Python of their own.
         spark.sparkContext.pythonExec = sys.executable
@@ -130,12 +130,12 @@ def _of_local_files(spark: SparkSession) -> dict[str, str]:
 
 
 def found_nothing_more(query: StreamingQuery) -> bool:
-    """True if the last look of a query at its sources found nothing new: all that it asked for is committed."""
+    """True if the last look of a query at its sources found nothing new: all available records are committed."""
     return bool(query._jsq.streamingQuery().noNewData())
 
 
 class Tagged:
-    """Tags the jobs of one action, to learn whether a stage of them ran twice."""
+    """Tags for the jobs of one action, to learn whether a stage of them ran twice."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
@@ -166,7 +166,7 @@ def _numbers(shown: str) -> list[int]:
 
 
 def of_stream(spark: SparkSession) -> bool:
-    """True in the thread of a streaming query: a frame there is one of rows that are there, and of the plan of nobody."""
+    """True in the thread of a streaming query: a frame there holds existing rows and has no plan of its own."""
     return spark.sparkContext.getLocalProperty("sql.streaming.queryId") is not None
 
 
@@ -184,7 +184,7 @@ def in_bytes(said: str) -> int:
 
 
 class FixedStages:
-    """Runs one batch of a stream as one job of fixed stages.
+    """Settings that run one batch of a stream as one job of fixed stages.
 
     Spark gives `foreachBatch` the rows of the user's plan, so all that is planned here are two small shuffles of ours;
     planning again after each of them (adaptive execution) costs a tenth of a batch and finds nothing. A bounded frame

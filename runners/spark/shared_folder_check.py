@@ -10,7 +10,7 @@ NONCE = "nonce-"
 
 
 class Nonce:
-    """A file that the tasks of the first action have to see. `name` is "" where nobody asks for it."""
+    """A file that the tasks of the first action have to see. `name` is "" if there is no check."""
 
     def __init__(self) -> None:
         self.name = self._path = ""

@@ -51,7 +51,7 @@ class LettersFunction:
 
 
 def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> None:
-    """Hand panes to a sink; one that is a function of DataFrames gets a DataFrame."""
+    """Publish panes to a sink; one that is a function of DataFrames gets a DataFrame."""
     if isinstance(sink, DataFrameSink):
         sink.publish_frame(spark, token, panes)
     else:

@@ -81,7 +81,7 @@ def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Seq
 
 
 class StateReader(DataSourceReader):
-    """Reads one table of a job as of one commit. Picklable: it travels to the tasks."""
+    """A reader of one table of a job as of one commit. Picklable: it travels to the tasks."""
 
     def __init__(self, options: dict[str, str], schema: StructType, commit: int, shards: int) -> None:
         self.options = options

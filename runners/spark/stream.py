@@ -1,7 +1,7 @@
-"""The builder: `DataStreamWriter`'s own verbs around a windrow job.
+"""Builder of a streaming job: `DataStreamWriter`'s own verbs around a windrow job.
 
 It owns both locations, `<checkpointLocation>/spark` and `<checkpointLocation>/windrow`, keeps commits coming when there is
-no input (Spark skips empty batches; timers must not), and gives a query that mirrors `StreamingQuery` and can `drain`.
+no input (Spark skips empty batches; timers must not), and returns a query that mirrors `StreamingQuery` and can `drain`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ELSEWHERE = {
 
 
 class WindowStreamWriter:
-    """Configures and starts a windrow job on a streaming DataFrame. The verbs are Spark's.
+    """A writer that configures and starts a windrow job on a streaming DataFrame. The verbs are Spark's.
 
     Options: "checkpointLocation" (required), "heartbeat" (a duration, default "1 second"; "none" for no commits without
     input), "shards", "localDir". Options of a source belong to `spark.readStream`.

@@ -1,7 +1,7 @@
-"""A definition from the text that the log keeps of it: its `repr`.
+"""Parser of a definition's `repr`, the text that the log keeps of it.
 
-Whoever can write to a log chooses that text, so it is read by a grammar that can say nothing else, and is never given to
-Python: calls of the names in `BUILDERS`, each with values by place or by name; tuples, lists, maps with text keys; text,
+Anyone with write access to a log chooses that text. So a grammar reads it that allows nothing else, and Python never evaluates
+it: calls of the names in `BUILDERS`, each with values by place or by name; tuples, lists, maps with text keys; text,
 numbers, None, True, False. No name is looked up anywhere but in that table.
 """
 
@@ -45,7 +45,7 @@ from windrow.runners.definition import (
 )
 from windrow.runners.facade import chain
 
-#: No definition comes near; what is longer or deeper was not written by us.
+#: Limits of text; a longer or deeper one was not written by windrow.
 MOST_CHARACTERS, DEEPEST = 1_000_000, 30
 
 _ESCAPE = r"""\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"""
@@ -73,7 +73,7 @@ def _custom(*, name: str) -> policy.Watermark:
     return policy.bounded()
 
 
-#: What text may call, and nothing besides.
+#: The names that text may call, and no others.
 BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.any_value": aggregations.any_value,
     "wr.approx_count_distinct": aggregations.approx_count_distinct,
@@ -159,7 +159,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "wr.rows": windows.rows,
     "datetime.timedelta": timedelta,
 }
-#: What text may name.
+#: The names that text may use.
 VALUES: dict[str, Any] = {
     "wr.forever": policy.forever,
     "-wr.forever": -policy.forever,
@@ -205,7 +205,7 @@ def evaluate(text: str) -> Any:
 
 
 class _Reading:
-    """Recursive descent, one token ahead."""
+    """A recursive-descent parser, one token ahead."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0

@@ -1,8 +1,8 @@
-"""The definitions of a job, from whoever reads it, or from what its log says of them.
+"""Definitions of a job, from its reader, or from the text in its log.
 
-The last claim keeps each definition as the expression that builds it. That text is never executed (`definition_parser.py` reads
-it), and
-whatever it gives counts only if it has the name and the fingerprint that the state was written under.
+The last claim keeps each definition as the expression that builds it. That text is never executed (`definition_parser.py`
+reads it), and its
+result counts only if it has the name and the fingerprint that the state was written under.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismat
 from windrow.operators.operator import Definition
 from windrow.runners.state.definition_parser import evaluate
 
-#: How text names a job whose log is in Kafka.
+#: The prefix of a job whose log is in Kafka, in text.
 IN_KAFKA = "log:"
 
 
 class Definitions:
-    """The definitions of one job by operator name. Those that cannot be had are asked for when they are needed.
+    """The definitions of one job by operator name. A missing one raises only when it is needed.
 
     Operators of a chain are found by their own names; `chains` has the chain of each.
     """

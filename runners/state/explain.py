@@ -1,4 +1,4 @@
-"""Why a window, or a row of a join, holds what it holds: of which messages it is made, and which commits brought them."""
+"""Explanation of a window, or a row of a join: its messages, and the commits that brought them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windrow.operators.operator import Definition
 from windrow.operators.view import Made, View
 from windrow.stores.kv import KV, MemoryKV, Pair
 
-#: What a commit took of a partition: (source, partition, first, next offset).
+#: The offsets of a commit in a partition: (source, partition, first, next offset).
 Range = tuple[str, int, int, int]
 
 
@@ -33,11 +33,11 @@ class Touch:
 class Explanation:
     """One window of one key, or one row of a join.
 
-    operator: which made it
-    window, row: what it is: the one, or the other
+    operator: its operator
+    window, row: the window, or the row
     positions: of all messages in it, of a window in event-time order; None where messages are not kept
     inputs: the same by input
-    rows: why those of its messages hold what they hold that are rows of other operators of the chain
+    rows: explanations of those of its messages that are rows of other operators of the chain
     outside: positions of the messages from outside of which it was made in the end; None where they are not all known
     commits: those that the log still knows to have brought messages to it; `complete` if it knows all of them. Of a session
         whose messages are not kept, those of its first message, its last, and the one that joined it
@@ -59,7 +59,7 @@ class Explanation:
 
 
 class Explainer:
-    """Explains what the operators of one job made.
+    """The explainer of the operators of one job.
 
     view_of: an operator's view, by name; stores: of all shards, whose files `specs` names
     """
@@ -76,7 +76,7 @@ class Explainer:
         self._stores, self._specs, self._commits = stores, specs, commits
 
     def explain(self, name: str, provenance: Made) -> Explanation:
-        """Why it holds what it holds, down to what came from outside."""
+        """Explain it, down to the messages from outside."""
         fed, view = self._whole.fed_by(name), self._view_of(name)
         commits, complete = self._touches(view, provenance, fed)
         if provenance.messages is None:
@@ -116,7 +116,7 @@ class Explainer:
     def _rows(
         self, name: str, messages: Sequence[StoredMessage]
     ) -> tuple[list[Explanation], list[Position] | None]:
-        """Why rows of another operator hold what they hold, each once; positions from outside, None where some are unknown."""
+        """Explain rows of another operator, each once, with positions from outside; None where some are unknown."""
         distinct = {repr(m.payload): m.payload for m in messages}
         found = self._view_of(name).made_of(list(distinct.values()))
         seen: dict[int, Explanation] = {}

@@ -1,8 +1,8 @@
-"""`wr.read_state`: windows, messages, panes, commits and dead letters of a job, from any process, as of one commit.
+"""State reader, `wr.read_state`: windows, messages, panes, commits and dead letters of a job, in any process, as of one commit.
 
 Reading takes no lock, claims no epoch and writes nothing below the location; scratch files go to the system's temporary
-folder. What is read is fixed when it is opened: the state after one commit, exactly. A running job may sweep files while they
-are read: then it is looked at anew, a bounded number of times.
+folder. The state is fixed when it is opened: the state after one commit, exactly. A running job may sweep files while they
+are read: the reader then looks again, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class State:
         operator: str | None = None,
         input: str | None = None,
     ) -> list[StoredMessage]:
-        """Kept messages between two bounds, both inclusive, in key order, or of a window; `input` says which side of a join.
+        """Return kept messages between two inclusive bounds, in key order, or of a window; `input` names the side of a join.
 
         As `get_messages` of an open operator.
         """
@@ -315,8 +315,8 @@ class State:
         return self._definitions.of(operator).tables
 
     def explain(self, what: Any, *, key: Any = None, operator: str | None = None) -> list[Explanation]:
-        """Why a window, or a row of a join, holds what it holds: the positions of its messages, where these are kept, and the
-        commits that brought them; of an operator of a chain down to the positions of what came from outside.
+        """Explain a window, or a row of a join: the positions of its messages, where these are kept, and the
+        commits that brought them; of an operator of a chain down to the positions of the messages from outside.
 
         what: when windows start (tuple windows: the number of a first message), one explanation for each key; of a join the
             time of a message, one for each row in which it has a part; of windows around messages the time of a message, one
