@@ -4,7 +4,7 @@ The log is read first, then what its commits name is copied, and what shards are
 running job sweeps them: a copy from which some shard cannot be rebuilt, or that lacks panes which are perhaps not out, is
 thrown away, and begun again from a newer commit. Shards' own stores are caches, and are left out.
 
-The copy is the same job, as of its last commit then: to go on by itself, beside the original, it has to be forked.
+The copy is the same job, as of its last commit then: to run by itself, next to the original, it has to be forked.
 """
 
 from __future__ import annotations

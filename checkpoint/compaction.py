@@ -86,7 +86,7 @@ def compact(
 ) -> Slices[None]:
     """Write all window metadata as of `commit`, of which `scans` are, in parts that fit memory, and a file that names them.
 
-    The one before it is kept: somebody may be reading it. Older ones go.
+    The one before it is kept, as a reader may use it. Older ones are deleted.
     """
     parts, batch, size, held = [], Batch(), 0, 0
     for cf, pairs in scans.items():
@@ -146,6 +146,6 @@ def _lives(pid: str | None) -> bool:
 
 
 def _changed_ns(folder: str) -> int:
-    """When a folder or a file in it was changed last."""
+    """Return the time at which a folder or a file in it was last changed."""
     with os.scandir(folder) as entries:
         return max([os.stat(folder).st_ctime_ns, *(entry.stat().st_mtime_ns for entry in entries)])

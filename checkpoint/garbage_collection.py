@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Unless an operator says otherwise, dead letters are kept so long, by `now`, and of no more files.
 LETTERS_US = 7 * 24 * 3600 * 1_000_000
 LETTER_FILES = 4096
-#: Files that are deleted, and commits that are read or let go, in one slice.
+#: Files that are deleted, and commits that are read or dropped, in one slice.
 SLICE_FILES, SLICE_COMMITS = 16, 16
 
 
@@ -63,7 +63,7 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     if job.transport == FILES:
         needed = min([horizon, *snapshots.values(), *changelog.values()])
     else:
-        # Snapshots are a cache of one machine there; what is in the transport's changelog is needed by nobody.
+        # Snapshots are a cache of one machine there; nothing needs what the transport's changelog has.
         copied = [0 if keeps_messages else job.transport.copied(job.job, s) for s in range(job.shards)]
         needed = min([horizon, *copied])
         if needed > 0:

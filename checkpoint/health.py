@@ -20,7 +20,7 @@ class Health:
     """commit: 0 where there is none. age_us: since the last commit, or since a driver last
     found that nothing had come and nothing was due. watermark_us: the least of the operators. held_by: the
     partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks. lag_us: how
-    far the watermark lies behind the clock; None before the first message, and at the end of time. since_snapshot: commits
+    far the watermark trails the clock; None before the first message, and at the end of time. since_snapshot: commits
     since the newest snapshot, of the shard whose is the oldest; all of them where it has none.
     """
 

@@ -379,7 +379,7 @@ class Job:
         return self._read[query_id]
 
     def _taken(self) -> Mapping[str | None, frozenset[Partition]]:
-        """By query, what the steps of all commits have read."""
+        """Return, by query, what the steps of all commits have read."""
         commits = self.log.commits()
         return self.log.state.summary.after(commits).taken
 

@@ -162,7 +162,7 @@ def _refuse_open_stores(folders: JobFolders) -> None:
                 f"another process has the job at {folders.location} open (its store {name} is locked): stop it first"
             ) from error
         except StateError:
-            continue  # damaged or of a newer format: nobody has it open, and that is all we ask
+            continue  # damaged or of a newer format: no process has it open, which is the question here
 
 
 # -- fork -----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class JobFolders:
         make_durable_folder(self.location)
         for name in ("log", "changelog", "segments", "panes", "dead", "snapshots"):
             make_folder(os.path.join(self.location, name))
-        sync_directory(self.location)  # always: who made them before may have died before it came to this
+        sync_directory(self.location)  # always: a process that made them before may have died here
 
     @property
     def log(self) -> str:

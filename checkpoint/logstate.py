@@ -73,7 +73,7 @@ def _fold_epoch(state: LogState, record: Epoch) -> LogState:
         raise ValueError(f"record {record.seq} claims epoch {record.epoch}, the log has epoch {before}")
     state = replace(state, epoch_number=record.epoch, epoch=record)
     if record.first_seq > state.first_seq or (record.first_seq == state.first_seq and SUMMARY in record.meta):
-        # An older claim, that a reader who begins further up comes by, has an older summary.
+        # An older claim, which a reader that begins further up meets, has an older summary.
         return replace(state, first_seq=record.first_seq, summary=summary.load(record.meta))
     return state
 

@@ -45,7 +45,7 @@ def covers(offsets: Offsets, others: Offsets) -> bool:
 def gaps(before: Offsets, first_offsets: Offsets) -> dict[Partition, tuple[int, int]]:
     """Offsets that a slice leaves out: partition -> half-open `[job's next offset, slice's first offset)`.
 
-    A partition that the job has never read cannot have a gap: nobody knows where it begins.
+    A partition that the job has never read cannot have a gap: its beginning is unknown.
     """
     return {
         partition: (before[partition], first)

@@ -1,4 +1,4 @@
-"""A shard for who only reads its store: as it rests on the disk, and over it, in memory, what commits changed since.
+"""Read-only shard: the store as it is on disk, and over it, in memory, the changes of later commits.
 
 To open a store for writing, to flush it and to close it waits for the disk a dozen times, and a process that has the store for
 one commit, and leaves it to another, would do that in each of them. To read it takes no lock and changes nothing but a note of
@@ -59,7 +59,7 @@ def open_resting(spec: ShardSpec, committed: int, recent: Sequence[Commit]) -> S
             shard = Shard(spec, Resting(kv), marker.commit)
             shard.catch_up(missing)
         except (StateError, OSError):
-            return None  # who opens it for writing finds out what is the matter
+            return None  # opening it for writing shows the cause
         stack.pop_all()
         return shard
 

@@ -1,7 +1,7 @@
 """The three records of a job's log, and their bytes.
 
 A record is a value: what one driver claimed (`Epoch`), was about to do (`Intent`) or has done (`Commit`).
-All three share one sequence of numbers, so that whoever claims an epoch also takes the number that the
+All three share one sequence of numbers, so that a claim of an epoch also takes the number that the
 driver before it would have used next (docs/explanation/adr/0002).
 
 Bytes: the envelope of `windrow.core.envelope` with kind `LOG_RECORD`, around one msgpack map from field

@@ -76,7 +76,7 @@ class ShardDecision:
     base: the commit that the store holds before segments are applied, from wherever `action` says
     apply: the commits whose segments are then applied, in this order
     move_aside: the local store is renamed out of the way first, never deleted
-    private_copy: build beside the local store, which another process holds
+    private_copy: build next to the local store, which another process holds
     replay_messages: messages of the retained windows are read from the source again, and no pane is sent
     """
 

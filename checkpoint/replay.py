@@ -187,7 +187,7 @@ def extent(redo: Iterable[Redo]) -> Ranges:
 
 
 def owners(redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> dict[Partition, IntArray]:
-    """For each message that the source gave, the index in `redo` of the step that took it; -1: none did.
+    """Return, for each message read from the source, the index in `redo` of the step that took it; -1: none did.
 
     `offsets`: of the messages of each partition, in the order of (offset, ordinal). Counts are compared, not numbers: a
     source may leave offsets out (Kafka's control records).

@@ -40,12 +40,12 @@ logger = get_logger()
 #: How long a shard waits for a store that another process has open.
 LOCK_WAIT_S = 10.0
 
-#: Reads the commits that the log keeps; given by whoever can read it.
+#: Reads the commits that the log keeps; passed by a caller that can read it.
 Commits = Callable[[], Iterator[Commit]]
 #: Files the messages of the retained windows again, from the source (seed 003: the message store is lost), given all commits
 #: that the log has. The store has the window metadata of the last of them.
 Replay = Callable[["ShardSpec", LocalStore, Sequence[Commit]], None]
-#: Opens the store of a folder: (path, column families, how long to wait for who has it open). Errors as `RocksKV`'s.
+#: Opens the store of a folder: (path, column families, how long to wait for its lock). Errors as `RocksKV`'s.
 OpenStore = Callable[[str, Sequence[str], float], LocalStore]
 
 
@@ -57,7 +57,7 @@ def read_rocks(path: str, cfs: Sequence[str]) -> LocalStore:
     return RocksKV(path, cfs, read_only=True)
 
 
-def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:  # if nobody says otherwise
+def open_rocks(path: str, cfs: Sequence[str], lock_wait_s: float) -> LocalStore:  # the default of `ShardSpec`
     return RecentKV(path, cfs, lock_wait_s=lock_wait_s)
 
 
@@ -99,7 +99,7 @@ class MessagesLost(StateLost):
 
 
 class StoreDamaged(CorruptState):
-    """A shard's store is damaged, as showed in use, and was moved aside: who opens the shard builds it anew."""
+    """Error for a store that proved damaged in use and was moved aside: the next open of the shard rebuilds it."""
 
 
 class _SnapshotDamaged(Exception):
@@ -189,7 +189,7 @@ class Shard:
             except StateLocked:
                 if decision.private_copy:
                     raise
-                # Somebody has opened it since we looked.
+                # Another process has opened it since we looked.
                 kv, found, applied = None, StoreFound.LOCKED, None
             except StoreDamaged:
                 if kv is None:
@@ -259,7 +259,7 @@ class Shard:
             if decision.action is ShardAction.REBUILD_FROM_CHANGELOG:
                 shard._rebuild(decision.base, known, replay if decision.replay_messages else None)
                 if decision.replay_messages:
-                    # Whoever opens this shard next, wherever, finds all that it took to bring it back.
+                    # The next open of this shard, on any machine, finds all that its recovery needed.
                     shard.snapshot()
             elif decision.action is ShardAction.START_EMPTY:
                 shard._mark(0)
@@ -275,7 +275,7 @@ class Shard:
     def set_aside(self) -> None:
         """Close the damaged store and move it aside, since it is a cache of committed data. The next open of the shard
         rebuilds it."""
-        with contextlib.suppress(StateError):  # it may fail as much as it likes, as long as it lets go
+        with contextlib.suppress(StateError):  # it may fail, as long as it releases the lock
             self.kv.close()
         if not _move_aside(self.kv.path, self._inode) and os.path.exists(self.kv.path):
             logger.warning(

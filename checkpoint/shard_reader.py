@@ -1,6 +1,6 @@
 """A shard as of one commit, from outside: nothing is locked, claimed or written below the job's location.
 
-A live store is behind what is committed (RocksDB's own log is off): a mirror of it is opened, and the segments after its
+A live store trails the commits (RocksDB's own log is off): a read replica of it is opened, and the segments after its
 `applied` marker are laid over that. Where it is missing, damaged, or ahead of the commit that is asked for, the newest snapshot
 at or before that commit is restored into a scratch folder and brought up to it in the same way.
 """
@@ -168,7 +168,7 @@ def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) ->
             return _changed(spec, kv, base, commit, known)
     if 0 < spec.transport.copied(spec.job, spec.shard) <= commit:
         kv = MemoryKV(spec.cfs)
-        # Who runs the job may have copied more meanwhile: then this is of no use.
+        # The driver may have copied more meanwhile: then this is of no use.
         base = spec.transport.restore(spec.job, spec.shard, kv.write)
         if base <= commit and spec.files.lead(base, commit, known, metadata_only=True):
             return _changed(spec, kv, base, commit, known)

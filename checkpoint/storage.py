@@ -48,7 +48,7 @@ class RecordFiles(Protocol):
         """True: record `seq` now holds `data`, durably. False: it does not; it was there already, and is untouched, or
         the right to create is another's by now.
 
-        After an exception nobody knows which of the two.
+        After an exception it is unknown which of the two.
         """
 
     def read(self, seq: int) -> bytes | None:
@@ -178,7 +178,7 @@ class FolderRecords:
             try:
                 _link(temp, final)  # L2: from here on the record exists
             except (FileExistsError, FileNotFoundError):
-                # The number is taken, and somebody who saw that may have swept our file away. But a network file system
+                # The number is taken, and another driver that saw that may have swept our file away. But a network file system
                 # may repeat a request whose answer got lost, and find our own link. Equal bytes would prove nothing (two
                 # drivers may write the same); that it is one file does.
                 if not self._is(final, inode):
@@ -189,7 +189,7 @@ class FolderRecords:
             return True
         finally:
             with contextlib.suppress(OSError):
-                temp.unlink()  # L4: what stays behind is swept by the next driver
+                temp.unlink()  # L4: the next driver sweeps leftovers
 
     def _is(self, path: Path, inode: int) -> bool:
         """True if this is the name of that file."""

@@ -115,7 +115,7 @@ def _follow_each_other(report: Report, commits: list[Commit]) -> None:
             if now is None or now < offset:
                 report.say(what, f"offset of {partition} goes back from {offset} to {now}")
         if REPAIR in after.meta:
-            continue  # somebody has set its times back, and it says who
+            continue  # a repair has set its times back, and the record says who did it
         for partition, mark in before.marks.items():
             then, new = (
                 mark.max_time_us,

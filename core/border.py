@@ -36,7 +36,7 @@ _SURE: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type]], ...] = (
     (pa.types.is_binary, frozenset({bytes, _NONE})),
     (pa.types.is_decimal, frozenset({int, Decimal, _NONE})),
 )
-#: Classes that are in columns together, beside None, and that Arrow reads without loss.
+#: Classes that may be mixed in a column, with None, and that Arrow reads without loss.
 _TOGETHER = (frozenset({int, float}), frozenset({int, Decimal}))
 #: Classes that Arrow reads as they are.
 _ORDINARY = frozenset({_NONE, int, float, bool, str, bytes, Decimal, date, datetime, time, timedelta})

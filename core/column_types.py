@@ -35,7 +35,7 @@ _BEYOND = {b"beyond_floats": b"1"}
 def joined(known: pa.Field, seen: pa.Field) -> pa.Field | None:
     """Give a column the type for what it held and what it gets; None where these do not go together.
 
-    It stays as it is where one type holds not all of the other: numbers of more digits beside floats, nanoseconds beside other
+    It is unchanged where one type does not hold all of the other: numbers of more digits with floats, nanoseconds with other
     units. What fits it counts then, and the rest does not.
     """
     kind = widened(known.type, seen.type)

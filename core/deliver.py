@@ -60,7 +60,7 @@ class Policy:
     def marked(self, mark: str = MARK) -> Policy:
         """Return the same policy for a `wr.Aggregate` whose windows count what it skips, by `wr.skipped()`.
 
-        mark: the column, beside those of the input, that is true for a message that is skipped
+        mark: an additional column of the input that is true for a skipped message
 
         Aggregations that do not name that column leave such messages out. Raises `ConfigurationError` (WR100) where nothing is
         skipped, or what is skipped is recorded elsewhere.
@@ -136,7 +136,7 @@ def newest(n: int, *, per: str = "key", record: str | None = None) -> Policy:
 def within(latency: Duration, *, record: str | None = None) -> Policy:
     """Deliver the messages that are not older than that, by event time, when the step is made.
 
-    latency: how far event time may lie behind `now`
+    latency: how much older than `now` an event time may be
     record: as for `latest`
 
     >>> within("2 seconds")

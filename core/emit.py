@@ -114,7 +114,7 @@ class AllOf:
 class PastEnd:
     """A pane of what is new once the watermark is past the end of the window: `wr.past_end`, Beam's `AfterWatermark`.
 
-    Beside others in `late=`, where `on_time=False` leaves out the pane at the end. It fires as the watermark passes the end,
+    For `late=` with others, where `on_time=False` leaves out the pane at the end. It fires as the watermark passes the end,
     and with what comes later.
 
     >>> Emit(on_time=False, late=all_of(past_end, every(5)))

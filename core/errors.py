@@ -116,7 +116,7 @@ class BadTrigger(ConfigurationError):
 class UnknownColumn(ConfigurationError):
     """A name that is no column of the input.
 
-    column, of: the name, and who names it, where one column is missing
+    column, of: the name, and the part of the definition that names it, where one column is missing
 
     Remedy: Compare it with the columns that the message lists.
     """
@@ -251,7 +251,7 @@ class NewerFormat(StateError):
 class StateLocked(StateError):
     """Another process has the store open, and what was called needs it alone. (`open` does not: it takes the job over.)
 
-    Remedy: Stop that process. One that was killed may take a moment to let go.
+    Remedy: Stop that process. One that was killed may take a moment to release the lock.
     """
 
     code = "WR203"

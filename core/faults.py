@@ -17,7 +17,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 def without_place(kind: pa.DataType, *, unnamed: bool = False) -> str | None:
     """Name the type in `kind` that no column has here, such as unions and intervals; None where there is none.
 
-    unnamed: of a column that nobody names, which may be one of intervals
+    unnamed: of a column that the definition does not name, which may be one of intervals
     """
     t = pa.types
     refused = (t.is_union, t.is_run_end_encoded, t.is_list_view, t.is_large_list_view)

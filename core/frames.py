@@ -141,7 +141,7 @@ def range_between(
         UNBOUNDED PRECEDING`. It is kept as long as `ttl=` says
     closed: which of these two times belong to it: "both", "left", "right" or "neither"
 
-    Messages of equal times are in each other's frames. A start behind the end is turned round. Raises `BadWindow` (WR105),
+    Messages of equal times are in each other's frames. A start after the end is swapped with it. Raises `BadWindow` (WR105),
     `BadDuration` (WR101).
 
     >>> range_between("-2 seconds", "1 second")

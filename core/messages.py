@@ -133,7 +133,7 @@ class Pane:
     index: counts the panes of the (key, window) from 0; a retraction has the index of the pane it retracts
     is_last: True only when no later pane is possible
     kind: "INSERT", or "RETRACT" for a retraction
-    commit, token: which commit told it
+    commit, token: of the commit that emitted it
 
     >>> pane = Pane(Window(0, 60_000_000), {"k": "AA"}, {"n": 2}, Timing.ON_TIME, 0)
     >>> pane["n"], pane["k"]
@@ -168,7 +168,7 @@ class JoinedRow:
 
     values: the columns by name
     timing: of a join "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
-    commit, token: which commit told it
+    commit, token: of the commit that emitted it
     kind: "INSERT", or "RETRACT" for a retraction of an emitted row, with the values that it had
     index: how often a row of its message was emitted before; is_last: True if nothing can change it any more
 

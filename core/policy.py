@@ -144,7 +144,7 @@ def bounded(
 ) -> Watermark:
     """Return the watermark of a stream that is out of order by a bounded time. A plain duration for `watermark=` means this.
 
-    delay: how far the watermark stays behind the largest event time, of each partition by itself
+    delay: by how much the watermark trails the largest event time, of each partition by itself
     idle: a partition without messages for so long (of `now`) does not hold the watermark back; without it all do
     partitions: (source, partition) that hold the watermark until they are seen; others that were never seen do not
 
@@ -165,7 +165,7 @@ def bounded(
 
 
 def fixed(delay: Duration) -> Watermark:
-    """The watermark is `now` less a delay, whatever the messages say.
+    """Set the watermark to `now` less a delay, whatever the messages' times.
 
     delay: a duration
 

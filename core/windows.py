@@ -321,7 +321,7 @@ def session(
     cut: wr.tumbling or wr.calendar: sessions never cross a boundary of these windows, and end at it
     max_length: a duration; a session ends so long after its first message at the latest, and the next message begins another.
         For definitions that keep messages (wr.median, functions of tables), since one that comes late may move every cut
-    messages: in the place of a gap: at most so many messages of other keys stand between two of a session, whose window is that
+    messages: in the place of a gap: at most so many messages of other keys lie between two of a session, whose window is that
         of the numbers of its first and its last message among all
 
     Sessions grow, and a message between two of them merges them: a pane of a window that no longer exists is retracted.

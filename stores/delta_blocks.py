@@ -1,7 +1,7 @@
 """Window metadata by columns: a value per window and commit, an Arrow record batch of the rows of that commit.
 
 Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window has gathered is
-known from its newest block, so that whoever appends can fold it in time. A large one is folded a few blocks at a time, the
+known from its newest block, so that the writer can fold it in time. A large one is folded a few blocks at a time, the
 oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit pays for a whole window, nor does
 a value hold
 one. What is folded when depends on numbers and bytes of blocks only, so that it is the same wherever a commit is done again.
@@ -92,11 +92,11 @@ class BlockWindows:
     # -- what every layout has ----------------------------------------------------------------------------------------
 
     def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
-        """As the protocol says. aside: many bytes wait in a file until they are committed."""
+        """Append as `WindowStore` defines. aside: many bytes are buffered in a file until they are committed."""
         return self._append(kv, rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert))), aside)
 
     def change(self, kv: KV, rows: pa.Table, known: Mapping[int, OfBlocks]) -> list[int]:
-        """As `append`, aside, of windows of blocks: rows, or that there are none of a key any more (`stores/tombstones.py`).
+        """Append rows, or tombstones of keys (`stores/tombstones.py`), to windows of blocks, as `append` does aside.
         known: what some of the windows were when they were read
         """
         return self._append(kv, rows, True, known)
@@ -241,7 +241,7 @@ class BlockWindows:
         return self._pages.near(kv, starts, keys, self._values)
 
     def near_hashes(self, kv: KV, start: int, wanted: Hashes | None) -> Near:
-        """As `near` of one window, of the keys that have such hashes; None: of all."""
+        """Read as `near` does, of one window and of the keys that have such hashes; None: of all."""
         return self._pages.near_hashes(kv, start, wanted, self._values)
 
     # -- folding ------------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-"""Messages that are kept for a time, in columns: a value for a stretch of event time and a step, an Arrow table.
+"""Event log: messages that are kept for a time, in columns: one Arrow table per bucket of event time and step.
 
     <bucket i64><step u64>     the rows, in the order in which they came (`column_codec.py`)
 
-bucket: the event time at which the stretch begins. Steps read a range of time and forget what is before it: both are ranges of
-keys. Where many small values came for one stretch its last ones are joined as they are read: so many that the one before them
-has at least twice their rows. So each row is written a few times, and a stretch has no more than a few dozen values.
+bucket: the event time at its start. Steps read a range of time and evict earlier messages: both are ranges of
+keys. If a bucket has many small values, a read joins the last ones: so many that the one before them
+has at least twice their rows. So each row is written a few times, and a bucket has no more than a few dozen values.
 
-Rows of a step that lie far apart would be a value each. Whoever files such rows may make their stretches longer, by a power of
-two, and remembers up to which time there are such (`Wide`): what is read from before that begins where the long ones do.
+Rows of a step that lie far apart would be a value each. A writer of such rows may make their buckets longer, by a power of
+two, and records up to which time there are such (`Wide`): reads of earlier times begin where the long ones do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from windrow.stores.column_codec import TIME as TIME
 from windrow.stores.column_codec import Encoder, Value, opened, packed, together
 from windrow.stores.kv import KV, Batch
 
-#: A stretch with more values than this is looked at.
+#: A bucket with more values than this is inspected.
 MANY = 12
 #: So many rows are in memory at once where they are taken in portions; a value that others are joined to has no more.
 PORTION = 1 << 16
@@ -40,7 +40,7 @@ Keep: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
 class Wide(NamedTuple):
-    """Stretches that begin before `end_us` may be that long, a power of two as long as usual."""
+    """Long buckets: those that begin before `end_us` may be `width_us` long, a power of two as long as usual."""
 
     width_us: int
     end_us: int

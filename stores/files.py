@@ -1,4 +1,4 @@
-"""Files that exist whole or not at all, and folders that are nobody else's business."""
+"""Files that exist whole or not at all, and private folders."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from windrow.core.errors import ConfigurationError, CorruptState, DiskFailed, Wi
 #: Octal mode of folders of state, for where shards run as another user than the driver: 2770, with a group for both.
 FOLDER_MODE = "WINDROW_FOLDER_MODE"
 _DEFAULT_MODE = 0o750
-#: A file by which somebody asks what time it is, and how old one is that nobody takes away any more.
+#: A probe file for the file system's time, and the age at which a leftover one is deleted.
 _NOW, NOW_GRACE_NS = re.compile(r"now\.\d+-[0-9a-f]+\.tmp"), 900 * 10**9
 
 
 def make_folder(path: str) -> None:
     """Make a folder of state, and those above it that are missing. Others may not look into it, unless `FOLDER_MODE` lets them.
 
-    A folder that is there keeps its mode. Files that other libraries write there are open to whoever may enter.
+    An existing folder keeps its mode. Files that other libraries write there are open to all users that may enter it.
     """
     if os.path.isdir(path):
         return
@@ -47,7 +47,7 @@ def make_folder(path: str) -> None:
 def make_durable_folder(path: str) -> None:
     """Make a folder, and those above it that are missing, whose names survive a power cut.
 
-    A folder is made when the name of the one above it is durable. So of a path that is there, whoever made it, only the last
+    A folder is made when the name of the one above it is durable. So of an existing path only the last
     name can be one that its maker had no time to sync.
     """
     above = os.path.dirname(path)
@@ -146,7 +146,7 @@ def on_disk(location: str) -> Iterator[None]:
 
 
 def disk_failed(where: str, why: str, number: int | None) -> DiskFailed:
-    """number: the system's of the error"""
+    """Return the error of a disk that failed. number: the system's of the error"""
     remedy = _REMEDIES.get(number or 0, "see what is wrong with the disk")
     done = "read or written" if number == errno.EIO else "written"
     failed = DiskFailed(

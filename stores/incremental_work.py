@@ -1,4 +1,4 @@
-"""Work that is done in slices, so that whoever does it can do something else between two."""
+"""Incremental work: it runs in slices, between which its caller can do something else."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 def numbers_of(hashes: Hashes) -> IntArray:
-    """For each key with such a hash a number below `NUMBERS`. Persisted: it must never change."""
+    """Return a number below `NUMBERS` for each key's hash. Persisted: it must never change."""
     return (hashes >> np.uint64(49)).astype(np.int64)
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
-    """For each row of key columns a number of 64 bits. Persisted: it must never change."""
+    """Return a 64-bit hash of each row of key columns. Persisted: it must never change."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -90,7 +90,7 @@ def _of_bytes(column: pa.Array, offset: Any) -> Hashes:
 
 
 def _mix(values: Hashes) -> Hashes:
-    """Each bit of the result depends on all bits of the value (the finalizer of SplitMix64)."""
+    """Mix the bits: each bit of the result depends on all bits of the value (the finalizer of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
     return values ^ (values >> np.uint64(31))

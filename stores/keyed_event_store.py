@@ -79,7 +79,7 @@ class _Run(NamedTuple):
 class _Part(NamedTuple):
     """Part of a run that a step reads for the keys `here`: these blocks, or rows that the process holds.
 
-    found: the rows of each key in the run, the first and the one behind the last; None where no index says so.
+    found: the rows of each key in the run, the first and the one after the last; None where no index has them.
     """
 
     run: _Run

@@ -327,7 +327,7 @@ class MemoryKV:
 class Overlay:
     """A store with a pending batch on top: what was written is read back, the store below does not change.
 
-    Writes go to `batch`, through the overlay or directly. While an overlay is in use nobody else writes to
+    Writes are added to `batch`, through the overlay or directly. While an overlay is in use nobody else writes to
     its base.
     """
 
@@ -373,7 +373,7 @@ class Overlay:
         ranges = changes.ranges
         found: list[Any] = [changes.points.data.get(key, _UNSET) for key in keys]
         if changes.runs:
-            low, high = changes.runs[0].first, changes.runs[-1].last  # mostly of windows that nobody asks for
+            low, high = changes.runs[0].first, changes.runs[-1].last  # mostly of windows that are not read
             for i in [i for i, key in enumerate(keys) if low <= key <= high and found[i] is _UNSET]:
                 if (put := changes.in_runs(keys[i])) is not None:
                     found[i] = put

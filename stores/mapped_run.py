@@ -1,6 +1,6 @@
 """Many pairs that are put together: their values lie in a file, in memory are their keys and where the values are.
 
-The file is in the system's temporary folder and has no name: whatever becomes of the process, nothing is left behind.
+The file is in the system's temporary folder and has no name: it never outlives the process.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Marks:
         return _of(kv.scan(self.cf, first, last), low_us, high_us)
 
     def passed(self, kv: KV, low_us: int, high_us: int, before_us: int) -> tuple[IntArray, Hashes, bool]:
-        """As `between`, and whether there is something to `drop` before a moment: in one look, where it was dropped before."""
+        """Return as `between`, and whether there is something to `drop` before a moment: one scan if it was dropped before."""
         last = self._key(high_us) + b"\xff" * 9
         found = list(kv.scan(self.cf, self._key(START_OF_TIME_US), last))
         older = bool(found) and found[0][0] < self._key(before_us)

@@ -173,7 +173,7 @@ class MessageStore:
         positions: PositionColumns | tuple[Any, Any, Any, Any],
         keys: Sequence[bytes] | None = None,
     ) -> list[bool]:
-        """For each row, True if the store has it already."""
+        """Return for each row whether the store has it already."""
         found = kv.multi_get(self.cf, self.row_keys(times, positions, keys))
         return [value is not None for value in found]
 
@@ -260,7 +260,7 @@ class MessageStore:
         key_prefix: bytes | None = None,
         keys: Collection[bytes] = (),
     ) -> Iterable[Pair]:
-        """As `scan_between`, one by one.
+        """Yield as `scan_between`, one by one.
 
         A bound's offset counts among messages of the bound's own time. Layouts without time ignore the times.
         """

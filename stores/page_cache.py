@@ -46,7 +46,7 @@ class RecentKV(RocksKV):
         return found
 
     def write(self, batch: Batch) -> None:
-        # Errors and interrupts come at any line: until all is over nothing is at hand.
+        # Errors and interrupts come at any line: the cache is empty until the write is complete.
         pages, self._pages = self._pages, {}
         super().write(batch)
         for cf in batch.cfs:
@@ -79,7 +79,7 @@ class _Pages:
         self.nbytes = 0
 
     def change(self, batch: Batch, cf: str) -> None:
-        """As they are after a batch."""
+        """Apply a batch to the cached pages."""
         for low, high in batch.ranges(cf):
             of = {start for start in self.starts if low < start + _LAST and start + _FIRST < high}
             if of:

@@ -278,7 +278,7 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def _of_shapes(values: list[bytes], schema: pa.Schema, columns: Columns) -> pa.Table:
-    """As `_table` of pages of several formats, or of several shapes: in their order, whatever these are."""
+    """Return one table, as `_table` does, of pages of several formats or shapes, in their order."""
     by_shape, end = dict[bytes, list[int]](), PAGE_HEAD.size + ITEM * len(columns.parts)
     for i, value in enumerate(values):
         by_shape.setdefault(value[PAGE_HEAD.size : end] if value[3] == Codec.NARROW else b"", []).append(i)

@@ -81,7 +81,7 @@ class Plan(NamedTuple):
 
     @classmethod
     def anew(cls, rows: int, each: int) -> Plan:
-        """each: rows of a page, about."""
+        """Plan a window's pages from its rows alone. each: rows of a page, about."""
         return cls(max(1, -(-rows // each)), rows, False, {})
 
 
@@ -139,7 +139,7 @@ class Pages:
         wanted: npt.NDArray[np.uint64] | None,
         blocks_of: Callable[[KV, bytes], Sequence[bytes]],
     ) -> Near:
-        """As `near` of one window, of the keys that have such hashes; None: of all."""
+        """Read as `near` does, of one window and of the keys that have such hashes; None: of all."""
         return self._near(kv, [start], self._heads(kv, [start]), [wanted], False, blocks_of)
 
     def _heads(self, kv: KV, starts: Sequence[int]) -> list[tuple[bytes, Head] | tuple[None, None]]:
@@ -269,7 +269,7 @@ class Pages:
             kv.write(batch)
 
     def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
-        """As `replace` of one window, a group of shares of its keys after the other: those that `shares.grouped` gave,
+        """Replace one window, as `replace` does, by groups of partitions of its keys, those from `spill_partitions.grouped`,
         numbered in their order."""
         prefix, batch = encode_i64(start), Batch()
         batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)
@@ -386,7 +386,7 @@ def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
 
 
 def _places(starts: Sequence[int], rows: pa.Table, which: IntArray | None = None) -> IntArray:
-    """For each row, or for some, the place of its window among `starts`, which are sorted."""
+    """Return for each row, or for some, the index of its window in `starts`, which are sorted."""
     sought: IntArray = np.array(starts, dtype=np.int64)
     own = rows.column(START).to_numpy()
     return np.asarray(np.searchsorted(sought, own if which is None else own[which]), dtype=np.int64)
@@ -395,7 +395,7 @@ def _places(starts: Sequence[int], rows: pa.Table, which: IntArray | None = None
 def _hashes_by_start(
     starts: Sequence[int], keys: pa.Table | None, by: Sequence[str], pages: Sequence[int]
 ) -> list[npt.NDArray[np.uint64] | None]:
-    """By window; None where so many are asked for that they are in all of its pages, or nearly."""
+    """Return the hashes by window; None where so many keys are read that they are in nearly all of its pages."""
     if keys is None or len(keys) == 0:
         return [np.zeros(0, dtype=np.uint64)] * len(starts)
     of = _places(starts, keys)

@@ -101,7 +101,7 @@ class Packed:
 
 
 def narrow_rows(rows: pa.Table, schema: bytes) -> bytes:
-    """Rows, of which there is one at least, as one narrow page."""
+    """Write rows, at least one, as one narrow page."""
     return Packed(rows, schema, np.array([0, len(rows)]), narrow=True).page(0)
 
 

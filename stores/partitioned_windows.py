@@ -149,7 +149,7 @@ class DividedWindows:
         yield from (value for _, value in since)
 
     def parts_for(self, rows: pa.Table, newest: pa.Table, size: int, total: int) -> int:
-        """Into how many parts a window should be divided: into 1 where it should not.
+        """Return the number of parts into which a window should be divided: 1 where it should not.
 
         It is expected to have so many keys that the newest rows are met among its oldest as often as they are.
 
@@ -161,7 +161,7 @@ class DividedWindows:
         return min(2 * expected // PART_BYTES, NUMBERS) if expected > PART_BYTES else 1
 
     def divide(self, kv: KV, prefix: bytes, parts: int, newest: Newest) -> None:
-        """From now on the window is so many parts, to which all of its blocks are to be dealt out."""
+        """Divide a window into so many empty parts, to which all of its blocks are to be dealt out."""
         block, batch, after = newest.block, Batch(), newest.number + 1
         numbers = [(part, part << 48 | after) for part in (i * NUMBERS // parts for i in range(parts))]
         empty = [Part(part, number, number, 0, 0) for part, number in numbers]

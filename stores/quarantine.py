@@ -16,7 +16,7 @@ from windrow.stores.files import inode_of, private
 
 #: Stores that this process has open for writing, and their folders: locks of files keep out other processes only.
 OPEN: Final[weakref.WeakKeyDictionary[Any, tuple[int, int]]] = weakref.WeakKeyDictionary()
-#: Who has it neither opens a store nor moves one.
+#: Its holder neither opens a store nor moves one.
 TURN: Final = threading.RLock()
 
 

@@ -44,7 +44,7 @@ from windrow.stores.shutdown import FLUSH_DIR, FORKED, is_written, sweep_flush_d
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20
-#: A checkpoint writes what is in memory, and nobody can do anything meanwhile: not even other threads of the process.
+#: A checkpoint writes the memtables and blocks all threads of the process meanwhile.
 MEMTABLE_BYTES: Final = 8 << 20
 BLOCK_BYTES: Final = 16 << 10
 #: A commit looks up pages of windows here and there: of each it unpacks a block. Small ones make a larger index.
@@ -370,7 +370,7 @@ class RocksKV:
             raise translate(error, self.path) from error
 
     def leave_to_parent(self) -> list[Any]:
-        """In a child process: this store is closed here, and the parent's."""
+        """Give up the store in a child process: it is closed here and remains the parent's."""
         held = [self._db, self._no_log, *self._maps.values(), *self._handles.values()]
         self._db, self._maps, self._handles = None, {}, {}
         OPEN.pop(self, None)

@@ -13,9 +13,9 @@ from windrow.stores.files import disk_failed
 
 logger = get_logger()
 
-#: Who waits so long for somebody else's lock says so.
+#: A wait of this length for another process's lock is logged.
 PATIENCE_S = 0.1
-#: Nobody of this process lets go of a store while it waits, unless another thread is just closing it.
+#: No code of this process releases a store while it waits, unless another thread is just closing it.
 OWN_WAIT_S = 1.0
 
 #: Text of the system in RocksDB's errors when the disk fails.

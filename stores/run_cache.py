@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windrow.stores.kv import KV, Overlay
 
-#: So many bytes are held in all. What a table takes beside its columns.
+#: Bytes that are held in all. Overhead of a table beyond its columns.
 MOST_BYTES, TABLE_BYTES = 128 << 20, 16 << 10
 #: An entry that is not used in so many reads of its store is evicted.
 READS = 256
@@ -31,7 +31,7 @@ class Held:
     def __init__(self, all_of_them: Decoded, read_s: float) -> None:
         self._all, self._reads = all_of_them, 0
         self.nbytes, self.read_s = 0, read_s
-        #: (rows, bytes, at which read they were asked for last), those that were asked for last behind.
+        #: (rows, bytes, the read that used them last), the most recently used last.
         self.tables: dict[bytes, tuple[pa.Table, int, int]] = {}
 
     def begin(self) -> None:
@@ -71,7 +71,7 @@ class Held:
                 self.nbytes += nbytes + TABLE_BYTES
 
     def forget(self, digest: bytes) -> None:
-        """It was merged, or taken away."""
+        """Drop a run that was merged or deleted."""
         with self._all.lock:
             if digest in self.tables:
                 self.nbytes -= self.tables.pop(digest)[1]
@@ -142,13 +142,13 @@ class Decoded:
         watch.daemon = True
         try:
             watch.start()
-        except RuntimeError:  # the process ends, or has as many as it may: whoever reads next tries again
+        except RuntimeError:  # the process ends, or has as many as it may: the next read tries again
             self._watch = None
         else:
             self._watch = watch
 
     def forked(self) -> None:
-        """In a process that was forked: threads that are not there may have held the lock, and the stores are not its own."""
+        """Reset the cache after a fork: lost threads may have held the lock, and the stores are the parent's."""
         self.lock, self._stores, self._watch = threading.RLock(), {}, None
 
     def _look(self) -> None:

@@ -124,7 +124,7 @@ def _pieces(
     size: int = 0,
     more: bool = False,
 ) -> list[bytes | memoryview]:
-    """msgpack [commit, shard, extra, size, more, batch] in its envelope, without a copy of the batch, which is `data`."""
+    """Return msgpack [commit, shard, extra, size, more, batch] in its envelope, without a copy of the batch `data`."""
     packer = msgpack.Packer(autoreset=False)
     packer.pack_array_header(6)
     for field in (commit, shard, dict(extra or {}), size, more):
@@ -141,7 +141,7 @@ def _bytes_header(size: int) -> bytes:
 
 
 def digest_of(data: bytes) -> str:
-    """xxh3 of 128 bits, in hex: what a commit record says of a segment."""
+    """Return the xxh3 of 128 bits, in hex, by which a commit record identifies a segment."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
@@ -185,7 +185,7 @@ def read_segment(
 def read_parts(
     path: str | os.PathLike[str], digest: str | None = None
 ) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
-    """As `read_segment`, the batch in the parts in which it was written; one at a time is in memory."""
+    """Read as `read_segment` does, the batch in the parts in which it was written; one at a time is in memory."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(path, "rb"))

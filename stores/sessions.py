@@ -91,7 +91,7 @@ class SessionStore:
         return [bucket for bucket in found if bucket.last_us >= from_us]
 
     def parts(self, kv: KV, hashes: Hashes, most: int) -> Iterator[Hashes]:
-        """Numbers of keys of sessions that may still grow: all, or where more than so many sessions lie in their pages, those
+        """Yield hashes of keys of growing sessions: all, or where more than so many sessions lie in their pages, those
         of half as many at a time. Those of a page are in one part.
         """
         pages = self._rows.pages(kv, HOT)
@@ -162,7 +162,7 @@ class SessionStore:
         return None if waiting is None else np.unique(waiting.hashes)
 
     def release(self) -> None:
-        """A commit is about to end: what was written is not asked for any more."""
+        """Drop the cached pages as a commit ends: they are not read again."""
         self._pages.release()
 
     def whole(self, kv: KV) -> Near:
@@ -191,7 +191,7 @@ class SessionStore:
         if (open_ := near.held.get(HOT)) is not None and open_.buffered is not None:
             left = self._remove_buffered(kv, open_)
             near = Near(near.rows, {**near.held, HOT: open_._replace(stays=left)})
-            # What seems to be left behind may go on with what waits: it is left as it is.
+            # An outdated row may still be continued by buffered rows: it stays as it is.
             kept = (lambda some: some) if left else kept
         there = np.isin(homes, np.array(list(near.held), dtype=np.int64))
         emptied = [home for home in near.held if self._is_emptied(near, home, homes)]
@@ -266,7 +266,7 @@ class SessionStore:
             self._rows.drop(kv, START_OF_TIME_US, end)
 
     def first_kept(self, kv: KV, passed_us: int) -> int:
-        """No session that is kept begins before that. passed_us: what lies at `HOT` and ends before it is left behind there."""
+        """Return a lower bound of the starts of kept sessions. passed_us: sessions at `HOT` that end before it are outdated."""
         firsts, batch = [bucket.first_us for bucket in self.buckets(kv)], Batch()
         for key, last in kv.scan(self._aux, _BEGINS, _BEGINS + b"\xff" * 9):
             if decode_i64(last) >= passed_us:
@@ -390,7 +390,7 @@ def homes_at_once(homes: IntArray, most: int) -> Iterator[IntArray]:
 
 
 def _folded(rows: pa.Table) -> pa.Table:
-    """Every row is a whole one."""
+    """Merge nothing: every row is complete."""
     return rows.drop_columns([UPSERT])
 
 

@@ -32,7 +32,7 @@ class Forked(Protocol):
     """A holder of objects that start threads."""
 
     def leave_to_parent(self) -> list[Any]:
-        """In a child process: give up what is held, and return it."""
+        """Give up what is held, in a child process, and return it."""
 
 
 #: All of this process, until they are dropped.

@@ -5,7 +5,7 @@
     manifest = SNAPSHOT_MANIFEST, msgpack [shard, commit, [[name, size, digest, content or nil], ...]]
 
 SST files are named by content because two copies of one shard write different files under one number: by
-name, a snapshot could mix them and be corrupt. The few small files beside them (CURRENT, MANIFEST, OPTIONS)
+name, a snapshot could mix them and be corrupt. The few other small files (CURRENT, MANIFEST, OPTIONS)
 change with every snapshot and lie in the manifest itself. A manifest is recorded after every blob that it
 names is there and verified, so a recorded snapshot is whole, and it is checked once more, byte for byte, when
 it is restored.

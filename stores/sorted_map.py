@@ -1,7 +1,7 @@
 """A dict with ordered scans, and a set of key ranges: what batches, overlays and the memory store are made
 of.
 
-Point access is a plain dict lookup. Order is made only when somebody asks for it: a dict keeps insertion
+Point access is a plain dict lookup. Order is made only when it is needed: a dict keeps insertion
 order, so the keys that `_sorted` lacks are always the last ones of the dict. A scan sees the map as it was
 when the scan was asked for, as a RocksDB iterator does: a change first lets the scans that are still open
 copy what they have not yet handed out.

@@ -226,7 +226,7 @@ class Away:
         self._constants = Constants()
 
     def gathered(self) -> None:
-        """To be called when there are more."""
+        """Move the newest tables to a file if they exceed the limit. Call it after tables were added."""
         fresh = self._tables[self._from :]
         if sum(table.nbytes for table in fresh) <= self._most:
             return

@@ -26,10 +26,10 @@ _PUT, _DELETED = b"\x01", b"\x00"
 
 
 class Spilling(Overlay):
-    """An overlay of which `relieve` brings what is pending out of memory, where it is much. Reads see it all the same."""
+    """Overlay whose changes `relieve` spills to disk when they are large. Reads see spilled changes."""
 
     def __init__(self, base: KV, store_path: str) -> None:
-        """beside: the path of the store beside which what does not fit memory has a folder, until this is closed."""
+        """store_path: the store next to whose folder changes are spilled, in a folder of their own, until this is closed."""
         super().__init__(base)
         self._folder = f"{store_path}.spill-{os.getpid()}-{time.monotonic_ns()}"
         self._spilled: _Spilled | None = None
@@ -154,7 +154,7 @@ class _Changes:
         return sum(self.sizes.get(cf, 0) for cf in self.cfs)
 
     def __len__(self) -> int:
-        """More than 0 where there are any."""
+        """Return more than 0 where there are any."""
         return sum(len(self.ranges.get(cf, ())) + any(True for _ in self.store.scan(cf)) for cf in self.cfs)
 
     def parts(self, most: int) -> Iterator[Batch]:

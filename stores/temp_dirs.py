@@ -1,7 +1,7 @@
-"""Temporary folders that no process leaves behind for good: what one that was killed left, the next one removes.
+"""Temporary folders with an owner: the next process removes those that a killed one left.
 
-A folder is its process's as long as that holds the lock of the file `lock` in it, which the system lets go of however the
-process ends. The file appears locked, so that nobody takes a folder that is just being made for one that was left.
+A folder is its process's as long as that holds the lock of the file `lock` in it, which the system releases however the
+process ends. The file appears locked, so that no process takes a new folder for one that was left.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def sweep() -> None:
         try:
             descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR)
         except OSError:
-            continue  # no such folder as these, or somebody else's
+            continue  # not such a folder, or another process's
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

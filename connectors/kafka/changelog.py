@@ -76,7 +76,7 @@ class ShardChangelog:
                 self._claim = None
                 time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 5)))
             except KafkaFailed:
-                self._claim = None  # nobody knows what is there: look again
+                self._claim = None  # the content is unknown: look again
                 raise
         raise KafkaFailed(
             f"{self.topic}/{self.shard}: commit {commit} could not be copied in {_ATTEMPTS} attempts, another executor took "

@@ -1,4 +1,4 @@
-"""Names of confluent_kafka for who may not import it, looked up when they are used.
+"""Names of confluent_kafka for modules that may not import it, looked up when they are used.
 
 from windrow.connectors.kafka import client
 raise client.KafkaException(client.KafkaError(client.KafkaError._TIMED_OUT))

@@ -17,7 +17,7 @@ from windrow.core.positions import Partition, topic_of
 #: librdkafka logs through this one too.
 logger = get_logger("windrow.kafka")
 
-#: Whoever waits for the cluster waits so long.
+#: The longest wait for the cluster, in seconds.
 TIMEOUT_S = 30.0
 #: What Java's clients take and librdkafka does not, with what it takes.
 _JAVA = {"sasl.jaas.config": "; in place of sasl.jaas.config give sasl.username and sasl.password"}

@@ -4,7 +4,7 @@ An offset is exclusive: the first one that was not read. In Spark's checkpoint, 
 
     {"version": 1, "topics": {"flights": {"id": "DphUeuu6QZWzerm25N4RNA", "next": {"0": 120, "1": 98}, "lost": 0}}}
 
-The id makes a topic that was deleted and made anew another one. `lost` counts what `failOnDataLoss=false` went past.
+By the id a topic that was deleted and recreated is another one. `lost` counts what `failOnDataLoss=false` skipped.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _clusters: dict[Kafka, Cluster] = {}
 
 
 def cluster_of(kafka: Kafka) -> Cluster:
-    """This process's connection to a cluster."""
+    """Return this process's connection to a cluster."""
     return _clusters.setdefault(kafka, Cluster(kafka))
 
 
@@ -94,7 +94,7 @@ def fetch(
     """Yield the records of ranges, in order, about `BATCH_ROWS` at a time. While one is read the broker is asked
     for the next.
 
-    Raises `SourceLost` where they are gone, `KafkaFailed` where nobody answers.
+    Raises `SourceLost` where they are gone, `KafkaFailed` where no broker answers.
     """
     idle, asked = _idle.setdefault(options.kafka, []), deque[Any]()
     waiting = deque(ranges)

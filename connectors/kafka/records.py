@@ -33,7 +33,7 @@ _BLOCK = 8_192
 _NUMBER = struct.Struct(">Q")
 #: Bytes of records that are kept in memory; others are read again where they are asked for.
 CACHE_BYTES = 64 << 20
-#: Who loses a claim to another claimant waits a random part of this, doubled each time up to 64-fold.
+#: A claimant that loses to another waits a random part of this, doubled each time up to 64-fold.
 _BACK_OFF_S = 0.05
 
 
@@ -88,12 +88,12 @@ class KafkaRecords:
             try:
                 [offset] = self._claim.write(self.topic, 0, [(key, data)])
             except FencedOff:
-                # The commit may have been sent before we were ended; whoever ended us has waited for its outcome.
+                # The commit may have been sent before we were fenced; the new holder has waited for its outcome.
                 self._claim = None
                 self._lost_claims += 1
                 return self._is_there(seq, key)
             except KafkaFailed as error:
-                # What the producer will still do nobody knows; to begin anew would end a driver that came after us.
+                # It is unknown what the producer will still do; a new claim would fence a driver that came after us.
                 self._claim, self._given_up = None, error
                 if self._is_there(seq, key):
                     return True

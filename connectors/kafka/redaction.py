@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: What is not a secret whoever runs the cluster. A key that we do not know may be one, so this is no list of secrets.
+#: Settings that are no secret on any cluster. An unknown key may be one, so this is no list of secrets.
 SHOWN = frozenset(
     """
     allow.auto.create.topics api.version.request api.version.request.timeout.ms auto.commit.interval.ms auto.offset.reset

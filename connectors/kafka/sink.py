@@ -2,7 +2,7 @@
 
 Step 5 of docs/explanation/commit-protocol.md. The transactional id is stable per (job, operator): a driver that begins fences
 the one before it, which aborts what that had open. Only then does it look whether it still owns the job, and which commit the
-topic holds; so nobody can publish behind its back. The answer to a commit that was lost on the way is in the same place.
+topic holds, so no other producer can publish unseen. The answer to a commit that was lost on the way is in the same place.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class KafkaSink:
     def _read_token(self, job: str, operator: str) -> int:
         """Return the newest commit of this job's operator among the tokens; 0 if there is none.
 
-        Other jobs may have a transaction open on the topic, behind which a committed token of ours is not visible yet: it is
+        Other jobs may have a transaction open on the topic, which hides later committed tokens of ours: it is
         waited for.
         """
         key, newest = _token_key(job, operator), 0

@@ -1,6 +1,6 @@
-"""Records that a delivery policy would skip, and that nobody has to read for it: how far a reader may go past them.
+"""Offsets that a reader may skip: those of records that a delivery policy would skip without reading them.
 
-Offsets have gaps: transactions end in records that nobody sees, compaction takes some. And what no operator counts takes no
+Offsets have gaps: transactions end in invisible records, compaction removes some. And what no operator counts takes no
 place among the newest. So which records are the newest is seen by reading a partition's end, as much of it as holds so many.
 """
 
@@ -54,7 +54,7 @@ class Unread:
             assert self.within_us is not None
             oldest_ms = -(-(now_us - self.within_us) // 1_000)
             found = cluster.at_times(dict.fromkeys(backlog, max(oldest_ms, 0)))
-            # Where all that is there is older, nobody knows of what is being written.
+            # Where all records are older, those being written are unknown.
             firsts = {
                 at: end if (o := found[at]) is None else min(o, end) for at, (_, end) in backlog.items()
             }

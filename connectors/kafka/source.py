@@ -40,7 +40,7 @@ class KafkaSource:
 
         next_offsets: by (source, partition), where the job continues to read
         silent: partitions in which offsets above the next one may hold no record (transactions spend some); these are looked
-            at. A topic that is gone, or was made anew, has nothing newer
+            at. A topic that is gone, or was recreated, has nothing newer
         """
         extents = self._cluster.extents(sorted({topic_of(s)[0] for s, _ in next_offsets}))
         newest = {}
@@ -91,7 +91,7 @@ class KafkaSource:
                 if error is None:
                     return bool(message.offset() < end)
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    return True  # expired: nobody can say that nothing was there
+                    return True  # expired: it is unknown whether records were there
                 if error.code() == KafkaError._PARTITION_EOF and message.offset() >= end:
                     return False
         finally:

@@ -26,7 +26,7 @@ def kafka_offsets(location: str, kafka: Kafka | str, topics: str | Collection[st
     location: the job's. kafka: `wr.Kafka(...)`, or its servers. topics: a name or several
 
     It names every partition that the topics have now, as Spark wants; those that the job never saw begin at the earliest
-    offset. Raises `SourceLost` (WR304) where a topic is gone, was made anew, or no longer holds what the job has not read.
+    offset. Raises `SourceLost` (WR304) where a topic is gone, was recreated, or no longer holds what the job has not read.
 
     `stream.option("startingOffsets", wr.kafka_offsets("ckpt/delays", "localhost:9092", "flights"))` begins where it stopped.
     """
@@ -64,7 +64,7 @@ def job_offsets(location: str) -> dict[Partition, int]:
         logger.info("no job has begun here yet: nothing to resume from", location=path)
         return {}
     last = job_admin.look(path).last_commit
-    # Whoever keeps the answer must not know more than the log after a power cut: its writer may not have come to that yet.
+    # The caller must not know more than the log has after a power cut: its writer may not have synced it yet.
     sync_directory(log)
     return {} if last is None else dict(last.next_offsets)
 

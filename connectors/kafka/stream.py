@@ -24,7 +24,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 logger = get_logger()
 
-#: What a record has beside its value, by the names that `columns` takes, and as which type.
+#: Attributes of a record other than its value, by the names that `columns` takes, and their types.
 ATTRIBUTES: Mapping[str, pa.DataType] = {
     "key": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),

@@ -15,7 +15,7 @@ LINES = logging.getLogger("windrow.kafka")
 LINES.addHandler(logging.NullHandler())
 #: A record may be so large. Kafka's own limit, 1 MB, is what a large commit or a large window comes close to.
 MAX_RECORD_BYTES = 64 << 20
-#: A producer's transaction that nobody ends is aborted by the broker after this long.
+#: The broker aborts a producer's open transaction after this long.
 _TRANSACTION_TIMEOUT_MS = 60_000
 _FETCH_WAIT_MS = 10
 _COMMIT_ATTEMPTS = 3
@@ -83,7 +83,7 @@ class PartitionReader:
                     if message.offset() < end:
                         yield message
         finally:
-            consumer.unassign()  # who does not read asks the broker for nothing
+            consumer.unassign()  # an idle consumer must not fetch
 
     def wait_for(self, offset: int) -> None:
         """Return when a record that was committed is seen by all: that is a little later than its commit is answered."""
