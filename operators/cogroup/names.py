@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 #: The event time, in microseconds; and the name for all inputs.
 TIME, EVERY = "of event time", "every input"
-#: True for rows that pass the filter of their input, where one has a filter; which input it is, where rows are known by ids.
+#: True for rows that pass the filter of their input, if it has one; the input of a row, if rows are known by ids.
 PASSES, WHICH = "of what passes", "of which input"
 
 

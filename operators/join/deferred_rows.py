@@ -25,7 +25,7 @@ _ORDER = "__order"
 
 
 def put_off(kv: KV, cf: str, timing: str, step: int, part: int, rows: pa.Table, which: BoolArray) -> None:
-    """Let some of the rows of a slice of a step wait. part: its number."""
+    """Defer rows of a slice of a step. part: the number of the slice."""
     batch = Batch()
     waiting = rows.filter(pa.array(which)).append_column(_ORDER, pa.array(np.flatnonzero(which)))
     name = encode_u64(step) + (encode_u32(part) if part else b"")

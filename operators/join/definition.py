@@ -114,7 +114,7 @@ class JoinDefinition(Definition):
     @property
     def sizes(self) -> str | None:
         """Return the scope of a limited message count: "key", or "job" for a whole input."""
-        if self.retention.messages is None or self.sessions is not None:  # which go as one
+        if self.retention.messages is None or self.sessions is not None:  # sessions are evicted as a whole
             return None
         return self.retention.per if self.on else "job"
 

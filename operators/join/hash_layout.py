@@ -29,9 +29,9 @@ from windrow.stores.event_log import MANY, TIME, Events, Stretches, wide, widene
 from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents, hashes_of
 from windrow.stores.kv import KV, Batch
 
-#: Auxiliary keys: which stretches of `open` are long.
+#: Auxiliary keys: the wide buckets of `open`.
 WIDE_OPEN = (b"\x00wide2", b"\x00wide3")
-#: Stretches of `open` are so many times as many.
+#: Buckets of `open` are so many times finer.
 FINER = 64
 
 
@@ -86,7 +86,7 @@ class KeyedJoinOperator(BlockJoinOperator):
                 self._note(kv, side, rows.take(np.flatnonzero(matched)), hashes[matched], 2 * step)
 
     def _follow(self, kv: KV, side: int, rows: Slice, hashes: Hashes, step: int) -> None:
-        """Note when messages go."""
+        """Note the times at which messages expire."""
         listed = followed_rows(rows, np.zeros(len(rows), dtype=bool), step)
         listed = listed.append_column(HASH, pa.array(hashes))
         usual_us = self._fine(kv)

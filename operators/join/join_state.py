@@ -114,7 +114,7 @@ class StoredSides(Logic):
         return passed(watermark_us, self.definition.allowed_lateness_us)
 
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
-        """Return encoded keys of rows: equal ones alike on both sides, though columns may be of different types, and widen."""
+        """Return encoded keys of rows: equal ones are equal on both sides, even if columns differ in type, and widen."""
         if not columns.keys:
             return None
         return encode_equal([as_type(combine(rows.table.column(k[1 + side])), k[3]) for k in columns.keys])
@@ -223,7 +223,7 @@ class StoredSides(Logic):
         super().set_back(kv, progress, watermark_us)
 
     def _cut(self, kv: KV, side: int, floor_us: int) -> None:
-        """Drop the messages of a side that are older, but for those that have come since and are still to go."""
+        """Delete older messages of a side, except newer followed ones that have not expired yet."""
         store, batch = self.stores[side], Batch()
         waiting = (
             {stored_key(value) for _, value in kv.scan(self.open_cfs[side])}

@@ -44,7 +44,7 @@ from windrow.stores.incremental_work import in_batches
 from windrow.stores.kv import KV, Batch
 from windrow.stores.spill import Away
 
-#: About so many pairs are in memory at once, and so many messages that go.
+#: At most about so many pairs, and so many expiring messages, are in memory at once.
 PAIRS, LEAVING = 1 << 19, 1 << 16
 
 
@@ -140,9 +140,7 @@ class JoinOperator(TakingSides):
             emitted = self._already_matched(kv, both[LEFT], len(new[LEFT]))
             met, away = [np.zeros(len(rows), dtype=bool) for rows in both], Away(result.panes)
             for part, (li, ri) in enumerate(self._slices(new, both, columns)):
-                if (
-                    as_of
-                ):  # answered later: where its condition raises, it does so on the message that came last
+                if as_of:  # answered later: if its condition raises, the later message is the dead letter
                     continue
                 met[LEFT][li] = met[RIGHT][ri] = True
                 late = came_late(new, both, li, ri, progress.watermark_us)
@@ -268,7 +266,7 @@ class JoinOperator(TakingSides):
         columns: Columns,
         part: int = 0,
     ) -> None:
-        """Emit matches, or let them wait for their period. part: the number of a slice of them."""
+        """Emit matches, or defer them to the end of their period. part: the number of their slice."""
         how = self.definition.how
         if how == "anti" or not len(li):
             return

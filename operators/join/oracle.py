@@ -58,7 +58,7 @@ class JoinOracle(Oracle):
         self._held: dict[str, list[Held]] = {"left": [], "right": []}  # in order of arrival
         self._filters = {source.name: Filter(source.where) for source in definition.inputs}
         self._totals: dict[tuple[str, Key], int] = {}
-        #: (event time, position) of the newest message of a group that went because there were too many.
+        #: (event time, position) of the newest message of a group that the count limit evicted.
         self._floors: dict[tuple[str, Key], tuple[int, Position]] = {}
         self._pending: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
@@ -205,7 +205,7 @@ class JoinOracle(Oracle):
         return False
 
     def _is_sound(self, source: Input, message: Message, time_us: int) -> bool:
-        """True unless a join of some kind finds something else in a message that cannot be."""
+        """True unless a kind of join rejects the message for a reason of its own."""
         return True
 
     def _open_until(self, source: Input, time_us: int) -> float:
@@ -292,7 +292,7 @@ class JoinOracle(Oracle):
         return rows
 
     def _forgotten(self, side: str, message: Held, watermark_us: int) -> bool:
-        """True if the next `advance` lets it go whatever it brings."""
+        """True if the next `advance` drops it, whatever its watermark."""
         if self.definition.how == "asof" and side == "left":
             over = self._too_late_us(watermark_us) > message.time_us
         else:
@@ -379,9 +379,7 @@ class JoinOracle(Oracle):
             left.done = True
             try:
                 partners = [right for right in self._held["right"] if self._match(left, right)]
-            except (
-                Exception
-            ) as error:  # a pair that came when it did not, under another condition of that name
+            except Exception as error:  # a pair that came under another condition of that name
                 self._bury("malformed", str(error), left.message, left.time_us)
                 continue
             best = max(partners, key=_by_time, default=None)

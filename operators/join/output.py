@@ -41,7 +41,7 @@ def prefixes(definition: JoinDefinition) -> tuple[str, str]:
 def named(
     definition: JoinDefinition, left: Iterable[str], right: Iterable[str], chosen_names: Names | None = None
 ) -> Names:
-    """Return the output names of columns. A column with a chosen name keeps it. A new one keeps its own name, or is prefixed
+    """Return the output names of columns. A column with a chosen name keeps it. A new one keeps its own name. It is prefixed
     with the input's name if the other input, a key or another column has that name."""
     found: tuple[dict[str, str], dict[str, str]] = (
         ({}, {}) if chosen_names is None else (dict(chosen_names[0]), dict(chosen_names[1]))

@@ -88,7 +88,7 @@ class CorrectedJoinOperator(JoinOperator):
         kv.write(batch)
         batch = Batch()
         if self.definition.how == "asof":
-            if self.definition.where is not None:  # where it raises, it does so on the message that came last
+            if self.definition.where is not None:  # if it raises, the later message is the dead letter
                 self._met(kv, [g.came for g in going], sides, columns)
             for side in (LEFT, RIGHT):
                 self._file_counted(kv, batch, side, going[side].came, np.zeros(0, dtype=np.int64), columns)

@@ -45,7 +45,7 @@ _MANY = 4
 class BlockJoinOperator(JoinOperator):
     """A join over time whose messages are stored in columns by time."""
 
-    #: A message is in reach of no more stretches than this and one; how long they are where nothing bounds its reach.
+    #: The most buckets, plus one, that a message's reach covers; the bucket width if nothing bounds the reach.
     _stretches, _endless_us = 8, HOUR_US
 
     @property

@@ -50,7 +50,7 @@ class Kept(History):
             layout = Layout.FIELDS_TIME_OFFSET if keyed else Layout.TIME_OFFSET
         self.store = MessageStore(layout, self.cf, self.index_cf, self._bucket(definition))
         self.cfs = self.store.cfs
-        #: The messages of the step, under their keys, where it is remembered.
+        #: The messages of the step, under their keys, if they are cached.
         self._came: Slice | None = None
         self._remembers = False
         #: False for queries of windows, which need no messages to emit.

@@ -61,7 +61,7 @@ class TimeWindows(_NamedMessages, WindowAggregator):
 
 
 class TupleWindows(_NamedMessages, TupleAggregator):
-    """Windows of so many messages."""
+    """Windows of a number of messages."""
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         return TupleAggregator.ingest_table(of_one_step(self), kv, table, now_us)
@@ -142,7 +142,7 @@ def first_deltas(
 
 
 def _first(row_of: IntArray, starts: IntArray) -> BoolArray:
-    """True for the line of the earliest window of each row."""
+    """True for the row of the earliest window of each message."""
     order = np.lexsort((starts, row_of))
     opens = np.ones(len(order), dtype=bool)
     opens[1:] = row_of[order][1:] != row_of[order][:-1]

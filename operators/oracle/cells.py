@@ -34,9 +34,9 @@ class Cell:
     key: Key
     window: Window | TupleWindow
     messages: list[Taken] = field(default_factory=list)  # in order of arrival
-    pending: list[Taken] = field(default_factory=list)  # came since the last pane was judged
+    pending: list[Taken] = field(default_factory=list)  # new since the last pane was judged
     panes: int = 0
-    since_us: int | None = None  # `now` when the first of these came, where a trigger asks for it
+    since_us: int | None = None  # `now` at the first of these, if a trigger needs it
     sent: dict[str, Any] | None = None  # values of the last pane
     emitted_in: int = 0  # the step of the last pane
     fired: bool = False  # an ON_TIME pane was judged

@@ -192,7 +192,7 @@ class DeliveringOracle(Oracle):
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         [only, *others] = self._filters
-        for condition in self._filters[input if others else only]:  # one input is one, whatever it is called
+        for condition in self._filters[input if others else only]:  # a single input may have any name
             condition.learn([dict.fromkeys(columns)])
         policy = self.definition.policies.get(input if others else only)
         marks = [policy.mark] if policy is not None and policy.mark is not None else []

@@ -77,7 +77,7 @@ class WatermarkOracle:
         return min(candidates, default=None)
 
     def is_idle(self, now_us: int) -> bool:
-        """True if something came, and of every partition that it came from nothing does any more."""
+        """True if rows have come, and all partitions that had some are idle."""
         return bool(self._marks_us) and all(self._idle(partition, now_us) for partition in self._marks_us)
 
     def _idle(self, partition: Partition, now_us: int) -> bool:

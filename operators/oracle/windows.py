@@ -65,8 +65,8 @@ def tuple_windows_of(spec: Tuples, number: int) -> list[TupleWindow]:
 def _calendar_window(spec: Calendar, time_us: int) -> Window:
     """Return the unit of the calendar that holds the instant.
 
-    Where clocks are set back across midnight a local date comes twice; then instants decide, not dates: the
-    windows are the stretches between one first moment and the next.
+    Where clocks are set back across midnight a local date comes twice. Then instants decide, not dates: a window
+    lasts from one first moment to the next.
     """
     local = to_datetime(time_us).astimezone(zone_info(spec.time_zone)) - timedelta(
         microseconds=spec.offset_us

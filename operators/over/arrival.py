@@ -73,7 +73,7 @@ class ArrivalOvers(Overs):
         lines = Lines(held.rows, held.codes, held.keys, held.rows.column(ID).to_numpy(), None)
         places = np.arange(len(lines))
         behind = lines.ends - 1 - places
-        of_before = np.bincount(held.codes[:before], minlength=held.keys)  # they come first in their lines
+        of_before = np.bincount(held.codes[:before], minlength=held.keys)  # first in their partitions
         emitted = lines.begins + of_before[lines.codes] - 1 - places >= self._waits
         due = np.flatnonzero((behind >= self._waits) & ~emitted)
         sums = self._emit_due(work, held, lines, due)

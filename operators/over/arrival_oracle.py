@@ -41,8 +41,8 @@ class ArrivalOracle(OverOracle):
         return None
 
     def _is_over(self, line: list[Anchor]) -> bool:
-        """True if the watermark is so far past all of its messages, and has moved so far since they came, that the next one
-        begins anew.
+        """True if the watermark is more than the ttl past all of its messages, and past their arrival: the next one begins
+        a new partition.
         """
         if self.watermark_us == END_OF_TIME_US:
             return True

@@ -38,7 +38,7 @@ class Middle(NamedTuple):
 class _Side:
     """Rows in partitions, cut at the buckets, and the number of rows from there on in each window of the key.
 
-    codes: of the rows. starts: where the line of each key begins, and where the last one ends. keys: of the windows. before:
+    codes: of the rows. starts: the begin of the partition of each key, and the end of the last. keys: of the windows. before:
     true of rows before the buckets, which are counted backwards.
     """
 

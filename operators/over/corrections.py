@@ -88,7 +88,7 @@ class CorrectedOvers(Overs):
         self._triggers: dict[str, Trigger] = {EARLY: emit.early}
         if definition.late_us:
             self._triggers[LATE] = emit.late
-        #: Messages that wait for others are at most so long before the watermark.
+        #: Messages that wait for others are at most so long before the settled time.
         self._pending_us = self._waits * (definition.ttl_us or 0)
 
     def cfs(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class CorrectedOvers(Overs):
             found = np.zeros(len(times), dtype=bool)
             for low, high in ((at.before, at.after), (at.open, at.closed)):
                 found |= (times >= low.settled_us) & (times < high.settled_us)
-                if self._waits:  # lines that have ended
+                if self._waits:  # ended partitions
                     first, last = self.remembered.quiet_since(low), self.remembered.quiet_since(high)
                     found |= (times >= first) & (times < last)
             return found

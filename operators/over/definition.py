@@ -389,7 +389,7 @@ def _ttl(options: Mapping[str, Any], framed: Mapping[str, Aggregation]) -> int |
         if not counted:
             return None
         if not options["by"] or isinstance(options["retention"], Forever):
-            return forever  # one line alone, or all that ever came
+            return forever  # a single partition, or all messages ever
         raise RetentionMissing(
             f"{counted[0]!r} counts messages however far apart they are, so that each key would be remembered for good: say "
             "for how long, e.g. ttl='1 day', or ttl=wr.forever"

@@ -64,7 +64,7 @@ class DueRows:
         times: IntArray | None = None,
     ) -> None:
         self.lines, self.waits = lines, waits
-        #: Event times, by which lines are ordered unless they are given.
+        #: Event times, by which partitions are ordered by default.
         self._times = lines.times if times is None else times
         #: Of bucketed frames, all before `right_us`.
         self._middles, self._right_us = middles or {}, right_us

@@ -27,7 +27,7 @@ Columns: TypeAlias = tuple[Column, ...]
 Merge: TypeAlias = Callable[[Columns, Columns], Columns]
 #: So many rows are laid out at a time.
 LAID_OUT = 4_000_000
-#: Windows of no more rows than that, and than so many as they are many, are made row by row.
+#: Windows of at most so many rows, and on average of at most so many, are merged row by row.
 _LONGEST, _OFTEN = 64, 4
 #: So many numbers are looked at first.
 _GLANCE = 64

@@ -1,7 +1,7 @@
 """Key state that outlives the messages: rows in pages by key (`stores/page_format.py`), however old a key's last message is.
 
-The rows of a key are in the bucket of event time of its last message, so that keys that were quiet for too long expire by
-one range. A bucket is a fraction of the ttl; without one there is a single bucket. A key is never in two of them.
+The rows of a key are in the bucket of event time of its last message. So keys that were quiet for too long expire by
+one range delete. A bucket is a fraction of the ttl; without one there is a single bucket. A key is never in two of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV
 from windrow.stores.window_state import START, UPSERT, Near
 
-#: So many stretches make a ttl, about.
+#: A ttl is about so many buckets long.
 _STRETCHES = 4
 
 

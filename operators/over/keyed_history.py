@@ -61,7 +61,7 @@ class Remembered:
 
     @property
     def anything(self) -> bool:
-        """True if something is remembered at all."""
+        """True if there is any history to keep."""
         return self._tail > 0 or self._runs
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Remembered:
         latest: str = TIME,
     ) -> Held:
         """Return the messages of keys that some of `events` name, which are from `low_us` on, or have ended. settled: true for
-        those of them that are to be remembered. latest: the column of times since which a key is quiet."""
+        those to be added to the history. latest: the column of times since which a key is quiet."""
         new, stays = events.filter(pa.array(named)), settled[named]
         asked = new if ended is None else concat([new, ended.select(events.column_names)])
         groups = Groups([asked.column(b) for b in self.by], len(asked))

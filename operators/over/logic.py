@@ -40,12 +40,12 @@ from windrow.operators.view import View
 from windrow.stores.event_log import TIME, Events
 from windrow.stores.kv import KV, Batch
 
-#: A frame of time is so many stretches long, about; and how long one is at least, and at most.
+#: A frame of time is about so many buckets long; the least and the greatest width of a bucket.
 _STRETCHES, _SHORTEST_US, _LONGEST_US = 8, 100_000, 3_600_000_000
-#: A long one is so many stretches long, which are no shorter than that.
+#: A long frame is so many buckets long, whose width is at least this.
 _OF_LONG, _SHORT_US = 64, 1_000_000
 _WIDTH_KEY = b"\x00width"
-#: So many messages, about, are no more than one stretch.
+#: About so many messages need no more than one bucket.
 _IN_STRETCH = 4_096
 
 
@@ -188,7 +188,7 @@ class Overs(OneInputLogic):
             numbers = self._numbers(rows, gaps=long is None)
         self._emit_settled(work, rows, numbers, low_us, before, after, long)
         if events is not None and self.slices.any:
-            # Last, for it may give up the slices of which windows were made.
+            # This is last, as it may delete the buckets of which windows were made.
             step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
             self.slices.extend(kv, calculations, *given, step)
 

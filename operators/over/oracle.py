@@ -141,7 +141,7 @@ class OverOracle(OneInputOracle):
 
     @property
     def _closed_us(self) -> int:
-        """No message before that is taken any more."""
+        """The time before which no message is accepted any more."""
         ends = self.watermark_us == END_OF_TIME_US
         return END_OF_TIME_US if ends else self.watermark_us - self.definition.late_us
 
@@ -163,7 +163,7 @@ class OverOracle(OneInputOracle):
         ]
 
     def _is_in_tail(self, anchor: Anchor, settled_us: int) -> bool:
-        """True if it is one of the last messages of its key that count, and the key can go on."""
+        """True if it is one of the last counted messages of its key, and the key can be continued."""
         counted = [f for f in self.definition.frames.values() if not isinstance(f, RangeBetween)]
         before = max([0, *(-f.low for f in counted if f.low is not None)])
         many = before + max([0, *(f.high for f in counted)])
@@ -279,5 +279,5 @@ class _Broken:
 
 
 def same_key(one: Key, other: Key) -> bool:
-    """True if two keys are one; a NaN is one with itself, and equal numbers with each other."""
+    """True if two keys are one; NaN equals NaN, and equal numbers are one."""
     return all(a is b or a == b for a, b in zip(one, other, strict=True))

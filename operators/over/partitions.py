@@ -165,7 +165,7 @@ class Lines:
     """Rows by key, event time and position.
 
     codes: a number of each row's key, below `size`. times: event times. at: which rows, None for all; those of one moment keep
-    their order if `rows` is None. order: the former index of each row. A line ends where the next message of its key is
+    their order if `rows` is None. order: the former index of each row. A partition ends where the next message of its key is
     more than `ttl_us` later; None: it never does.
     """
 
@@ -212,7 +212,7 @@ class Lines:
 
     @cached_property
     def _breaks(self) -> BoolArray:
-        """True for the first of each line."""
+        """True for the first of each partition."""
         first = np.ones(len(self), dtype=bool)
         first[1:] = self.codes[1:] != self.codes[:-1]
         if self.ttl_us is not None:
@@ -221,13 +221,13 @@ class Lines:
 
     @cached_property
     def begins(self) -> IntArray:
-        """For each place that of the first of its line."""
+        """For each place the first one of its partition."""
         begins: IntArray = np.maximum.accumulate(np.where(self._breaks, np.arange(len(self)), 0))
         return begins
 
     @cached_property
     def ends(self) -> IntArray:
-        """Return for each place the end of its line, exclusive."""
+        """For each place the end of its partition, exclusive."""
         starts = np.flatnonzero(self._breaks)
         ends: IntArray = np.repeat(np.r_[starts[1:], len(self)], np.diff(np.r_[starts, len(self)]))
         return ends
@@ -300,7 +300,7 @@ class Lines:
         return Bounds(low, high, np.ones(len(places), dtype=bool))
 
     def complete(self, waits: int, watermark_us: int) -> BoolArray:
-        """Return True for messages with `waits` later ones of their line below the watermark, or if none can come any more."""
+        """Return True for messages with `waits` later ones of their partition below the watermark, or if no more can come."""
         done = np.ones(len(self), dtype=bool)
         if waits == 0 or watermark_us >= END_OF_TIME_US:
             return done

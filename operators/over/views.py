@@ -114,7 +114,7 @@ class OverView(OneInputView):
         return concat(some) if some else None
 
     def _last(self, kv: KV, settled_us: int, floor_us: int) -> pa.Table | None:
-        """Return the last messages of keys before a time, of keys that can go on."""
+        """Return the last messages of keys before a time, of keys that can be continued."""
         rows = self.logic.remembered.tails.all(kv)
         if rows is None:
             return None

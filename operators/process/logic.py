@@ -113,7 +113,7 @@ class Processor(OneInputLogic):
     def _fire_one(
         self, calls: Calls, of: Of, at_us: int, encoded: bytes, value: bytes
     ) -> list[tuple[int, Of]]:
-        """Call `on_timer`. A timer of `now` has the event time of whoever set it, or the watermark where that is further."""
+        """Call `on_timer`. A timer of `now` has the event time at which it was set, or the watermark if that is further."""
         work, reached_us = calls.work, calls.watermark_us
         if not self._has_on_timer:
             raise ConfigurationError(

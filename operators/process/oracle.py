@@ -56,7 +56,7 @@ class ProcessOracle(OneInputOracle):
         self.function = function() if isinstance(function, type) else function
         #: By key: its state, and the last event time at which it was used.
         self.states: dict[Key, tuple[dict[str, Any], int]] = {}
-        #: (kind, time, key) -> event time of whoever set it.
+        #: (kind, time, key) -> event time of the call that set it.
         self.timers: dict[tuple[str, int, Key], int] = {}
 
     def accept(self, message: Message, time_us: int, now_us: int) -> bool:

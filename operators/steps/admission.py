@@ -32,7 +32,7 @@ def admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time:
 def compared_within(
     table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None
 ) -> pa.Table:
-    """Check columns of a slice that are compared with each other, as those of a join of an input with itself."""
+    """Check columns of a slice that are compared with each other, as in a self-join."""
     among = needs.among(table.schema)
     return table if among is None else _admitted(table, known, among, event_time)
 

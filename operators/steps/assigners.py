@@ -83,8 +83,8 @@ class GlobalAssigner:
 
 
 class CalendarAssigner:
-    """Calendar units of a named zone. A window starts at the first instant at which clocks show its local start or more, so
-    an instant is in the unit of the furthest local time by then, which never goes back."""
+    """Calendar units of a named zone. A window starts at the first instant at which clocks show its local start or more.
+    So an instant is in the unit of the furthest local time by then, which never goes back."""
 
     _DAY_OFFSET: ClassVar = {
         "monday": 3,

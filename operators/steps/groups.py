@@ -1,7 +1,7 @@
 """Grouping, once for everything: rows to dense group numbers in order of first appearance, then Arrow's hash kernels.
 
-All grouping of windrow is done here, always single-threaded, so that the same rows in the same order give the
-same bits (Arrow's threaded `group_by` gave six different float sums in six runs).
+All grouping of windrow is done here, always single-threaded: the same rows in the same order give the same bits.
+(Arrow's threaded `group_by` gave six different float sums in six runs.)
 """
 
 from __future__ import annotations

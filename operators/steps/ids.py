@@ -24,7 +24,7 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
 
-#: A retention is this many buckets long: so many lookups for each id, and that part of it kept too long.
+#: A retention is so many buckets long: each id costs as many lookups, and is kept up to that part of it too long.
 BUCKETS = 8
 BUCKETS_KEY, NO_BUCKETS = b"i", msgpack.packb([])
 

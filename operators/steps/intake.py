@@ -201,7 +201,7 @@ def in_known_times(
 
 
 def _written_as(kind: pa.DataType, times: pa.Array, time_zone: str | None, unit: TimeUnit | None) -> pa.Array:
-    """Return event times as values of the type, or of one that it widens to; values that do not fit get another type."""
+    """Return event times as values of the type, or of one that it widens to; those that do not fit change."""
     if pa.types.is_integer(kind):
         many, each_us = TIME_UNITS[unit or "us"]
         numbers = pc.multiply(pc.divide(times, each_us), many)
@@ -262,7 +262,7 @@ def _parsed(values: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def countable(times: pa.Array, now_us: int | IntArray, max_ahead_us: int | None) -> pa.Array:
-    """True where an event time is one that can be counted; `now_us`: of all, or of each."""
+    """True where an event time can be counted; `now_us`: of all, or of each."""
     last = last_times(max_ahead_us, now_us)
     return pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, last)), False)
 

@@ -23,8 +23,8 @@ def learn(
 ) -> pa.Schema:
     """Return the schema after a slice with `seen` columns; system columns (two underscores) are no part of it.
 
-    needs: of the operator: columns that it does not need are none either. event_time: a column that is read whatever its type
-    is, and written in the known one (`in_known_times`)
+    needs: of the operator: columns that it does not need are left out, too. event_time: a column that is read whatever its
+    type is, and written in the known one (`in_known_times`)
     """
     fields = {} if known is None else {f.name: f for f in known}
     only = None if needs is None or needs.whole else needs.named({*fields, *seen.names})

@@ -29,7 +29,7 @@ class StepResult:
 
     @property
     def silent(self) -> bool:
-        """True if there is nothing to say."""
+        """True if the result is empty."""
         said = (self.marks, self.counts, self.ended, any(self.inner.values()))
         return not self.panes and self.dead is None and not any(said)
 

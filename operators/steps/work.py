@@ -24,7 +24,7 @@ class Work:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the input as known by now."""
+        """The known columns of the input."""
         assert self.progress.schema is not None
         return self.progress.schema
 

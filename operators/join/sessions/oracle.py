@@ -92,7 +92,7 @@ class SessionJoinOracle(JoinOracle):
         return super().advance(watermark_us, now_us)
 
     def _shrink(self, watermark_us: int) -> list[JoinedRow]:
-        return []  # sessions go as one, with all that they hold
+        return []  # a session is evicted with all of its messages
 
     def _is_evicted(self, message: Held) -> bool:
         """True if the session that held the message was evicted by the count limit."""
@@ -205,7 +205,7 @@ class SessionJoinOracle(JoinOracle):
         if self._is_evicted(message):
             return True
         if side in self._making or watermark_us == END_OF_TIME_US:
-            return True  # its session was closed, and is forgotten by now
+            return True  # its session was closed, and has expired by now
         return message.time_us + self._gap_us < self._too_late_us(watermark_us)
 
     def _in_retention(self, side: str, message: Held, watermark_us: int) -> bool:

@@ -129,7 +129,7 @@ class JoinSessions(SessionAggregator):
         return mine if key is None else mine.filter(pc.equal(mine.column(KEY), pa.scalar(key, pa.binary())))
 
     def forgets(self, before_us: int, watermark_us: int) -> bool:
-        """True if sessions may go as the watermark comes from `before_us`."""
+        """True if sessions may expire as the watermark advances from `before_us`."""
         before, after = (limit(self.kept_from(us), self.gap_us) for us in (before_us, watermark_us))
         return after // self.store.width_us > before // self.store.width_us
 

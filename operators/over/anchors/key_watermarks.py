@@ -27,7 +27,7 @@ from windrow.operators.steps.groups import Groups, combine, stable_order
 from windrow.operators.steps.step import limit
 from windrow.stores.kv import KV, Batch
 
-#: A retention is so many stretches of promises long, about.
+#: A retention is about so many buckets of promises long.
 _STRETCHES = 8
 _PROMISED = "__promised"
 #: Numbers below it leave room for a sum.
@@ -177,7 +177,7 @@ def floors_of(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray
         return floors
     low, high = int(floors[~none].min()), int(floors.max())
     if (high - low + 2) * (len(before) + 1) < _MOST:
-        # Each line above the one before it, nothing below all: the largest so far is of the line.
+        # The values of each partition are above those of the one before it: the running maximum stays within a partition.
         lines, span = np.cumsum(opens), high - low + 2
         packed = np.maximum.accumulate(np.where(none, 0, floors - low + 1) + lines * span) - lines * span
         found: IntArray = np.where(packed == 0, START_OF_TIME_US, packed + low - 1)

@@ -59,7 +59,7 @@ from windrow.stores.kv import KV
 
 #: The slot of the columns of the anchors; those of the other input are in `Progress`.
 _MARKERS = "1"
-#: A window's reach back is about so many buckets long; then the least and the greatest width of a bucket.
+#: A window's reach back is about so many buckets long; the least width of a bucket.
 _STRETCHES, _SHORTEST_US = 8, 100_000
 
 
@@ -287,7 +287,7 @@ class AnchoredOvers(OneInputLogic):
         return self.fields(self._source_schema(kv, progress), self._known_markers(kv, progress))
 
     def key_codes(self, rows: pa.Table, anchors: pa.Table) -> tuple[IntArray, int]:
-        """Return numbers of the keys of messages, then of anchors: equal ones alike, even if columns differ in type."""
+        """Return numbers of the keys of messages, then of anchors: equal keys have equal numbers, even if columns differ in type."""
         total = len(rows) + len(anchors)
         both = []
         for name in self.definition.by:

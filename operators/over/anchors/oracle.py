@@ -1,7 +1,7 @@
 """The oracle of OVER windows around the messages of another input, in lists and loops. Seed 002 section 3.
 
-It keeps all messages and all anchors. Whenever the watermark advances it takes the anchors below it, in the order of event
-time and position, judges their promises, and emits those whose windows the watermark has passed.
+It keeps all messages and all anchors. When the watermark advances, it takes the anchors below it, in the order of event time
+and position, and judges their promises. Then it emits those whose windows the watermark has passed.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class AnchoredOracle(Oracle):
 
     @property
     def _closed_us(self) -> int:
-        """No message before that is taken any more."""
+        """The time before which no message is accepted any more."""
         ends = self.watermark_us == END_OF_TIME_US
         return END_OF_TIME_US if ends else self.watermark_us - self.definition.late_us
 
@@ -251,7 +251,7 @@ class AnchoredOracle(Oracle):
             return None
         kept_us = None if isinstance(span, RangeBetween) else self.definition.retention.time_us
         if obsolete_us is not None and kept_us is not None and obsolete_us < time_us - kept_us:
-            obsolete_us = None  # nothing that the retention does not say
+            obsolete_us = None  # no more than the retention says
         low_us = start_us + (span.closed in ("right", "neither"))
         high_us = end_us - (span.closed in ("left", "neither"))
         return Anchor(time_us, position, key, payload, start_us, low_us, high_us, obsolete_us)

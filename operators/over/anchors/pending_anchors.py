@@ -45,7 +45,7 @@ class Pending:
         self.anchors = Events(f"{name}.anchors", width_us)
         self.waiting = Events(f"{name}.waiting", width_us)
         self.lows_cf = f"{name}.lows"
-        #: True if anchors may promise something.
+        #: True if anchors may make promises.
         self.judges = isinstance(self.span, Between) and self.span.promises
         self.promises = Promises(name, aux_cf, definition.by, definition.back_us)
         self.cfs = (self.anchors.cf, self.waiting.cf, self.lows_cf, *self.promises.cfs)
