@@ -41,7 +41,7 @@ _PLACE = ("source", "partition", "offset", "ordinal")
 
 
 class CoGroupOperator(Delegating):
-    """One definition on one store. Holds no state of its own."""
+    """The operator of one definition on one store. It is stateless."""
 
     def __init__(self, definition: CoGroupDefinition) -> None:
         self.united = United(definition)

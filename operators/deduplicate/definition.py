@@ -24,7 +24,7 @@ from windrow.operators.steps.input_filter import filter_of
 
 @dataclass(frozen=True, repr=False, init=False)
 class DeduplicateDefinition(OneInput):
-    """Forwards the first message of each key and id, and drops its duplicates: retries, redeliveries.
+    """A deduplication: it forwards the first message of each key and id, and drops duplicates: retries, redeliveries.
 
     by: key columns (one name or several)
     event_time: the column of event time

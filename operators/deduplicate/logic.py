@@ -17,7 +17,7 @@ from windrow.operators.steps.step import passed
 
 
 class Deduplicator(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one definition on one store. It is stateless: everything is in the store that it receives."""
 
     definition: DeduplicateDefinition
 

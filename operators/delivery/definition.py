@@ -24,8 +24,8 @@ from windrow.operators.steps.input_filter import filter_of
 
 @dataclass(frozen=True, repr=False, init=False)
 class DeliveryDefinition(OneInput):
-    """Forwards the messages of a step that a policy lets pass, and skips the others: for a downstream operator that cannot
-    keep up, or that needs only the newest.
+    """A delivery policy: it forwards some messages of a step and skips the others, for a downstream operator that cannot keep
+    up, or that needs only the newest.
 
     event_time: the column of event time
     policy: wr.deliver.latest(), newest(1000), within("2 seconds") or throttle("1 second")

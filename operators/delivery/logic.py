@@ -12,7 +12,7 @@ from windrow.operators.steps.intake import Slice
 
 
 class Deliverer(OneInputLogic):
-    """One definition. Its only state in the store is its progress."""
+    """The operator of one definition. Its only state in the store is its progress."""
 
     definition: DeliveryDefinition
 

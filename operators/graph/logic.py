@@ -1,4 +1,4 @@
-"""Operators in a graph: rows that one emits in a step, others take in the same step. Semantics "Chains".
+"""The operators of a graph: rows that one emits in a step, others take in the same step. Semantics "Chains".
 
 Rows between operators are messages: the nth row of step s of an operator has the position (its name, 0, s, n). So each operator
 inside the graph files and orders them as any others.

@@ -23,7 +23,7 @@ NAMES = b"names"
 
 
 class InputColumns:
-    """Reads and writes the known columns in the store that it receives; holds no state."""
+    """Reader and writer of the known columns in the store that it receives; stateless."""
 
     def __init__(self, definition: JoinDefinition, aux_cf: str) -> None:
         self.definition, self.aux_cf = definition, aux_cf

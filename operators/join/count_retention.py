@@ -180,7 +180,7 @@ class Sizes:
         return found
 
     def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
-        """Have the keys counted again whose messages are deleted otherwise: in whole buckets before `floor_us`, or any."""
+        """Recount the keys whose messages are deleted otherwise: in whole buckets before `floor_us`, or any."""
         batch = Batch()
         if self.by_key and floor_us is not None:
             end = encode_i64(floor_us // store.bucket)

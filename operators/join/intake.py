@@ -24,7 +24,7 @@ from windrow.stores.kv import KV
 
 
 class TakingSides(StoredSides):
-    """Decides for each message by itself whether it is accepted."""
+    """The intake of a join, which accepts or rejects each message by itself."""
 
     def _counted(
         self,

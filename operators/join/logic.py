@@ -49,7 +49,7 @@ PAIRS, LEAVING = 1 << 19, 1 << 16
 
 
 class JoinOperator(TakingSides):
-    """A join on a store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one join on one store. It is stateless: everything is in the store that it receives."""
 
     # -- steps ------------------------------------------------------------------------------------------------------
 

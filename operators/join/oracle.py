@@ -1,4 +1,4 @@
-"""The oracle of a join in the plainest possible Python: lists and loops, no store, no cleverness.
+"""The oracle of a join in plain Python: lists and loops, no store, no cleverness.
 
 Fed with the steps of a job, it gives the rows and dead letters that each step must emit. Operators are compared with it;
 it shares nothing with them but the value types of `windrow.core`. Semantics "Joins"; seed 003 "Case 2: windowed join".

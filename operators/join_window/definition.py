@@ -55,7 +55,7 @@ class Windowing(AggregateDefinition):
 
 @dataclass(frozen=True, repr=False, init=False)
 class JoinWindowDefinition(OneInput):
-    """Emits the new messages of each window, each message once, and keeps all of them for joins of your own.
+    """A join window, which emits each message once, in its first window, and keeps all of them for joins of your own.
 
     by: key columns (one name or several), each key with windows of its own; () for no key. Sessions are of these keys
     event_time: the column of event time

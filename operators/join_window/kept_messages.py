@@ -35,7 +35,7 @@ _PARTS = 8
 
 
 class Kept(History):
-    """Files and reads the messages of one definition."""
+    """The store of the messages of one definition."""
 
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing)

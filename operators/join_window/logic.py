@@ -32,7 +32,7 @@ WINDOW = "window"
 
 
 class JoinWindows(Logic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one definition on one store. It is stateless: everything is in the store that it receives."""
 
     definition: JoinWindowDefinition
 

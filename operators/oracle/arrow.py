@@ -14,7 +14,7 @@ from windrow.core.expressions import Expr
 
 
 class Raised(Exception):
-    """An expression does not take the values of a message, such as a division by zero."""
+    """The error of an expression that cannot take the values of a message, such as a division by zero."""
 
 
 def of_type(value: Any, kind: pa.DataType) -> Any:

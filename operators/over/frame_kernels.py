@@ -35,7 +35,7 @@ _GLANCE = 64
 
 @dataclass(frozen=True)
 class Ufunc:
-    """Merges one column by a numpy function that can accumulate it."""
+    """A merge of one column by a numpy function that can accumulate it."""
 
     of: np.ufunc
 

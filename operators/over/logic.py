@@ -50,7 +50,7 @@ _IN_STRETCH = 4_096
 
 
 class Overs(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one definition on one store. It is stateless: everything is in the store that it receives."""
 
     definition: OverDefinition
     needs: OverNeeds

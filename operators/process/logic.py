@@ -35,7 +35,7 @@ STAMP = pa.timestamp("us", "UTC")
 
 
 class Processor(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one definition on one store. It is stateless: everything is in the store that it receives."""
 
     definition: ProcessDefinition
 

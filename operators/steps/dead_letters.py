@@ -51,7 +51,7 @@ Detail = Callable[[pa.Table, Sequence[int | None]], Sequence[str]]
 
 
 class DeadLetters:
-    """Collects the dead letters of one step."""
+    """Collector of the dead letters of one step."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -39,7 +39,7 @@ class Run:
 
 
 class Runs(ABC):
-    """Cuts a sequence of messages into runs, keeping marks and watermark as single steps would."""
+    """A splitter of messages into runs, with marks and watermark as single steps would have them."""
 
     #: By partition, the largest event time so far, and `now` of its newest message.
     largest_us: dict[Partition, int]

@@ -1,4 +1,4 @@
-"""The oracle of a session join in the plainest possible Python: two messages match if they are in one session.
+"""The oracle of a session join in plain Python: two messages match if they are in one session.
 
 An aggregate's oracle (`aggregate/sessions/oracle.py`) decides the sessions and what is too late for them. It takes the messages
 of both inputs, or of the one that makes the sessions; a message of the other input is in the session open at its time.

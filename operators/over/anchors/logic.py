@@ -64,7 +64,7 @@ _STRETCHES, _SHORTEST_US = 8, 100_000
 
 
 class AnchoredOvers(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it receives."""
+    """The operator of one definition on one store. It is stateless: everything is in the store that it receives."""
 
     definition: OverDefinition
     adds_columns = True
@@ -287,7 +287,7 @@ class AnchoredOvers(OneInputLogic):
         return self.fields(self._source_schema(kv, progress), self._known_markers(kv, progress))
 
     def key_codes(self, rows: pa.Table, anchors: pa.Table) -> tuple[IntArray, int]:
-        """Return numbers of the keys of messages, then of anchors: equal keys have equal numbers, even if columns differ in type."""
+        """Return numbers of the keys of messages, then of anchors: equal keys have equal ones, even across types."""
         total = len(rows) + len(anchors)
         both = []
         for name in self.definition.by:

@@ -369,7 +369,7 @@ class AnchoredOracle(Oracle):
 
 
 class _Failed(Exception):
-    """The user's function has no window for an anchor."""
+    """The error of an anchor for which the user's function has no window."""
 
 
 def _by_time(one: Held | Anchor) -> tuple[Any, ...]:
