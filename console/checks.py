@@ -24,7 +24,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.rocks import RocksKV
 
 OK, MISSING, WRONG = "ok", "missing", "wrong"
-#: Of a part that is not there, and that nobody has asked for.
+#: The state of a missing part that was not requested.
 OPTIONAL, OPTIONAL_PARTS = "optional", ("spark", "kafka")
 #: Less than this left, and a job will soon stop.
 FREE_BYTES = 1 << 30
@@ -63,7 +63,7 @@ def verify(options: argparse.Namespace, out: TextIO) -> int:
 
 
 class Finding(NamedTuple):
-    """One line of the doctor's: what, whether it is fit, what was found, what to do."""
+    """A finding of the doctor, one line: what, whether it is fit, what was found, what to do."""
 
     what: str
     state: str
@@ -72,7 +72,7 @@ class Finding(NamedTuple):
 
 
 def doctor(options: argparse.Namespace, out: TextIO) -> int:
-    """Check this machine; 1 where something is wrong, or missing that was asked for."""
+    """Check this machine; 1 if something is wrong, or a requested part is missing."""
     asked = {part for part in OPTIONAL_PARTS if getattr(options, part)}
     findings = [_unless_asked(check(), asked) for check in _checks(options.folder)]
     if options.json:

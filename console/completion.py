@@ -1,4 +1,4 @@
-"""`windrow completion bash|zsh`: a script made of what the command line takes. Use: `source <(windrow completion bash)`."""
+"""Shell completion, `windrow completion bash|zsh`: a script from the command line. Use: `source <(windrow completion bash)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`windrow health` and `windrow watermark`: how a job is, and what sets back a time that ran ahead."""
+"""Health commands, `windrow health` and `windrow watermark`: the state of a job, and the repair of a time that ran ahead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK, UNWELL = 0, 1
 
 
 def health(options: argparse.Namespace, out: TextIO) -> int:
-    """Print how a job is; 1 where that is worse than what was asked for."""
+    """Print a job's health; 1 if it is worse than the bounds."""
     seen = _look(options.location)
     last, found = seen.last_commit, _health(seen)
     wrong = _worse(found, options)
@@ -112,7 +112,7 @@ def _worse(found: Health, options: argparse.Namespace) -> list[str]:
 
 
 def watermark(options: argparse.Namespace, out: TextIO) -> int:
-    """Print the watermark and what holds it; with --set or --set-now, lower what ran ahead."""
+    """Print the watermark and what holds it back; with --set or --set-now, lower what ran ahead."""
     clock_us = SystemClock().now_us()
     to = Back(
         None if options.set is None else instant(options.set),

@@ -1,4 +1,4 @@
-"""`windrow describe`, `commits`, `backup`, `fork` and `reset`: jobs, by what their logs say."""
+"""Job commands, `windrow describe`, `commits`, `backup`, `fork` and `reset`, from the jobs' logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windrow.runners.state.definitions import location_and_log
 
 
 def describe(options: argparse.Namespace, out: TextIO) -> int:
-    """Print what a job is and how far it has come."""
+    """Print a job's definition and progress."""
     facts = _facts(_look(options.location), iso if options.json else show_instant)
     if options.json:
         say_json(facts, out)
@@ -143,7 +143,7 @@ def backup(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def reset(options: argparse.Namespace, out: TextIO) -> int:
-    """Clear a job, having asked."""
+    """Clear a job after a confirmation."""
     seen = job_admin.look(options.location)
     commit = 0 if seen.last_commit is None else seen.last_commit.commit
     if not options.yes and not _confirmed(
@@ -165,6 +165,6 @@ def reset(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _confirmed(question: str) -> bool:
-    """True if a person says yes. Where nobody can be asked, that is a no."""
+    """True if a person confirms; False at the end of input."""
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

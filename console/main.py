@@ -1,4 +1,4 @@
-"""The command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
+"""Command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
 commits | verify | doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
@@ -21,7 +21,7 @@ from windrow.console.text import Readable, readable
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
-#: What the library calls an argument, and the command line an option.
+#: The library's name of an argument, and the option of the command line.
 _OPTION = re.compile(r"\b(operator|input|key)=(?!\w)")
 
 
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # A reader such as `head` has what it wants. Nothing is left for Python to write when it ends.
+        # A reader such as `head` has closed the pipe. Nothing is left for Python to write when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (WindrowError, OSError) as error:

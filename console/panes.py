@@ -1,4 +1,4 @@
-"""`windrow panes`: what a Parquet sink has."""
+"""Pane command, `windrow panes`: the content of a Parquet sink."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def table(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def explain(options: argparse.Namespace, out: TextIO) -> int:
-    """Print what is in the windows that start at a time, or in the rows of a join, and where it came from."""
+    """Print the content of the windows that start at a time, or of the rows of a join, and its origin."""
     if options.why_not:
         with _state(options) as state:
             lines = state.why_not(_offsets(options.window), operator=options.operator)

@@ -26,12 +26,12 @@ def modules_from_here() -> Iterator[None]:
         sys.path.pop(0)
 
 
-#: What would speak to the terminal, and turn the direction of text: in JSON it may stand as escapes only, too.
+#: Characters that control the terminal, or turn the direction of text: JSON holds them as escapes only, too.
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Readable(io.TextIOBase):
-    """Writes what people and programs read: keys, names and whatever else comes out of a log move no terminal."""
+    """A stream for people and programs: no key, name or other text of a log can control the terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -44,7 +44,7 @@ class Readable(io.TextIOBase):
 
 
 def readable(text: str) -> str:
-    """Text with escapes for what is none."""
+    """Escape the unreadable characters of a text."""
     return _UNREADABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

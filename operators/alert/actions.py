@@ -18,12 +18,12 @@ from windrow.core.time import Duration, duration_us, show_duration
 
 @dataclass(frozen=True, init=False, repr=False)
 class Action:
-    """One receiver of an alert: the transitions that it wants, judged apart from those of other actions.
+    """A receiver of an alert: the transitions that it wants, judged apart from those of other actions.
 
     open, cancel: whether it gets a row when the alert opens, and when it is cancelled
     repeat: a row again while the alert is open: wr.every(10), at each tenth evaluation that holds; wr.every("5 minutes"), so
         long of `now` after its last row, with data or without; wr.never
-    delay: the alert has to be open for so long of event time before the first row; what is cancelled before has none
+    delay: the alert has to be open for so long of event time before the first row; one cancelled before has no row
     where: a condition of the row, over its columns: rows for which it is not true are not emitted
 
     Raises `BadTrigger` (WR106), `BadDuration` (WR101).

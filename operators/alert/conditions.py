@@ -27,7 +27,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.poison_rows import is_of_data
 
-#: Evaluations on which a condition raises, with what it raised.
+#: Evaluations on which a condition raises, with the exception.
 Raised = dict[int, str]
 
 
@@ -122,7 +122,7 @@ def judge(
     brought: Carried,
     expired: BoolArray,
 ) -> tuple[BoolArray, Transitions, Carried, Raised]:
-    """Judge evaluations: which of them can be, their transitions, and what the evaluations before each of them carry.
+    """Judge evaluations: whether each is possible, their transitions, and the state of the evaluations before each.
 
     table: keys, aggregates and those window fields that do not follow from other evaluations. brought: by the keys of heads.
     expired: true for evaluations that cancel, whatever conditions are
@@ -143,7 +143,7 @@ def judge(
 
 
 def _before(derived: Transitions, moments: IntArray, heads: BoolArray, brought: Carried) -> Carried:
-    """Return what each evaluation brings."""
+    """Return the state before each evaluation."""
     of_key, places = np.cumsum(heads) - 1, np.arange(len(heads))
     first = np.maximum.accumulate(np.where(heads, places, 0))
 

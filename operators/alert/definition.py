@@ -1,4 +1,4 @@
-"""The definition of an alert: a frozen value, checked when built, whose `repr` builds it again."""
+"""Definition of an alert: a frozen value, checked when built, whose `repr` builds it again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CARRIED: Final = ("count", "open_time", "change_time")
 
 @dataclass(frozen=True, repr=False, init=False)
 class AlertDefinition(OneInput):
-    """A condition that is evaluated again and again, with a status per key: CANCEL, OPEN, REPEAT. Rows are its transitions.
+    """An alert: a condition, evaluated again and again, with a status per key: CANCEL, OPEN, REPEAT. Rows are its transitions.
 
     by: key columns (one name or several); () for no key: each key has its own window and status
     event_time: the column of event time

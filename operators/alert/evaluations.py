@@ -36,7 +36,7 @@ class Clock:
 class Evaluations:
     """Evaluations by key, in their order. The windows lie in lines.
 
-    codes: numbers of keys. moments: at which windows end. ends: the place behind the last sample. floors: the place before
+    codes: numbers of keys. moments: at which windows end. ends: the place after the last sample. floors: the place before
     which samples belong to a window that has expired. places: of the sample that is added; -1: none. seen: the moment of that
     sample
     """

@@ -15,7 +15,7 @@ _FACTOR: Final = 0x9E37_79B9_7F4A_7C15
 
 
 def seeds(name: str, key: bytes) -> tuple[int, int]:
-    """Return what both halves of the identities of a key begin with."""
+    """Return the hash seeds of both halves of a key's identities."""
     named = name.encode() + b"\0" + key
     return xxhash.xxh3_64_intdigest(named), xxhash.xxh3_64_intdigest(named, seed=1)
 

@@ -76,7 +76,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Incoming:
-    """Evaluations with what conditions see of them.
+    """Evaluations, and the columns that conditions see.
 
     columns: aggregates, window fields, columns of messages. sizes: of the windows. late: true for those of samples that came
     late. grid_us: the moment of a timer
@@ -91,7 +91,7 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Judged:
-    """Evaluations that were judged. table: what conditions saw; carried: what the evaluations before each carry."""
+    """Evaluations that were judged. table: the columns that conditions saw; carried: the state before each."""
 
     incoming: Incoming
     table: pa.Table | None
@@ -100,7 +100,7 @@ class Judged:
 
 
 class Alerting(OneInputLogic):
-    """One definition on one store. Holds no state of its own: everything is in the store that it is given."""
+    """The logic of an alert: one definition on one store. It holds no state of its own: everything is in the store."""
 
     definition: AlertDefinition
     needs: AlertNeeds
@@ -167,7 +167,7 @@ class Alerting(OneInputLogic):
             self._check_conditions(progress.schema)
 
     def _check_conditions(self, schema: pa.Schema) -> None:
-        """Raise where a condition is none over columns of these types."""
+        """Raise where an expression is no condition over columns of these types."""
         if self.needs.required <= set(schema.names):
             self.conditions.check(condition_table(self.definition, schema, self.outputs(schema)))
 
@@ -269,7 +269,7 @@ class Alerting(OneInputLogic):
     def _judge_samples(
         self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
     ) -> None:
-        """File samples, and evaluate what they change."""
+        """File samples, and evaluate the windows that they change."""
         window = self.window(work, states, clock.moments, rows, codes)
         lines, new = window.lines, window.new
         limits = clock.moments
@@ -336,7 +336,7 @@ class Alerting(OneInputLogic):
         self._settle(work, incoming, keyed, states, moments, ON_TIME, window, watermark_us)
 
     def _repeat(self, work: Work, watermark_us: int) -> None:
-        """Emit what is repeated by `now`."""
+        """Emit the repeats that `now` makes due."""
         due = self.states.now_timers.due(work.kv, work.now_us)
         if not len(due):
             return
@@ -437,7 +437,7 @@ class Alerting(OneInputLogic):
         window: Window | None,
         watermark_us: int | None = None,
     ) -> None:
-        """Judge evaluations, emit their transitions, and write what they leave."""
+        """Judge evaluations, emit their transitions, and write the new states."""
         seen, floors = _left(incoming.of, states, window)
         former = states.records.copy()
         judged = self._judged(work, incoming, keys, states)

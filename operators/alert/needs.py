@@ -1,4 +1,4 @@
-"""The columns that an alert needs, and the types of what its conditions see."""
+"""Required columns of an alert, and the types that its conditions see."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def field_types(
 
 
 class AlertNeeds(WholeMessages):
-    """Keys, event time and what is aggregated; of an alert without a window what its conditions name."""
+    """The required columns of an alert: keys, event time and aggregated columns; without a window those of its conditions."""
 
     def __init__(self, definition: AlertDefinition) -> None:
         super().__init__(definition)

@@ -1,7 +1,7 @@
-"""The expected behaviour of an alert, in lists and loops: each key has a list of samples, and a status.
+"""Oracle of an alert, in lists and loops: each key has a list of samples, and a status.
 
-Within a step the samples of a key are taken in the order of event time. Those before the moment of its window come first, and
-cause one evaluation together. Each of the others causes one, after what time made due before it.
+Within a step the samples of a key are ingested in the order of event time. Those before the moment of its window come first,
+and cause one evaluation together. Each of the others causes one, after the rows that time made due before it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class AlertOracle(OneInputOracle):
         self._now_us = now_us
 
     def _repeat(self, now_us: int) -> None:
-        """Emit what is repeated by `now`."""
+        """Emit the repeats that `now` makes due."""
         for watched in self._in_order():
             for name, action in self.definition.actions.items():
                 if watched.repeats.get(name, END_OF_TIME_US) <= now_us:

@@ -25,7 +25,7 @@ from windrow.operators.steps.output_columns import STAMP
 
 @dataclass(frozen=True)
 class Step:
-    """The evaluations of a step, by key and in their order, with what they have come to.
+    """The evaluations of a step, by key and in their order, with their results.
 
     upto: up to when each key was judged. opened_us: when the incident of each evaluation opened. late: true for evaluations of
     what came late
@@ -87,7 +87,7 @@ def delay_ends(step: Step, action: Action, carried: IntArray) -> IntArray:
 
 
 def emit(definition: AlertDefinition, step: Step, states: States) -> Emitted:
-    """Return the rows of a step's transitions, and move what is due of each action."""
+    """Return the rows of a step's transitions, and move the due times of each action."""
     emitted = Emitted()
     for number, (name, action) in enumerate(definition.actions.items()):
         fired = _of_transitions(emitted, number, name, action, step, states)
@@ -297,7 +297,7 @@ def _named(numbers: IntArray, names: Sequence[str]) -> pa.Array:
 
 
 def _passing(wheres: Sequence[Expr | None], table: pa.Table, actions: IntArray) -> BoolArray:
-    """True for rows for which the condition of their action is true; what raises is not."""
+    """True for rows for which the condition of their action is true; not for one on which it raises."""
     passes = np.ones(len(table), dtype=bool)
     for number, where in enumerate(wheres):
         some = np.flatnonzero(actions == number)

@@ -83,7 +83,7 @@ class CountedSamples:
         return rows.filter(mine), (found, found.rows.filter(pc.invert(mine)))
 
     def put(self, kv: KV, near: Any, rows: pa.Table, new: BoolArray, kept: BoolArray, step: int) -> None:
-        """Keep these of the keys that were asked for, and no others."""
+        """Store these samples of the keys that were read, and no others."""
         found, beside = near
         assert isinstance(found, Found)
         fresh = rows.filter(pa.array(kept))

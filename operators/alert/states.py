@@ -1,4 +1,4 @@
-"""The statuses of keys in a store, loaded and saved by columns.
+"""Store of the statuses of keys, loaded and saved by columns.
 
     <name>.status      <key> -> u8 format, u8 status, 16 bytes identity of the incident, i64 repeats, i64 moment of the opening,
                        i64 moment of the last change of status, i64 moment of the last sample, i64 its event timer, i64 its

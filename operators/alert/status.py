@@ -23,7 +23,7 @@ Statuses: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Transitions:
-    """Evaluations in the order of keys and of their evaluations.
+    """Transitions of evaluations, in the order of keys and of their evaluations.
 
     before, after: the status; count: repeats since the opening. opening: the evaluation that opened the current incident, or
     the one that an evaluation cancels; -1: it was open before the step, or there is none

@@ -28,7 +28,7 @@ ALERTS = "alerts"
 
 
 class AlertView(OneInputView):
-    """`alerts`: a row for each key that has a window or an open alert."""
+    """The view of an alert. `alerts`: a row for each key that has a window or an open alert."""
 
     def table(
         self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None

@@ -31,7 +31,7 @@ Tuples: TypeAlias = Mapping[str, IntArray]
 
 @dataclass
 class Candidates:
-    """Messages of one input that a step looks at: `new` ones first, then kept ones.
+    """The messages of one input that a step looks at: `new` ones first, then kept ones.
 
     codes: of their partitions, alike in all inputs of a step; fits: by rule and binding; late: of the new ones
     """
@@ -58,7 +58,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Hop:
-    """The next pattern of a chain: where its messages end, which columns are equal, what is checked of it and those before."""
+    """The next pattern of a chain: the end of its messages, its equal columns, the conditions on it and those before."""
 
     binding: str
     ranges: tuple[tuple[Point, int, int], ...]
@@ -191,7 +191,7 @@ class Joined:
         return combine(self.inputs[binding].table.column(name)).take(pa.array(rows))
 
     def _fits(self, hop: Hop, tuples: Tuples, n: int) -> BoolArray:
-        """True for the tuples that keep all that is asked of a hop."""
+        """True for the tuples that fulfil all conditions of a hop."""
         moments = OfCandidates(self.inputs, tuples)
         kept = holds(hop.links, moments.values, n)
         for binding, relation in hop.relations:
@@ -209,7 +209,7 @@ class Joined:
 
 
 class Moments(Protocol):
-    """The moments of points, one for each row of what is joined."""
+    """The moments of points, one for each joined row."""
 
     def values(self, point: Point) -> IntArray: ...
 

@@ -1,4 +1,4 @@
-"""The definition of rules over several inputs: a frozen value, checked when built, whose `repr` builds it again.
+"""Definition of rules over several inputs: a frozen value, checked when built, whose `repr` builds it again.
 
 Seed 004 "Event Processing Modes", "Entry Points", "Partitioning".
 """
@@ -134,7 +134,7 @@ class RulesDefinition(Definition):
                 yield name, binding, pattern
 
     def plan(self) -> str:
-        """Write what the rules keep, which times they read, when they decide, and in which order they join, as text.
+        """Write the plan of the rules as text: kept messages, times that are read, moments of decision, and the order of joins.
 
         >>> import windrow as wr
         >>> acks = wr.event("acks", time=wr.after("bo", 0, "10 seconds"))

@@ -37,7 +37,7 @@ _AFTER_ALL = b"\xff" * 9
 
 
 class Partitioned(NamedTuple):
-    """Rows of a table, and the partition of each."""
+    """The rows of a table, and the partition of each."""
 
     rows: pa.Table
     partitions: list[bytes]

@@ -203,7 +203,7 @@ class FrameOfRows:
 
 
 class Evaluated(NamedTuple):
-    """Aggregates of frames, and which of them did not raise."""
+    """Aggregates of frames, and True for those that did not raise."""
 
     table: pa.Table
     right: BoolArray

@@ -1,8 +1,8 @@
-"""Rules on one store: two pure steps. Seed 004; design "State and evaluation".
+"""Logic of rules on one store: two pure steps. Seed 004; design "State and evaluation".
 
-`ingest` files the messages of all inputs once, and joins the new ones with kept ones, rule by rule (`chains.py`). A tuple with
-nothing to wait for is emitted, any other one waits for its deadline. `advance` decides what is due (`subpatterns.py`), and
-drops messages that no rule needs any more. No partial match is stored.
+`ingest` files the messages of all inputs once, and joins the new ones with kept ones, rule by rule (`chains.py`). A tuple
+with nothing to wait for is emitted, any other one is pending until its deadline. `advance` decides due tuples
+(`subpatterns.py`), and drops messages that no rule needs any more. No partial match is stored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _LATE = "__late"
 
 
 class RulesOperator(Logic):
-    """One definition on one store. Holds no state of its own."""
+    """The logic of rules: one definition on one store. It holds no state of its own."""
 
     def __init__(self, definition: RulesDefinition) -> None:
         definition = definition.of_rules({name: evaluated(rule) for name, rule in definition.rules.items()})
@@ -500,7 +500,7 @@ class RulesOperator(Logic):
         arrived: Mapping[str, Arrived],
         fits: Mapping[str, Mapping[tuple[str, str], BoolArray]],
     ) -> None:
-        """Decide tuples again which late messages may contradict, and emit what changes."""
+        """Decide tuples again that late messages may contradict, and emit the changes."""
         low_us, high_us = step.progress.purged_us, step.progress.watermark_us
         if not self._corrects(planned) or low_us >= high_us:
             return

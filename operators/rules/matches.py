@@ -142,5 +142,5 @@ def _value(expression: Expr, tuples: pa.Table) -> pa.ChunkedArray:
 
 
 def _dotted(name: str, tuples: pa.Table) -> str | None:
-    """Find the bound column that a column of a row is, where `then` is not given."""
+    """Find the bound column that a column of a row is, if the rule has no `then`."""
     return next((c for c in tuples.column_names if c.replace(".", "_", 1) == name and "." in c), None)

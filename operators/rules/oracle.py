@@ -179,7 +179,7 @@ class RulesOracle(Oracle):
     def _noted(
         self, number: int, rule: Rule, one: Tuple, deadline: float, rows: list[JoinedRow]
     ) -> list[JoinedRow]:
-        """Note what was decided of a tuple, while a late message may change it."""
+        """Record the decision of a tuple, while a late message may change it."""
         if not self.definition.retracts or not rule.subpatterns or deadline < self._closed_us:
             return rows
         if self.watermark_us == END_OF_TIME_US:

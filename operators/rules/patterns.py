@@ -1,4 +1,4 @@
-"""Patterns and rules as values: what of which input has to be there, or not, for a rule to be true.
+"""Patterns and rules as values: the messages that must be there, or absent, for a rule to be true.
 
 Seed 004 "Temporal Reasoning", "Entry Points", "Negative Patterns", "Sliding Windows".
 """
@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"(?<![\w.])([^\W\d]\w*)\.([^\W\d]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One pattern of a rule. Build it with `wr.event`, `wr.fact`, `wr.absent`, `wr.accumulate`."""
+    """A pattern of a rule. Build it with `wr.event`, `wr.fact`, `wr.absent`, `wr.accumulate`."""
 
     kind: str
     input: str
@@ -123,7 +123,7 @@ def event(
     other_than: the bindings whose message this one is not
     frame: only messages of the last so many, 10, or of the last time, wr.range_between("-2 minutes", 0, closed="right")
 
-    Gives a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
+    Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
 
     >>> event("acks", time=after("order", 0, "10 seconds"))
     wr.event('acks', time=wr.after('order', 0, '10 seconds'))
@@ -145,7 +145,7 @@ def fact(
     where, on, time: as of `wr.event`
     wait: how long past the last event of a tuple the row may come, e.g. "1 minute"; by default it is there, or not
 
-    Gives a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119), `BadDuration` (WR101).
+    Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119), `BadDuration` (WR101).
 
     >>> fact("cards", on="a.card", wait="1 minute")
     wr.fact('cards', on={'card': 'a.card'}, wait='1 minute')
@@ -169,7 +169,7 @@ def absent(
     input: the name of the input
     where, on, time, other_than: as of `wr.event`
 
-    Gives a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
+    Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
 
     >>> absent("sprinklers", time=after("fire", 0, "10 seconds"))
     wr.absent('sprinklers', time=wr.after('fire', 0, '10 seconds'))
@@ -198,7 +198,7 @@ def accumulate(
     frame: the last so many messages, 100, or those of the last time, wr.range_between("-10 minutes", 0, closed="right")
     empty: the values of no message, {"mean": 0.0}; by default those that the aggregation has, null for most
 
-    Gives a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119), `BadAggregate` (WR109).
+    Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119), `BadAggregate` (WR109).
 
     >>> import windrow as wr
     >>> accumulate("readings", frame=100, agg={"mean": wr.avg("temperature")}, having=wr.col("mean") > 30)

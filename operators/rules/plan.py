@@ -1,5 +1,4 @@
-"""The plan of rules, as text: what is kept, which times are read, when tuples are decided, in which order patterns are "
-"joined."""
+"""Plan of rules, as text: kept messages, times that are read, moments of decision, and the order of joins."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def _rule(
 def _pattern(
     definition: Planning, binding: str, pattern: Pattern, rule: Rule, timing: Timing, names: _Names
 ) -> str:
-    """Write what is kept of a pattern, and how it is decided."""
+    """Write the kept messages of a pattern, and how it is decided."""
     if pattern.kind == "fact":
         waits = f", waited for {show_duration(pattern.wait_us)}" if pattern.wait_us else ""
         return f"current rows{waits}"
@@ -103,7 +102,7 @@ def _pattern(
 
 
 class _Names:
-    """Points as a plan names them: of a message without a length the binding alone."""
+    """The names of points in a plan: of a message without a length the binding alone."""
 
     def __init__(self, spans: Mapping[str, Span]) -> None:
         self._points = {name for name, span in spans.items() if span.longest_us == 0}

@@ -155,7 +155,7 @@ class Reasons:
     # -- of no row --------------------------------------------------------------------------------------------------
 
     def why_not(self, offsets: Mapping[str, int]) -> list[str]:
-        """Write, of every rule that has these bindings, how many messages are left after each constraint.
+        """Write, for every rule that has these bindings, how many messages are left after each constraint.
 
         offsets: of each binding that is given the offset of its message
         """

@@ -73,7 +73,7 @@ def referred(rule: Rule) -> Iterator[tuple[str, str]]:
 
 
 class RuleColumns:
-    """The columns of one definition. Holds no state: what is known of inputs is in the store that it is given."""
+    """The columns of one definition. It holds no state: the schemas of inputs are in the store."""
 
     def __init__(self, definition: RulesDefinition, aux_cf: str) -> None:
         self.definition, self.aux_cf = definition, aux_cf
@@ -84,14 +84,14 @@ class RuleColumns:
             for binding, pattern in rule.when.items()
             if pattern.binds and not binding.startswith("__")
         }
-        #: What was made of the columns of inputs that were last asked about.
+        #: Values derived from the columns of the inputs last used.
         self._made_of: dict[str, pa.Schema] = {}
         self._provenance: dict[tuple[object, ...], list[pa.Field]] = {}
 
     def _once(
         self, key: tuple[object, ...], schemas: Mapping[str, pa.Schema], make: Callable[[], list[pa.Field]]
     ) -> list[pa.Field]:
-        """Give what is made of these columns, made once."""
+        """Return the value derived from these columns, made once."""
         if self._made_of != schemas:
             self._made_of, self._provenance = dict(schemas), {}
         if key not in self._provenance:
@@ -153,7 +153,7 @@ class RuleColumns:
         return [name for name in schema.names if name in used]
 
     def needs(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
-        """Give what rules need of the columns of an input. others: tables of other inputs in the same step."""
+        """Return the columns of an input that rules need. others: tables of other inputs in the same step."""
         schemas = self.schemas(kv)
         for name, table in others.items():
             if name in schemas and name != input.name:

@@ -1,6 +1,6 @@
-"""Corrections of rules: rows that were emitted at the watermark, and what late messages change of them.
+"""Corrections of rules: rows that were emitted at the watermark, and their changes by late messages.
 
-<rules>.emitted    rows that may be taken back, by rule and deadline
+<rules>.emitted    rows that may be retracted, by rule and deadline
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from windrow.stores.kv import KV
 
 
 class EmittedRows:
-    """Rows of one rule that may be taken back, with their deadlines."""
+    """The rows of one rule that may be retracted, with their deadlines."""
 
     def __init__(self, cf: str, number: int, wait_us: int) -> None:
         self._events = Events(cf, width_of(wait_us), prefix=encode_u32(number))
@@ -90,7 +90,7 @@ def late_partitions(
 def corrected(
     ids: pa.Array, before: pa.Table, after: pa.Table | None
 ) -> tuple[pa.Table | None, pa.Array, pa.Table | None]:
-    """Compare what was emitted of tuples with what holds now: (rows to emit, ids that are no more, rows that are new).
+    """Compare the emitted rows of tuples with the current ones: (rows to emit, retracted ids, new rows).
 
     ids: of the tuples, in their order; before, after: rows with their deadlines
     """

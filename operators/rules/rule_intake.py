@@ -31,7 +31,7 @@ from windrow.stores.keyed_event_store import Hashes, hashes_of
 
 
 class RuleReading:
-    """One input of rules as `take_in` reads it."""
+    """An input of rules, as `take_in` reads it."""
 
     ids: Ids | None = None
 
@@ -57,7 +57,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Intake:
-    """Takes the messages of one input in one step. closed_us: an earlier message is too late."""
+    """The intake of one input's messages in one step. closed_us: an earlier message is too late."""
 
     definition: RulesDefinition
     input: Input

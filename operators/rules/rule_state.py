@@ -88,7 +88,7 @@ class KeptMessages:
 
 
 class PendingTuples:
-    """Complete tuples of one rule, by their deadline."""
+    """The complete tuples of one rule, by their deadline."""
 
     def __init__(self, cf: str, number: int, wait_us: int) -> None:
         self._events = Events(cf, width_of(wait_us), prefix=encode_u32(number))
@@ -112,12 +112,12 @@ class PendingTuples:
 
 
 def width_of(wait_us: int) -> int:
-    """Compute how long stretches are of what waits about so long."""
+    """Compute the length of time buckets for rows that are pending about so long."""
     return min(max(wait_us // _STRETCHES, _SHORTEST_US), HOUR_US) if wait_us < INFINITE_US else SECOND_US
 
 
 class Numbers(NamedTuple):
-    """Numbers by which state knows rules and patterns; a number is used once.
+    """The numbers of rules and patterns in the state; a number is used once.
 
     patterns: by rule and binding, the bit of a message that the pattern takes; gone: of rules that are no more, in this step
     """
@@ -145,7 +145,7 @@ def numbers_of(kv: KV, aux_cf: str, wanted: Sequence[tuple[str, str]]) -> Number
 
 
 def _numbered(known: list[Any], current: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Give what has which number now, None where that is used up; and the numbers that are used up in this step."""
+    """Return the current numbers, None where they are used up; and the numbers that are used up in this step."""
     names = set(current)
     gone = tuple(i for i, name in enumerate(known) if name is not None and name not in names)
     kept = [name if name in names else None for name in known]
@@ -153,7 +153,7 @@ def _numbered(known: list[Any], current: list[Any]) -> tuple[list[Any], tuple[in
 
 
 def drop_rules(kv: KV, cfs: Iterable[str], numbers: Iterable[int]) -> None:
-    """Drop what waits of rules that are no more."""
+    """Drop the pending tuples of removed rules."""
     batch = Batch()
     for number in numbers:
         for cf in cfs:

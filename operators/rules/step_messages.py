@@ -69,7 +69,7 @@ class Planned:
 
 @dataclass
 class RuleStep:
-    """One step: its store, progress and result, and the columns of inputs."""
+    """A step of rules: its store, progress and result, and the columns of inputs."""
 
     kv: KV
     progress: Progress
@@ -93,7 +93,7 @@ class RuleStep:
         return Away(self.result.panes)
 
     def failures(self) -> Failures:
-        """Give what reports the values on which a condition raises."""
+        """Return the reporter of values on which a condition raises."""
 
         def bury(rule: str, detail: str, table: pa.Table, row: int) -> None:
             places = [n for n in POSITION_COLUMNS if n in table.column_names]

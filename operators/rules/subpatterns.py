@@ -1,4 +1,4 @@
-"""Sub-patterns of rules: what the messages of an input say of complete tuples, once their deadline is over.
+"""Sub-patterns of rules: conditions on an input's messages for complete tuples, decided once their deadline is over.
 
 An absence keeps the tuples without a message; an accumulate adds the aggregates of the messages. Both are one join of the
 tuples with the messages that are kept.
@@ -206,7 +206,7 @@ class Decision:
         at: IntArray,
         due: IntArray | None,
     ) -> BoolArray:
-        """True for the pairs that keep all constraints, and of which the message is none of the tuple's that it may not be."""
+        """True for the pairs that keep all constraints, and whose message is not an excluded one of the tuple."""
         pairs = OfPairs(self.binding, moments, OfCandidates({self.binding: messages}, {self.binding: at}), of)
         kept = holds(self.timing.more_of(self.binding), pairs.values, len(of))
         for relation in self.pattern.time:

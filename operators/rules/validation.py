@@ -1,4 +1,4 @@
-"""Checks of what the user wrote of rules, when they are built."""
+"""Validation of the user's rules, when they are built."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _check_times_of(name: str, rule: Rule, inputs: Mapping[str, Input], mode: st
 
 
 def _check_bound(name: str, binding: str, rule: Rule, input: Input, timing: Timing) -> None:
-    """Refuse messages that are needed without end, unless their input says for how long; warn where it says less."""
+    """Raise for messages that are needed without end, unless their input limits it; warn where the limit is shorter."""
     expires, kept_us = input.expires, timing.kept_us(binding)
     endless = kept_us >= INFINITE_US
     if endless and (expires is None or (expires.us is not None and expires.kind == "at_least")):

@@ -36,7 +36,7 @@ PENDING = "pending"
 
 
 class RulesView(View):
-    """`messages` of each input that are kept, and `pending`: the tuples that wait, by their deadlines."""
+    """The view of rules. `messages` of each input that are kept, and `pending` tuples, by their deadlines."""
 
     def schema(self) -> pa.Schema:
         found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
