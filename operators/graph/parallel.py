@@ -35,7 +35,7 @@ class Parallel(ChainDefinition):
 
     @cached_property
     def _fed(self) -> tuple[tuple[tuple[Feed, ...], Definition], ...]:
-        """As the graphs among them are fed."""
+        """The feeds of the operators, as in their own graphs."""
         found: list[tuple[tuple[Feed, ...], Definition]] = []
         for one in self.definitions:
             first = len(found)

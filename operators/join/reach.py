@@ -53,7 +53,7 @@ class Reach:
 
     @property
     def furthest_us(self) -> int:
-        """No two that match lie farther apart."""
+        """The largest time distance between two messages that match."""
         return max(abs(self._low), abs(self._high))
 
     @property

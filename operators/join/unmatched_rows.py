@@ -58,7 +58,7 @@ class Followed:
         self._events, self._aux_cf, self._aux_key = events, aux_cf, aux_key
 
     def matched(self, kv: KV, tidy: bool, rows: Slice) -> BoolArray:
-        """True for messages that have matched before. tidy: small values may be joined."""
+        """True for messages that have matched before. tidy: small values may be merged."""
         if not len(rows):
             return np.zeros(0, dtype=bool)
         found = self._events.read_near(kv, rows.times, rows.times, tidy=tidy)

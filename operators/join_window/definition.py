@@ -44,7 +44,7 @@ class Windowing(AggregateDefinition):
 
     @property
     def full_state(self) -> bool:
-        """Messages are kept."""
+        """True: messages are kept."""
         return True
 
     @property

@@ -104,7 +104,7 @@ class ArrivalOvers(Overs):
         self._emit_due(work, held, lines, np.flatnonzero(waiting & (latest >= low_us) & (latest < high_us)))
 
     def _going_on(self, work: Work, held: Held, new: int, watermark_us: int) -> tuple[Held, int]:
-        """Return the history without ended partitions, with the latest time of each; and the number of rows before."""
+        """Return the history without ended partitions, with the latest time of each; and the number of earlier rows."""
         rows = conformed(held.rows, self.filed(work.schema))
         latest, codes, stored = rows.column(LATEST).to_numpy(), held.codes, len(rows) - new
         former = np.full(held.keys, START_OF_TIME_US)

@@ -157,7 +157,7 @@ class OverDefinition(OneInput):
 
     @property
     def source(self) -> Self:
-        """Its own input by itself, whose messages are aggregated."""
+        """The definition's own input alone, whose messages are aggregated."""
         return self._changed(anchors=None, select=())
 
     @property

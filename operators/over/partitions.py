@@ -149,7 +149,7 @@ class Bounds:
 
     @cached_property
     def by_depth(self) -> list[tuple[IntArray, IntArray]]:
-        """(windows, the places of their rows) of the first rows, the second ones, up to those of the longest."""
+        """The rows of all windows by depth, (windows, the places of their rows): first rows, second rows, up to the longest."""
         some, found = self.filled, list[tuple[IntArray, IntArray]]()
         for depth in range(self.longest):
             if depth:

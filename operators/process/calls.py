@@ -63,7 +63,7 @@ class Key:
 
     @property
     def shown(self) -> Any:
-        """As users see it."""
+        """The key as users see it."""
         return self.values[0] if len(self.values) == 1 else self.values
 
 

@@ -219,7 +219,7 @@ def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
 
 
 def letters_by_input(dead_letters: pa.Table | None) -> pa.Table | None:
-    """Return dead letters under the sources of their feeders: the input names are in a column of their own."""
+    """Return dead letters with the input's prefix removed from their sources; inputs are in a column of their own."""
     if dead_letters is None:
         return None
     sources = [

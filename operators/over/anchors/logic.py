@@ -141,7 +141,7 @@ class AnchoredOvers(OneInputLogic):
         return rows
 
     def _accept_anchors(self, work: Work, rows: Slice) -> Slice:
-        """Return anchors that have a window."""
+        """File anchors that have a window, and return them."""
         spans, good = found_spans(self.definition, rows, work.dead)
         rows, spans = rows.take(good), spans.take(pa.array(good))
         if len(rows):
