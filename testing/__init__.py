@@ -1,4 +1,4 @@
-"""For users' tests: a clock moved by hand, a driver with crashes, simulations, faults on purpose, a Kafka broker, an oracle."""
+"""Tools for users' tests: a manual clock, a driver with crashes, simulations, injected faults, a Kafka broker, an oracle."""
 
 from windrow.operators.aggregate.oracle import AggregateOracle as AggregateOracle
 from windrow.operators.deduplicate.oracle import DeduplicateOracle as DeduplicateOracle

@@ -18,10 +18,10 @@ from windrow.core.errors import KafkaFailed
 #: Where no image is named: Kafka's own.
 IMAGE = "apache/kafka:4.1.0"
 
-#: What tests want otherwise than Kafka's defaults: one broker, no waiting, no topics by accident.
+#: Properties that differ from Kafka's defaults: one broker, no waiting, no topics by accident.
 DEFAULTS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
-    # A broker that was killed comes back when its former self is given up: 13 s by Kafka's default.
+    # A killed broker comes back after its former session has expired: 13 s by Kafka's default.
     "broker.heartbeat.interval.ms": "1000",
     "broker.session.timeout.ms": "4000",
     "group.initial.rebalance.delay.ms": "0",
@@ -37,7 +37,7 @@ DEFAULTS: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
 }
-#: Half of what a broker costs that soon ends is compiling well what it runs.
+#: Half of the cost of a short-lived broker is the optimising compiler.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _OWNER = "windrow.broker.owner"
 _LOG_LINES = 60
@@ -47,7 +47,7 @@ _PORTS = range(20_000, 30_000)
 
 
 class KafkaBroker:
-    """A broker in a container, as long as a `with` lasts: `broker.kafka` says where. It is gone, data and all, at the end.
+    """A broker in a container, for the time of a `with`; `broker.kafka` is its cluster. At the end it is removed with its data.
 
     image: one that takes apache/kafka's variables
     config: the broker's properties, over `DEFAULTS`; its listener for clients is named OUTSIDE
@@ -128,7 +128,7 @@ class KafkaBroker:
         self.start()
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nobody answers."""
+        """Freeze the broker: connections stay open without answers."""
         self._container.pause()
 
     def unpause(self) -> None:

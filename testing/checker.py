@@ -96,7 +96,7 @@ def check_topics(
     broken: a retraction without its pane, a second result for one window, a pane after the last, commits out of order or
         without a token
 
-    Raises `ConfigurationError` (WR100) where topics do not say what a window came to in the end.
+    Raises `ConfigurationError` (WR100) where topics do not show the final result of a window.
     """
     _check_kinds(definition, sink)
     report = Report()
@@ -139,7 +139,7 @@ def _expected(
     if not messages:
         return {}
     oracle = definition.oracle()
-    # Ahead of its `now` nothing is: what was, the job has set aside itself.
+    # No record is ahead of its `now`: the job has set such records aside itself.
     step = oracle.ingest(messages, END_OF_TIME_US, START_OF_TIME_US)
     panes = step.rows + oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
     last = {(p.window, tuple(p.key.items())): p for p in panes if p.kind is Kind.INSERT}

@@ -90,7 +90,7 @@ class TestDriver:
         )
         self.location = os.fspath(location) if self._temporary is None and location else self._temporary_path
         self._sink, self._schema, self._store = sink, schema, store
-        #: What was fed and not a replay, by position as the log has it.
+        #: Messages that were fed and are no replays, by position in the log.
         self._fed: dict[Position, Message] = {}
         self._pushed: set[int] = set()
         self._dead_seen = 0
@@ -137,7 +137,7 @@ class TestDriver:
         """Call `add_message`: one message, a step of its own.
 
         message: a `wr.Message`, or a dict for one without a position
-        input: whose it is, where there are several
+        input: the input of the message, where there are several
         """
         one = _message(message)
         self._remember(self._input(input).name, [one])
@@ -174,7 +174,7 @@ class TestDriver:
                 self._reached[partition] = max(position.offset + 1, self._reached.get(partition, 0))
 
     def advance_event_time(self, to: Instant, input: str | None = None) -> None:
-        """Say that input is complete up to a moment; works for every kind of watermark.
+        """Declare input complete up to a moment; works for every kind of watermark.
 
         to: the moment
         input: of this input alone, whose watermark is `wr.explicit()`
@@ -329,7 +329,7 @@ class TestDriver:
         return expect(self._lives, self.steps(), fed, self._pushed, self._schema)
 
     def check(self, panes: Sequence[Any] | None = None, *, dead_letters: bool = False) -> Expected:
-        """Raise `AssertionError` unless all panes or rows (default: of all commits), dead letters, and what is kept are the
+        """Raise `AssertionError` unless all panes or rows (default: of all commits), dead letters, and kept messages are the
         oracle's, and the test knows of each dead letter.
 
         dead_letters: True where there may be some that `dead_letters()` has not returned
@@ -360,9 +360,9 @@ class TestDriver:
                 yield part.name
 
     def assert_state_zero(self) -> None:
-        """Raise unless nothing is left of any window or message, and nothing waits.
+        """Raise unless no state of any window or message is left, and nothing is pending.
 
-        What stays is the record of progress, schemas, and for tuple windows the number of messages of each key.
+        The record of progress, schemas, and for tuple windows the number of messages of each key stay.
         """
         self.next_offsets()
         kv = self.op.engine.shard.kv
@@ -390,7 +390,7 @@ class TestDriver:
             self._clean()
 
     def abandon(self) -> None:
-        """Let go of it as it is: what is staged is lost."""
+        """Release the operator as it is: staged steps are lost."""
         self.op.abandon()
         self._clean()
 
@@ -411,7 +411,7 @@ class TestDriver:
 
 
 class JoinDriver(TestDriver):
-    """`TestDriver` under the name that it had for joins, with their words: `rows`, `committed_rows`.
+    """`TestDriver` under its former name for joins, with the words of joins: `rows`, `committed_rows`.
 
     definition, location, clock, sink, schema, store: as for `TestDriver`
     """

@@ -1,6 +1,6 @@
-"""One error or interrupt, raised where a number says: at the nth line that windrow runs, or at the nth call into the system.
+"""Error injection: one error or interrupt, raised at the nth line that windrow runs, or at the nth call into the system.
 
-`Hit` needs nothing of the code that it strikes. At a line it raises before the line is run, as Ctrl-C and a lack of memory do;
+`Hit` needs no support by the code that it hits. At a line it raises before the line is run, as Ctrl-C and a lack of memory do;
 at a call it raises before the call is made, or when it has been made and only its answer is lost.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import windrow
 
-#: What is struck: the library, without what tests are made of.
+#: The code to hit: the library, without the code of tests.
 LIBRARY = os.path.dirname(os.path.abspath(windrow.__file__))
 _ROOTS = tuple(
     os.path.realpath(os.path.join(LIBRARY, name)) + os.sep

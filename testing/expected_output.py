@@ -132,7 +132,7 @@ def difference(found: Sequence[Any], wanted: Sequence[Any]) -> str | None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """True if two panes, or two rows, say the same. Rows of a commit share their columns: what one lacks is null."""
+    """True if two panes, or two rows, have equal values. Rows of a commit share their columns: a missing column is null."""
     if isinstance(a, JoinedRow) and isinstance(b, JoinedRow):
         return _label(a) == _label(b) and values_equal(_plain(a), _plain(b))
     return type(a) is type(b) and panes_equal(a, b)

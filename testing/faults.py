@@ -1,7 +1,7 @@
-"""Stores and files that fail on purpose, and come back with only what would have survived.
+"""Fault injection: stores and files that fail on purpose, and come back with only the data that would have survived.
 
-`FaultyKV` is a store in memory that crashes at the n-th write. Like RocksDB without its log it loses, when
-its process dies, what was not flushed; like RocksDB with atomic flush it keeps a prefix of the batches, and
+`FaultyKV` is a store in memory that crashes at the n-th write. Like RocksDB without its log it loses
+unflushed data when its process dies; like RocksDB with atomic flush it keeps a prefix of the batches, and
 never a part of one.
 """
 

@@ -1,4 +1,4 @@
-"""Jobs that a seed draws, of all operators: what simulations play where nobody gives them a job."""
+"""Generated jobs, drawn by a seed, of all operators: the default of simulations."""
 
 from __future__ import annotations
 

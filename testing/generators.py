@@ -34,14 +34,14 @@ SCHEMA = pa.schema(
         ("v", pa.int64()),
     ]
 )
-#: What makes a message one that no operator can count; and what does where that is a key.
+#: Values that make a message uncountable for any operator; and those that do so as a key.
 WRONG: tuple[dict[str, Any], ...] = ({"t": None}, {"t": "no time"}, {"t": float("nan")})
 WRONG_KEY = {"k": "\ud800"}
 HOWS = ("inner", "left", "right", "full", "semi", "anti", "asof")
 
 
 class Draw:
-    """Choices of one seed. unit_us: what a message comes after another, about; widths are in it."""
+    """The choices of one seed. unit_us: about how much time lies between two messages; widths are in it."""
 
     def __init__(self, chance: Random, unit_us: int = S) -> None:
         self.chance, self.unit_us = chance, unit_us
@@ -63,7 +63,7 @@ class Draw:
     # -- operators --------------------------------------------------------------------------------------------------
 
     def aggregate(self, name: str, **given: Any) -> wr.Aggregate:
-        """Any aggregate. given: what of it is decided already; `window` "in time": one that ends, "session": of any kind."""
+        """Draw any aggregate. given: decided options; `window` "in time": one that ends, "session": of any kind."""
         return self.valid(lambda: self._aggregate(name, given))
 
     def _aggregate(self, name: str, fixed: dict[str, Any]) -> wr.Aggregate:
@@ -85,7 +85,7 @@ class Draw:
         return self.variation.of(partial(wr.Aggregate, name=name), options, fixed)
 
     def cogroup(self, name: str, *inputs: str, **given: Any) -> wr.CoGroup:
-        """Any aggregate over these inputs. given: as for `aggregate`."""
+        """Draw any aggregate over these inputs. given: as for `aggregate`."""
         return self.valid(lambda: self._cogroup(name, inputs, given))
 
     def _cogroup(self, name: str, inputs: Sequence[str], fixed: Mapping[str, Any]) -> wr.CoGroup:
@@ -153,7 +153,7 @@ class Draw:
         return self.pick(one, one, wr.coincides(other, self.units(2)), [one, ~wr.coincides(other)])
 
     def join_window(self, name: str, **given: Any) -> wr.JoinWindow:
-        """Any join window. given: as for `aggregate`."""
+        """Draw any join window. given: as for `aggregate`."""
         return self.valid(lambda: self._join_window(name, given))
 
     def _join_window(self, name: str, fixed: Mapping[str, Any]) -> wr.JoinWindow:
@@ -306,7 +306,7 @@ class Draw:
         said: Mapping[str, dict[str, Any]] = MappingProxyType({}),
         **given: Any,
     ) -> wr.Join:
-        """Any join of two inputs. said: what of an input is decided already; given: what of the join is."""
+        """Draw any join of two inputs. said: decided options of an input; given: decided options of the join."""
         return self.valid(lambda: self._join(name, left, right, hows, said, given))
 
     def _join(

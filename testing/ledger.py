@@ -16,14 +16,14 @@ from windrow.operators.oracle.aggregates import is_nan
 RELATIVE_TOLERANCE = 1e-9
 ABSOLUTE_TOLERANCE = 1e-12
 
-#: What most values are, which are equal or are not.
+#: The types of most values, which are equal or are not.
 _PLAIN = frozenset({bool, int, str, bytes, type(None)})
 
 LedgerKey = tuple[tuple[tuple[str, Any], ...], Window | TupleWindow]
 
 
 class LedgerBroken(AssertionError):
-    """Inserts minus retracts left something else than at most the current pane."""
+    """An error: inserts minus retracts left something else than at most the current pane."""
 
 
 def values_equal(a: Any, b: Any) -> bool:

@@ -55,7 +55,7 @@ class OracleDriver:
         self._step({}, END_OF_TIME_US)
 
     def restart(self) -> None:
-        """Forget everything but the log, and replay it. Raises if that gives other panes than before."""
+        """Forget everything but the log, and replay it. Raises if the replay emits other panes than before."""
         self._forget()
         panes = [pane for step in self._log for pane in self._replay(step)[0]]
         if not all_panes_equal(panes, self._sent):

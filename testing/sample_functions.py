@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Busy:
-    """A process function that keeps state and sets timers of both kinds, by what its messages say."""
+    """A process function that keeps state and sets timers of both kinds, as its messages order."""
 
     def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> Any:
         state["n"] = state.get("n", 0) + 1

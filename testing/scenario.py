@@ -1,4 +1,4 @@
-"""A job and what comes to it: what `simulate` and `interrupt` play."""
+"""Scenario of `simulate` and `interrupt`: a job and its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windrow.operators.oracle.times import event_time_us
 
 #: Placeholder for the name of an input that has none.
 ONLY = "input"
-#: A seed plays at most so many messages: a stretch of what there is.
+#: A seed plays at most so many messages: a section of all.
 MOST_MESSAGES = 64
 
 Rows: TypeAlias = "Iterable[Mapping[str, Any]] | pa.Table"
@@ -27,7 +27,7 @@ Messages: TypeAlias = "Rows | Mapping[str, Rows]"
 
 @dataclass(frozen=True)
 class Scenario:
-    """Operators, and the messages that they are fed.
+    """A scenario: operators, and the messages that they are fed.
 
     operators: a definition (`wr.Aggregate`, `wr.Join`, `wr.chain(...)`, ...), or several that are one job
     messages: dicts, or a pyarrow Table, in the order in which they come; {input: these} where inputs have names; or a function
@@ -115,7 +115,7 @@ class Feed:
         return {part.name: part for definition in self.definitions for part in definition.parts}
 
 
-#: What can be played: a scenario, or a function that draws one.
+#: Playable jobs: a scenario, or a function that draws one.
 Played: TypeAlias = "Scenario | Callable[[Random], Scenario | Feed]"
 
 

@@ -1,4 +1,4 @@
-"""Many seeds of a simulation: one after the other or in several processes, what failed made small, and the command."""
+"""Seeds of a simulation: runs in one or several processes, shrinking of failures, and the command."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ DIES = "dies: "
 
 
 class SeedFailed(AssertionError):
-    """A seed has found something that is not as promised.
+    """The failure of a seed: a broken guarantee.
 
-    message: says what, with the schedule and how to play it again
+    message: the failure, with the schedule and how to play it again
     report: the smallest schedule that shows it: `seed`, `faults`, `story`, `failure`
     """
 
@@ -67,7 +67,7 @@ class SeedFailed(AssertionError):
 
 
 class Play(Protocol):
-    """Plays a seed, with those of its faults alone that are given; None: with all."""
+    """A function that plays a seed, with only the given faults; None: with all."""
 
     def __call__(self, seed: int, *, faults: Collection[int] | None = None) -> Report: ...
 

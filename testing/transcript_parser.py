@@ -1,4 +1,4 @@
-"""From a transcript's plain values to messages, instants and expectations; what is unknown is refused."""
+"""Parser of transcripts: from plain values to messages, instants and expectations; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class WindowRow:
 
 @dataclass
 class Action:
-    """One thing that is done, and what must come of it. messages: each with the name of its input."""
+    """An action of a transcript, and its expected effects. messages: each with the name of its input."""
 
     kind: str
     label: str = ""
@@ -161,7 +161,7 @@ def parse(body: Mapping[str, Any], names: Mapping[str, Any]) -> Scenario:
 
 
 class _Steps:
-    """Collects actions; what is expected is hung on the action before it."""
+    """A collector of actions; an expectation belongs to the action before it."""
 
     def __init__(self, definition: Definition, start_us: int, columns: tuple[str, ...] | None) -> None:
         self._definition, self._columns = definition, columns

@@ -58,7 +58,7 @@ VARIATIONS = (*EXACT, *CUT)
 
 
 class Driver(Protocol):
-    """A job that a transcript can drive. `panes` and `dead_letters` give what came since the last call."""
+    """A job that a transcript can drive. `panes` and `dead_letters` return the output since the last call."""
 
     def feed(self, messages: Fed) -> None:
         """Run one ingest step of all `messages`, by input where they name it, then an advance."""
@@ -81,7 +81,7 @@ class Driver(Protocol):
         ...
 
     def restart(self) -> None:
-        """Lose everything but what a crash leaves, and come back. What was sent is not sent again."""
+        """Lose everything but what a crash leaves, and come back. Published panes are not published again."""
         ...
 
     def panes(self) -> list[Any]: ...
@@ -99,7 +99,7 @@ MakeDriver = Callable[[Any, int], Driver]
 
 @dataclass(frozen=True)
 class Transcript:
-    """One scenario as read from a file."""
+    """A scenario as read from a file."""
 
     name: str
     body: Mapping[str, Any]
@@ -120,7 +120,7 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[valid-type, misc]
-    """Refuses a mapping that names a key twice."""
+    """A loader that rejects a mapping with a repeated key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -221,7 +221,7 @@ class _End:
 
 
 class _Run:
-    """One run of a scenario. With `verify`, every step must give what is written."""
+    """A run of a scenario. With `verify`, every step must emit what is written."""
 
     def __init__(self, scenario: Scenario, driver: Driver, *, verify: bool = True) -> None:
         self._scenario, self._driver, self._verify = scenario, driver, verify
@@ -257,7 +257,7 @@ class _Run:
         return self._definition.emission_mode
 
     def _windows(self) -> list[WindowInfo]:
-        """Windows, where they can be asked for without saying of which input."""
+        """Return the windows, where they can be queried without the name of an input."""
         asked = "windows" in self._definition.tables and not self._definition.by_input
         return self._driver.windows() if asked else []
 

@@ -24,7 +24,7 @@ def _seconds(n: int) -> timedelta:
 
 
 class Variation:
-    """Choices that leave those of another `Random` alone. units: so many times what lies between two messages, about."""
+    """Choices that do not change those of another `Random`. units: multiples of the time between two messages, about."""
 
     def __init__(self, chance: Random, units: Callable[[int], timedelta] = _seconds) -> None:
         self.chance, self._units = Random(repr(chance.getstate())), units

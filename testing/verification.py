@@ -21,7 +21,7 @@ from windrow.runners.embedded import Embedded
 from windrow.runners.embedded.intake import declared_of
 from windrow.testing.ledger import values_equal
 
-#: What no step has taken yet, by partition, in order.
+#: Messages that no step has ingested yet, by partition, in order.
 Unread = dict[Partition, list[tuple[Position, Message]]]
 #: (number of the first step, the definition from there on).
 Lives = Sequence[tuple[int, Definition]]
@@ -167,7 +167,7 @@ def _place(letter: DeadLetter) -> tuple[Any, ...]:
 
 
 def _letters_equal(a: DeadLetter, b: DeadLetter) -> bool:
-    """Reason and place; the words are free. The oracle knows no event time for what is malformed."""
+    """True if reasons and positions are equal; the texts are free. The oracle has no event time for malformed messages."""
     return (
         (a.reason, a.position) == (b.reason, b.position)
         and (b.input is None or a.input == b.input)
@@ -176,7 +176,7 @@ def _letters_equal(a: DeadLetter, b: DeadLetter) -> bool:
 
 
 def check_kept(definition: Definition, op: Embedded, oracle: Oracle) -> None:
-    """Raise unless windows and messages that are kept are those of the oracle, where it says."""
+    """Raise unless kept windows and messages are those of the oracle, where it has them."""
     for part in definition.parts:
         said = oracle.part(part.name)
         windows = said.windows()

@@ -11,13 +11,13 @@ from windrow.connectors.pane_files import PaneFiles
 from windrow.core.messages import Token
 from windrow.testing.expected_output import Broken
 
-#: What is raised by a sink that has enough.
+#: The exception of a sink that refuses.
 Refused = OSError
 
 
 @dataclass
 class Outlet:
-    """Keeps rows by operator and commit. What it is given again has to be the same."""
+    """A sink of rows by operator and commit. A commit that is published again has to be the same."""
 
     refuses: Callable[[], bool]
     tables: dict[tuple[str, int], pa.Table] = field(default_factory=dict)

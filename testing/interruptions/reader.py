@@ -1,4 +1,4 @@
-"""Whoever feeds a job: in one process, with a loop and an `except`."""
+"""Reader that feeds a job: in one process, with a loop and an `except`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from windrow.testing.scenario import Feed
 #: A topic that is read again has so many partitions.
 PARTITIONS = 2
 ERRORS: tuple[Error, ...] = (interrupt, interrupt, no_memory, disk_full, disk_broken)
-#: What a hit may come out as. Anything else is a mistake that it has brought to light.
+#: Errors that a hit may come out as. Any other one is a bug that the hit has revealed.
 EXPECTED = (KeyboardInterrupt, MemoryError, OSError, WindrowError)
-#: Where messages are kept: what is lost with these comes back from the source.
+#: Folders of kept messages: lost ones come back from the source.
 KEPT_IN = ("local", "snapshots", "segments")
 
 #: An input, and a partition of its topic.
@@ -38,7 +38,7 @@ Source = tuple[str, int]
 
 
 class Reader:
-    """Reads the topics of a feed into a job of its own, and does what people do when a call raises.
+    """A reader of the topics of a feed into its own job, which reacts as people do when a call raises.
 
     faults: the numbers of the hits and refusals that happen, of all that the seed would have; None: all
     """
@@ -58,12 +58,12 @@ class Reader:
         #: True if the operator has its columns declared beforehand.
         self.declares = len(self.definition.parts) > 1 or self.random.random() < 0.3
         self.outlet, self.dead_letters = Outlet(self._refuses), Outlet(self._refuses)
-        #: What `get_result` gave, by commit, and up to which commit it was acknowledged.
+        #: Results of `get_result`, by commit, and the commit up to which they were acknowledged.
         self.received: dict[int, list[Any]] = {}
         self.acknowledged = 0
-        #: Where somebody has asked the watermark to go.
+        #: Watermarks that were set explicitly.
         self.pushed: set[int] = set()
-        #: The moments up to which each input was said to be complete, where all of them have explicit watermarks.
+        #: The moments up to which each input was declared complete, where all of them have explicit watermarks.
         moving = [one for one in self.definition.inputs if not one.static]
         explicit = all(one.watermark.kind == "explicit" for one in moving)
         self._complete: dict[str, list[int]] = {one.name: [] for one in moving if explicit}
@@ -98,7 +98,7 @@ class Reader:
     # -- the story --------------------------------------------------------------------------------------------------
 
     def disturbed(self) -> None:
-        """Whatever is hit comes out as what is expected. Raises `Broken`, or what no hit may come out as."""
+        """Play turns whose calls may be hit. Raises `Broken`, or an error that no hit may come out as."""
         self.say(f"{self.definition!r}")
         self.say(f"{len(self.feed.arrivals)} messages, {'with' if self.with_sink else 'without'} sinks")
         for _ in range(self.random.randint(10, 40)):
@@ -372,7 +372,7 @@ class Reader:
         self.op.advance_watermark(to_us, input)
 
     def _look(self) -> None:
-        """Ask what may be asked."""
+        """Query the operator."""
         if "windows" in self.definition.tables:
             inputs = [i.name for i in self.definition.inputs] if self.feed.by_input else []
             self.op.get_windows(**({"input": inputs[0]} if inputs else {}))

@@ -23,7 +23,7 @@ from windrow.testing.interruptions.reader import Reader
 from windrow.testing.scenario import Played, feed_of, scenario_of
 from windrow.testing.seeds import Report, Summary, check, quiet, shrunk
 
-#: What Arrow loads when it is first needed.
+#: Modules that Arrow loads on first use.
 LATE = ("pyarrow.acero", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet")
 
 

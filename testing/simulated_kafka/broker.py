@@ -204,7 +204,7 @@ class Broker:
 
 
 class SimulatedMessage:
-    """As `confluent_kafka.Message`."""
+    """A simulated `confluent_kafka.Message`."""
 
     def __init__(self, place: Place, offset: int, record: Record, error: Any = None) -> None:
         self._place, self._offset, self._record, self._error = place, offset, record, error

@@ -10,7 +10,7 @@ from windrow.testing.simulated_kafka.broker import Broker, Place, Record, Simula
 
 
 class SimulatedConsumer:
-    """As `confluent_kafka.Consumer`, for assigned partitions. Offsets are never committed to the broker."""
+    """A simulated `confluent_kafka.Consumer`, for assigned partitions. Offsets are never committed to the broker."""
 
     def __init__(self, cluster: Broker, config: Mapping[str, Any]) -> None:
         self._cluster = cluster
@@ -108,7 +108,7 @@ class SimulatedConsumer:
 
 
 class SimulatedAdmin:
-    """As much of `confluent_kafka.admin.AdminClient` as looks at topics."""
+    """The part of `confluent_kafka.admin.AdminClient` that looks at topics."""
 
     def __init__(self, cluster: Broker) -> None:
         self._cluster = cluster

@@ -20,14 +20,14 @@ from windrow.testing.simulated_kafka.broker import (
 
 
 class SimulatedProducer:
-    """As `confluent_kafka.Producer`. Its life ends with its process: what is in its queue is lost, what is open stays open."""
+    """A simulated `confluent_kafka.Producer`. At its process's end queued records are lost, open transactions stay open."""
 
     def __init__(self, cluster: Broker, config: Mapping[str, Any]) -> None:
         self._cluster = cluster
         given = config.get("transactional_id")
         self._name: str | None = None if given is None else str(given)
         self._epoch = -1
-        #: "new", "ready", "open", "committing" and "aborting" (asked, and not answered), "fatal"
+        #: "new", "ready", "open", "committing" and "aborting" (requested, and not answered), "fatal"
         self._state = "new"
         self._queue: list[tuple[Place, Record, Any]] = []
         self._reports: list[tuple[Any, Any, SimulatedMessage]] = []

@@ -1,4 +1,4 @@
-"""A disk on which a power cut leaves what was synced, and of the rest some."""
+"""Simulated disk: a power cut leaves synced data, and some of the rest."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STEP_OF = {
 
 
 class Disk:
-    """A folder of real files, of which is known what a power cut would leave.
+    """A folder of real files that knows what a power cut would leave.
 
-    A file's content survives as of its last fsync, a name as of the last fsync of its folder. What was not synced may be there
+    A file's content survives as of its last fsync, a name as of the last fsync of its folder. Unsynced data may survive
     all the same, wholly, in part or not. A name that a rename has given to another file is one of the two.
     """
 
@@ -67,7 +67,7 @@ class Disk:
         self._rename(source, target, **more)
 
     def unlink(self, path: str, **more: Any) -> None:
-        """Deleted at once: that a power cut brings it back harms nobody."""
+        """Delete at once: it harms nothing if a power cut brings the file back."""
         if not more and self._is_in_sink(path):
             self._point(os.fspath(path), "file is removed")
         elif not more and not os.fspath(path).endswith(".tmp"):

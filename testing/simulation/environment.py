@@ -57,7 +57,7 @@ class Row:
 
 
 class Stage:
-    """One job and its surroundings. rows: all of the input so far, by partition and offset."""
+    """The environment of one job. rows: all of the input so far, by partition and offset."""
 
     def __init__(self, world: World, feed: Feed, outlet: OutletOf | None = None) -> None:
         self.world, self.feed = world, feed

@@ -18,7 +18,7 @@ class SimulatedRecords(MemoryRecords):
         super().__init__()
         self._world = world
         self._unsynced: set[int] = set()
-        #: What was truncated: the whole history, for the checks.
+        #: The truncated records: the whole history, for the checks.
         self.removed: dict[int, bytes] = {}
         self.writes = "log"  # what is being written, for the points
 
@@ -43,7 +43,7 @@ class SimulatedRecords(MemoryRecords):
         self._world.point(TRUNCATES, f"before record {seq} is removed")
         if seq in self.records:
             self._world.counts["records truncated"] += 1
-            # Not what somebody who is over has put there when the number was free again.
+            # Not a record that an ended writer has put there when the number was free again.
             self.removed.setdefault(seq, self.records[seq])
         super().remove(seq)
 
@@ -64,7 +64,7 @@ class SimulatedRecords(MemoryRecords):
         return super().read(seq)
 
     def settle(self) -> None:
-        """Somebody who keeps what was read has synced it."""
+        """Mark all records as synced: a reader that depends on them has synced them."""
         self._unsynced.clear()
 
     def lose(self) -> None:

@@ -24,7 +24,7 @@ LAST_DRIVERS = 8
 
 
 class Simulation:
-    """One schedule. `run` plays it and checks what is left."""
+    """The schedule of one seed. `run` plays it and checks the result."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Simulation:
         world.say(f"    {stage.shards} shards, {len(feed.arrivals)} rows")
 
     def run(self) -> None:
-        """Faults, an undisturbed end, checks. Raises `Broken`, or what went wrong where nothing may."""
+        """Play faults, an undisturbed end, and checks. Raises `Broken`, or any error that may not happen."""
         world = self.world
         with self.stage.patched():
             try:
@@ -113,7 +113,7 @@ class Simulation:
             self.kafka.expire_transactions()
 
     def _harm_store(self) -> None:
-        """Lose or damage a local store that nobody has open."""
+        """Lose or damage a local store that no process has open."""
         world = self.world
         found = self.stage.stores()
         if not found:
@@ -217,7 +217,7 @@ class Simulation:
         if not isinstance(error, ProcessDied):
             self.world.say(f"    {actor.process} ends: {type(error).__name__}: {str(error)[:160]}")
         if actor.process.name.startswith("zombie"):
-            return  # it computes what nobody asks for any more, from files that may be gone
+            return  # its results count no more, and its files may be gone
         if isinstance(error, SinkFailed) and isinstance(error.__cause__, Broken):
             raise error.__cause__
         if isinstance(error, OffsetGap):

@@ -133,7 +133,7 @@ class _Watched:
                     self._check_epoch()
                 except Fenced:
                     self._over = True
-                    self._around.world.trouble += 1  # to who was fenced by this
+                    self._around.world.trouble += 1  # to the driver that this fenced
 
         def watched_begin() -> None:
             self._use("sends")
@@ -187,7 +187,7 @@ class Pointed:
 
 
 class LettersOutlet:
-    """A sink of dead letters in memory, shared by all drivers: what it is given again has to be the same."""
+    """A dead-letter sink in memory, shared by all drivers. A commit that is published again has to be the same."""
 
     def __init__(self) -> None:
         self.dead_letters: dict[int, list[DeadLetter]] = {}

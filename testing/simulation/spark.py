@@ -57,7 +57,7 @@ class TaskFailed(Exception):
 
 
 class Driver:
-    """One driver of the job: opens it, and brings batches as Spark does, until it dies or stops."""
+    """A driver of the job: it opens the job, and brings batches as Spark does, until it dies or stops."""
 
     def __init__(self, stage: Stage, checkpoint: Checkpoint, number: int) -> None:
         self.stage, self.checkpoint = stage, checkpoint
@@ -101,7 +101,7 @@ class Driver:
         self.stage.rests.append((commit, now_us))
 
     def _end_run(self, protocol: BatchProtocol) -> None:
-        """Do what a run with `availableNow` does at its end; note it, to look afterwards whether anything was left."""
+        """Do the work of a run with `availableNow` at its end; note it, to check afterwards whether anything was left."""
         record = protocol.advance(lambda plan: self._run(plan, []))
         if record is not None:
             self.world.say(f"    {self.process} has made commit {record.commit} at the end of a run")

@@ -1,4 +1,4 @@
-"""A shard's store, in memory and in one file: what was not flushed is lost with its process."""
+"""Simulated store of a shard, in memory and in one file: unflushed data is lost with its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windrow.testing.simulation.world import World
 
 
 class RestingStore(MemoryKV):
-    """A shard's store as its file has it; nobody is kept from opening it."""
+    """A shard's store as its file has it; it takes no lock."""
 
     def __init__(self, world: World, path: str, cfs: Sequence[str]) -> None:
         super().__init__(cfs)
@@ -52,7 +52,7 @@ class SimulatedStore(FaultyKV):
             raise StateLocked(f"the store {path} is open in {world.open_stores[path]}")
         os.makedirs(path, exist_ok=True)
         with open(os.path.join(path, "CURRENT"), "wb"):
-            pass  # by which RocksDB, and whoever looks for it, knows that there is a store
+            pass  # the name by which RocksDB, and readers of it, know that there is a store
         if (batch := _flushed(path)) is not None:
             self._alive().write(batch)
             self._durable.extend(batch)

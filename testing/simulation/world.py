@@ -1,4 +1,4 @@
-"""Processes that take turns and die, and chance: what a simulated job lives in.
+"""World of a simulation: processes that take turns and die, and chance.
 
 Processes are threads of which one runs at a time. Whenever real code reaches one of the simulated media it passes a *point*,
 where the schedule may let another process run, or end this one. All choices come from one seed, so a schedule can be played
@@ -17,10 +17,10 @@ from typing import Protocol
 from windrow.testing.faults import SimulatedCrash
 from windrow.testing.simulated_kafka import Outcome
 
-#: How often what happens where it can.
+#: The probability of a death, a pause and a lost answer at each point.
 DIES, PARKS, UNANSWERED = 0.015, 0.025, 0.04
 
-#: What passes between two looks at the clock of somebody who waits.
+#: The time that passes between two looks at the clock of a waiting process.
 PATIENCE_S = 5.0
 
 READS = "reads the log"
@@ -36,7 +36,7 @@ class ProcessDied(SimulatedCrash):
 
 
 class Unanswered(OSError):
-    """A request was sent, and what became of it is not known."""
+    """A request whose outcome is unknown."""
 
 
 class Open(Protocol):
@@ -58,7 +58,7 @@ class Medium(Protocol):
 
 
 class Process:
-    """Something that can die: a driver, or an attempt at a task."""
+    """A process that can die: a driver, or an attempt at a task."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class Process:
 
 
 class Actor:
-    """A thread that runs when it is given the turn. `error`: what it ended with, if not with its process."""
+    """A thread that runs in turn. `error`: the error that it ended with, if not with its process."""
 
     def __init__(self, world: World, process: Process, main: Callable[[], object]) -> None:
         self.process = process
@@ -131,7 +131,7 @@ class World:
         #: How many faults there could have been so far, and the numbers of those that there were.
         self.chances = 0
         self.faults: list[int] = []
-        #: What may make a request fail: faults, what came of them later, and what other processes do.
+        #: Events that may make a request fail: faults, their later effects, and other processes.
         self.trouble = 0
         self.calm = False
         self.trace: list[str] = []
@@ -141,9 +141,9 @@ class World:
         self._back = threading.Semaphore(0)
         self.now_us, self.unit_us = now_us, unit_us
         self._waited_s = 0.0
-        #: What a power cut takes from, in this order.
+        #: The media that a power cut takes from, in this order.
         self.media: list[Medium] = []
-        #: Who has the store of a folder open.
+        #: The open store of each folder.
         self.open_stores: dict[str, Open] = {}
 
     # -- chance -----------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class World:
                 raise ProcessDied(process)
 
     def kill(self, process: Process) -> None:
-        """End a process, and what runs inside it. Its stores keep what was flushed, and perhaps more."""
+        """Kill a process, and those that run inside it. Its stores keep flushed data, and perhaps more."""
         process.alive = False
         for actor in self.actors:
             if actor.process is process and actor.running is not process:
