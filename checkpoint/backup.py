@@ -1,4 +1,4 @@
-"""A copy of a job's files that opens, taken while the job runs.
+"""Backup: a consistent copy of a job's files, taken while the job runs.
 
 The log is read first, then what its commits name is copied, and what shards are rebuilt from. Files are never changed, but a
 running job sweeps them: a copy from which some shard cannot be rebuilt, or that lacks panes which are perhaps not out, is

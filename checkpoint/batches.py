@@ -1,4 +1,4 @@
-"""A batch comes in: what it is next to what the log has, decided as in `recovery.py`, which says how.
+"""Decisions about Spark's batches, from what the log has, in the form that `recovery.py` describes.
 
 The steps of docs/explanation/commit-protocol.md that ask: 1.2 and 4.1.
 """

@@ -1,4 +1,4 @@
-"""A job as its driver sees it: the log, what the last commit left, the next commit, and publishing.
+"""Job of a driver: the log, the state after the last commit, the next commit, and publishing.
 
 Both runners drive this: the embedded one in its own process, the Spark one in `foreachBatch`. Step numbers are those of
 docs/explanation/commit-protocol.md.

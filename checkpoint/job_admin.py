@@ -1,4 +1,4 @@
-"""A job from outside, while no driver of it runs: look at it, clear it, copy it.
+"""Administration of a job while no driver runs it: inspect it, clear it, copy it.
 
 None of these needs the definitions. `reset` never renumbers the log: its last record is a claim with which the log
 begins anew, so a driver that slept through it can create nothing (docs/explanation/commit-protocol.md, L5). A fork's log

@@ -86,7 +86,7 @@ class JobFolders:
 
 @dataclass(frozen=True)
 class BorrowedFolders(JobFolders):
-    """The folders of a job that is only looked at: what commits name and is not there is brought to `scratch`."""
+    """Folders of a job that is only read: files that commits name and that are missing are fetched to `scratch`."""
 
     scratch: str
 

@@ -37,7 +37,7 @@ __all__ = ["FileLog", "Log", "LogState", "LostRace", "MemoryLog", "RecordLog"]
 
 
 class LostRace(Fenced):
-    """No newer driver, yet our next number is taken: one epoch is used twice, or a file is torn."""
+    """Error if our next number is taken without a newer driver: one epoch is used twice, or a file is torn."""
 
 
 class Log(Protocol):

@@ -18,7 +18,7 @@ MARKER_CF, MARKER, BEGUN = "marker", b"applied", b"begun"
 
 
 class Marker(NamedTuple):
-    """Whose a store is, the commit that it holds, and what identifies that commit: None where its record is not known."""
+    """Owner of a store, the commit that it holds, and that commit's identity: None where its record is not known."""
 
     job: str
     shard: int

@@ -27,7 +27,7 @@ MOST_BYTES: Final = 32 << 20
 
 
 class Resting(Overlay):
-    """A store that is read only, and what was committed since over it."""
+    """Read-only store, and the later commits over it."""
 
     def __init__(self, base: LocalStore) -> None:
         super().__init__(base)

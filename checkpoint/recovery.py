@@ -1,4 +1,4 @@
-"""Recovery: what to do next, decided from what was observed, by pure total functions.
+"""Recovery decisions: pure total functions from observed facts to the next action.
 
     observed facts  ->  decision: an action by name, why, and what the user can do if it is a refusal
 

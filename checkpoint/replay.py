@@ -41,7 +41,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redo:
-    """One step to be done again: `rows` messages of `ranges`, by the operator's step `number`.
+    """One step to repeat: `rows` messages of `ranges`, by the operator's step `number`.
 
     divided: they came in pieces, each a step; `number` is the first's.
     """

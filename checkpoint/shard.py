@@ -1,4 +1,4 @@
-"""One shard: its store, brought up to the last commit, and what it writes in the next one.
+"""Shard: its store, restored to the last commit, and its writes in the next one.
 
 The numbers are those of docs/explanation/commit-protocol.md. A shard changes nothing but files under names of its own; its
 store only ever holds committed segments (log first, apply later), so it never rolls back.
@@ -103,7 +103,7 @@ class StoreDamaged(CorruptState):
 
 
 class _SnapshotDamaged(Exception):
-    """The snapshot that was to be restored cannot be."""
+    """Error for a snapshot that cannot be restored."""
 
 
 #: Which folder it is, whatever its name; None: there is none.

@@ -1,4 +1,4 @@
-"""A shard as of one commit, from outside: nothing is locked, claimed or written below the job's location.
+"""Reader of a shard as of one commit: nothing is locked, claimed or written below the job's location.
 
 A live store trails the commits (RocksDB's own log is off): a read replica of it is opened, and the segments after its
 `applied` marker are laid over that. Where it is missing, damaged, or ahead of the commit that is asked for, the newest snapshot
@@ -29,7 +29,7 @@ STORE, SNAPSHOT, SEGMENTS, CHANGELOG = "store", "snapshot", "segments", "changel
 
 
 class ShardView:
-    """One shard as of `commit`. `way`: what it was built from; `base`: the commit which that held."""
+    """One shard as of `commit`. `way`: the source it was built from; `base`: the commit of that source."""
 
     def __init__(self, spec: ShardSpec, kv: Overlay, commit: int, way: str, base: int) -> None:
         self.spec = spec

@@ -25,7 +25,7 @@ CACHE_MARK = "cache-of"
 
 
 class Transport(Protocol):
-    """Picklable: it travels to executors. What fails raises `KafkaFailed`, what is gone `StateLost`."""
+    """Interface of a transport. Picklable: it travels to executors. A failure raises `KafkaFailed`, a lost file `StateLost`."""
 
     def log(self, folders: JobFolders) -> RecordLog:
         """Return the job's log, not yet read."""
@@ -59,7 +59,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class FileTransport:
-    """The job's own folder, seen by all: nothing to do."""
+    """Transport by the job's own folder, which all processes see: nothing to do."""
 
     def log(self, folders: JobFolders) -> RecordLog:
         return FileLog(folders.log)

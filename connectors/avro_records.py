@@ -1,4 +1,4 @@
-"""A deserializer of Avro records from anywhere: no record ends the process, or fills its memory.
+"""Deserializer of untrusted Avro records: no record ends the process, or fills its memory.
 
 fastavro follows a record into itself until the stack is gone, and makes as many values of no bytes as a record says there are.
 """
@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 
 
 class BoundedDeserializer(AvroDeserializer):
-    """As `AvroDeserializer`, and raises `ValueError` for a record whose schema sets no bound to what its bytes become."""
+    """`AvroDeserializer` that raises `ValueError` for a record whose schema does not bound the size of its values."""
 
     def __init__(self, registry: Any) -> None:
         super().__init__(registry)

@@ -30,7 +30,7 @@ Values = Sequence[bytes | None]
 
 
 class Decoder(Protocol):
-    """Turns the bytes of records into rows. One of your own: `wr.decoders.decoder(function, schema)`."""
+    """Decoder of the bytes of records to rows. For a custom one use `wr.decoders.decoder(function, schema)`."""
 
     def decode(self, values: Values, topic: str) -> pa.Table:
         """Return one row for each value. Where some cannot be decoded, with the columns of the reason (see `to_rows`).

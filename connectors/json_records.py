@@ -1,4 +1,4 @@
-"""JSON records as rows. Arrow reads many at once; Python reads alone the records that Arrow does not read, or not exactly.
+"""JSON records as rows. Arrow parses many at once; Python parses only the records that Arrow cannot parse exactly.
 
 The bytes come from anywhere, and Arrow's reader crashes on `null`, skips a byte order mark, checks no UTF-8, makes two rows of
 two objects in one record and infinities of numbers that are too large, and drops zones. Only what passes `_lines` reaches it.
@@ -186,7 +186,7 @@ def _has_infinity(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 class _Object(dict[str, Any]):
-    """An object in which names come twice."""
+    """A JSON object with duplicate names."""
 
     def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
         self.twice: set[str] = set()
@@ -202,7 +202,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class NoRecord(ValueError):
-    """Bytes that are no record of a schema, and why."""
+    """Error for bytes that are no record of a schema, with the reason."""
 
 
 def read_one(value: bytes, schema: pa.Schema, zone: str = "UTC") -> dict[str, Any]:

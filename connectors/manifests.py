@@ -1,4 +1,4 @@
-"""A Parquet sink's directory: data files, each linked once and never changed or removed, and records of what is published.
+"""Directory of a Parquet sink: data files, each linked once and never changed or removed, and records of published commits.
 
     <path>/part-<operator>~<job>~<commit>-<shard>-<digest>.parquet   the panes of one shard in one commit
     <path>/_manifests/<job>~<operator>/<commit>.wrl                  that commit and all before it are published

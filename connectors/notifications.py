@@ -1,4 +1,4 @@
-"""Sinks that notify: a row is an HTTP request, or a mail; and a sink that gives rows to others by the value of a column.
+"""Sinks that notify: a row is an HTTP request, or a mail; and a sink that routes rows to others by the value of a column.
 
 Delivery is at least once, and exactly once for a receiver that honours the key: after a crash between a request and the note
 that its commit is out, the same rows are sent again, each with the same key. Secrets are read from environment variables when
@@ -66,7 +66,7 @@ def secret(name: str | None) -> str | None:
 
 
 class _Refused(Exception):
-    """A notification failed. again: the same one may succeed."""
+    """Error for a notification that failed. again: the same one may succeed."""
 
     def __init__(self, why: str, again: bool) -> None:
         super().__init__(why)
@@ -75,7 +75,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, repr=False)
 class _Notifying:
-    """A sink that sends each row by itself, again where that failed, and gives up after some attempts."""
+    """Sink that sends each row by itself, retries failures, and gives up after some attempts."""
 
     timeout_us: int
     attempts: int
@@ -116,7 +116,7 @@ class _Notifying:
 
 @dataclass(frozen=True, repr=False)
 class WebhookSink(_Notifying):
-    """Sends each row as JSON by POST."""
+    """Sink that sends each row as JSON by POST."""
 
     url: str | None
     url_env: str | None
@@ -159,7 +159,7 @@ class WebhookSink(_Notifying):
 
 @dataclass(frozen=True, repr=False)
 class EmailSink(_Notifying):
-    """Sends each row as a mail by SMTP."""
+    """Sink that sends each row as a mail by SMTP."""
 
     to: tuple[str, ...]
     server: str
@@ -212,7 +212,7 @@ class EmailSink(_Notifying):
 
 
 class _Template(string.Formatter):
-    """Templates over the columns of a row. What is null, or not there, is empty; no value makes a template fail."""
+    """Template over the columns of a row. A null or missing value is empty; no value makes a template fail."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key))
@@ -231,7 +231,7 @@ _TEMPLATE = _Template()
 
 @dataclass(frozen=True, repr=False)
 class RouteSink:
-    """Gives rows to sinks by the value of a column."""
+    """Sink that routes rows to other sinks by the value of a column."""
 
     column: str
     sinks: tuple[tuple[Any, Sink], ...]

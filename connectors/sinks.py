@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class MemorySink:
-    """Keeps panes in this process: for tests and notebooks.
+    """Sink that keeps panes in this process, for tests and notebooks.
 
     panes: the list of all that were published. tokens: what they came under
     """
@@ -52,7 +52,7 @@ class MemorySink:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """Prints panes, a line each; after a crash the last commit may be printed again.
+    """Sink that prints panes, a line each; after a crash the last commit may be printed again.
 
     limit: at most so many a commit. stream: where to, by default standard output
     """
@@ -76,7 +76,7 @@ class ConsoleSink:
 
 @dataclass(frozen=True)
 class CallbackSink:
-    """Calls `function(panes, token)`; after a crash it may get the same token again and must be idempotent on it."""
+    """Sink that calls `function(panes, token)`. After a crash it may get the same token again and must be idempotent on it."""
 
     function: Callable[[Any, Token], None]
 
@@ -89,7 +89,7 @@ class CallbackSink:
 
 @dataclass(frozen=True)
 class ParquetSink:
-    """A directory of Parquet files that are added and never changed or removed (`connectors/manifests.py`).
+    """Sink to a directory of Parquet files, which are added and never changed or removed (`connectors/manifests.py`).
 
     Every reader may glob it at any moment: each row is in one file, and each file is whole. The files of a commit appear one
     after the other, one for each shard, so all rows of a key at once. `wr.read_panes(path)` reads whole commits.

@@ -1,4 +1,4 @@
-"""Aggregations as values, named as in `pyspark.sql.functions`. What they do is in `operators/aggregations/`.
+"""Aggregations as values, named as in `pyspark.sql.functions`. Their implementations are in `operators/aggregations/`.
 
 Semantics "Aggregates": nulls are skipped; `count()` counts rows and `count(column)` non-null values; NaN is larger than
 any number; sum of nothing is 0; min and max of nothing are null; integer sums are exact.

@@ -1,4 +1,4 @@
-"""Names for the types of numpy arrays that functions take and give, and what is asked of columns everywhere."""
+"""Array types that functions take and return, and common helpers for columns."""
 
 from __future__ import annotations
 

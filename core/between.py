@@ -1,4 +1,4 @@
-"""Windows that another stream names: `wr.between`, and the clock that is such a stream. Seed 002 section 3."""
+"""Windows that another stream defines: `wr.between`, and the clock, which is such a stream. Seed 002 section 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The border: values of outside become values of a column exactly, or it is said which do not, and why.
+"""Conversion of values from outside to values of a column: it is exact, or gives the rows that fail, and why.
 
 `fit` is for Python values of a known type, such as results of a user's function. `read` is for Python values that say their
 type themselves, such as those of messages. For columns of Arrow there are `core/faults.py` and `core/column_types.py`.

@@ -21,7 +21,7 @@ _MOST_EXACT = 2**53
 
 @dataclass(frozen=True)
 class Brought:
-    """Values in the type of their column, null where one does not fit; the column as it is then; why, by row."""
+    """Values in the type of their column, null where one does not fit; the resulting column; the reasons, by row."""
 
     values: Any
     field: pa.Field

@@ -1,4 +1,4 @@
-"""Emission policies: when a window's result is sent, and what a later pane says about an earlier one.
+"""Emission policies: when a window's result is emitted, and how a later pane relates to an earlier one.
 
 Sources: seed 003 ("Proposed Basic Windowing Model", "Configuration of A Windowed Aggregator"), seed 001 ("Triggers",
 "Accumulation Mode"); semantics "Emission", "Retractions".
@@ -92,7 +92,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """A pane when one of several triggers says so; what counts from the last pane counts from it for all of them."""
+    """A pane when one of several triggers fires; all of them begin again after any pane."""
 
     triggers: tuple[Trigger, ...]
 
@@ -102,7 +102,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """A pane at a moment at which all of several triggers say so."""
+    """A pane at a moment at which all of several triggers fire."""
 
     triggers: tuple[Trigger, ...]
 

@@ -1,4 +1,4 @@
-"""The frame around everything that windrow persists.
+"""Frame of everything that windrow persists.
 
     "WR" | u8 kind | u8 version | u32 crc32 | u32 length | payload
 

@@ -33,7 +33,7 @@ class WindrowError(Exception):
 
 
 class ConfigurationError(WindrowError, ValueError):
-    """A definition or a call that cannot mean what it says.
+    """A definition or a call is invalid.
 
     >>> try:
     ...     raise BadWindow("a window of no size")
@@ -48,7 +48,7 @@ class ConfigurationError(WindrowError, ValueError):
 
 
 class BadDuration(ConfigurationError):
-    """No duration, or a negative one.
+    """A value is not a duration, or is negative.
 
     Remedy: Write a `timedelta`, or text such as `"10 seconds"`, `"1 hour 30 minutes"`, `"90s"`.
     """
@@ -57,7 +57,7 @@ class BadDuration(ConfigurationError):
 
 
 class RetentionTooShort(ConfigurationError):
-    """The retention is shorter than the allowed lateness, so that a window would be gone before it is closed.
+    """The retention is shorter than the allowed lateness: a window would be purged before it closes.
 
     Remedy: Make the retention as long, or the allowed lateness shorter. `wr.Emit.append()` and `wr.Emit.update()`
     take no lateness at all.
@@ -67,7 +67,7 @@ class RetentionTooShort(ConfigurationError):
 
 
 class RetentionMissing(ConfigurationError):
-    """Nothing says how long state is kept, or it is said in a way that these windows cannot use.
+    """No retention is set, or its kind does not fit these windows.
 
     Remedy: Time windows want a time (`"7 days"`), tuple windows a number (`wr.Retain(windows=100)`), the global
     window `wr.forever`.
@@ -86,7 +86,7 @@ class ReservedColumn(ConfigurationError):
 
 
 class BadWindow(ConfigurationError):
-    """A window without a size, with gaps nobody asked for, or of a kind that is none.
+    """A window has no size, leaves unintended gaps, or is of an unknown kind.
 
     Remedy: Use `wr.tumbling`, `wr.hopping`, `wr.calendar`, `wr.tuples` or `wr.global_window`.
     """
@@ -95,7 +95,7 @@ class BadWindow(ConfigurationError):
 
 
 class NaiveDatetime(ConfigurationError):
-    """A moment without a time zone.
+    """A moment has no time zone.
 
     Remedy: Give an aware `datetime`, e.g. with `tzinfo=timezone.utc`. For event times without a zone say
     `time_zone=`.
@@ -105,7 +105,7 @@ class NaiveDatetime(ConfigurationError):
 
 
 class BadTrigger(ConfigurationError):
-    """An emission that this operator cannot do, or that would count something twice in the next one.
+    """The operator does not support this emission, or the next operator would count something twice.
 
     Remedy: Use what the message offers: `wr.every_batch`, a period, or `wr.Emit.append()` before another operator.
     """
@@ -114,7 +114,7 @@ class BadTrigger(ConfigurationError):
 
 
 class UnknownColumn(ConfigurationError):
-    """A name that is no column of the input.
+    """A name is not a column of the input.
 
     column, of: the name, and the part of the definition that names it, where one column is missing
 
@@ -146,7 +146,7 @@ class BadAggregate(ConfigurationError):
 
 
 class BadWatermark(ConfigurationError):
-    """A negative delay, or a watermark that contradicts another one of the same job.
+    """The delay is negative, or the watermark contradicts another one of the same job.
 
     Remedy: Give the delay once: in the definition, or by `withWatermark` of the DataFrame. Later operators of a
     chain have none of their own.
@@ -156,7 +156,7 @@ class BadWatermark(ConfigurationError):
 
 
 class TypeClash(ConfigurationError):
-    """A column has a type that the definition cannot take, or that does not go with what came before.
+    """A column has a type that the definition cannot take, or that is incompatible with earlier input.
 
     Remedy: Cast the column before it reaches windrow, or use another aggregation. The message names the type and
     the remedy.
@@ -166,7 +166,7 @@ class TypeClash(ConfigurationError):
 
 
 class BadLocation(ConfigurationError):
-    """Not a folder of a file system: an object store, an empty name, another host.
+    """A location is not a folder of a file system: an object store, an empty name, another host.
 
     Remedy: Give the path of a folder with hard links. Where nothing is shared, keep the log in Kafka:
     `log=wr.kafka_log(...)`.
@@ -176,7 +176,7 @@ class BadLocation(ConfigurationError):
 
 
 class DuplicateColumn(ConfigurationError):
-    """An input has two columns of one name, or of what is one to Spark.
+    """An input has two columns of one name, or of names that are equal to Spark.
 
     Remedy: Rename or drop one of them, e.g. `df.drop(right.k)` after a join.
     """
@@ -194,7 +194,7 @@ class BadInstant(ConfigurationError):
 
 
 class UnknownOption(ConfigurationError, TypeError):
-    """An option that the call does not have.
+    """The call does not have this option.
 
     Remedy: Take the one that the message offers. `help()` of what was called lists them all.
     """
@@ -203,7 +203,7 @@ class UnknownOption(ConfigurationError, TypeError):
 
 
 class BadRelation(ConfigurationError):
-    """A temporal operator with distances that it does not take, or with something that it cannot compare.
+    """A temporal operator has invalid distances, or an operand that it cannot compare.
 
     Remedy: Name the other pattern first, then the distances: `wr.after("fire", 0, "10 seconds")`.
     """
@@ -212,7 +212,7 @@ class BadRelation(ConfigurationError):
 
 
 class BadRule(ConfigurationError):
-    """A rule that cannot be true, names what is not there, or would keep its messages without end.
+    """A rule cannot be true, names something that does not exist, or would keep its messages without end.
 
     Remedy: Read the message: it names rule, pattern and what contradicts or is missing. `rules.plan()` shows the rest.
     """
@@ -285,7 +285,7 @@ class LogUnsupported(StateError):
 
 
 class StateLost(StateError):
-    """Files that the state needs are gone, or what was asked for is no longer kept.
+    """Files that the state needs are gone, or the requested data is no longer kept.
 
     Remedy: Restore the named files from a backup, let messages be read again (`replay=`), or begin at an empty
     location.
@@ -295,7 +295,7 @@ class StateLost(StateError):
 
 
 class QueryStopped(StateError):
-    """A query that does not run cannot be drained: what its sources have is perhaps unread.
+    """A query that does not run cannot be drained: its sources may have unread messages.
 
     Remedy: Start the query again, and call `drain()` while it runs.
     """
@@ -322,7 +322,7 @@ class JobMismatch(StateError):
 
 
 class InputError(WindrowError):
-    """Input that cannot be counted exactly once.
+    """Input cannot be counted exactly once.
 
     Remedy: Read the message: it says which rows, and from where.
     """
@@ -331,7 +331,7 @@ class InputError(WindrowError):
 
 
 class OffsetGap(InputError):
-    """Between what was counted and what comes lie records that would never be counted.
+    """Records are missing between the counted ones and this input, and would never be counted.
 
     Remedy: Begin the query where the job stopped (`resumeFrom`, or delete Spark's checkpoint), or restore the
     newest log.
@@ -351,7 +351,7 @@ class PositionsMissing(InputError):
 
 
 class SourceBehind(InputError):
-    """A batch lies wholly below what was counted: the source was set back.
+    """A batch lies wholly below the counted offsets: the source was set back.
 
     Remedy: Nothing was counted twice. Begin the query where the job stopped, or at another location to count anew.
     """
@@ -370,7 +370,7 @@ class SourceLost(InputError):
 
 
 class OperatorPaused(WindrowError):
-    """The sink refused the last panes, so that nothing new is taken.
+    """The sink refused the last panes, so the operator accepts no new messages.
 
     Remedy: Call `timeout()` until the sink takes them, then go on.
     """
@@ -379,7 +379,7 @@ class OperatorPaused(WindrowError):
 
 
 class OperatorClosed(WindrowError):
-    """The operator was closed, or an error struck in the middle of a commit.
+    """The operator was closed, or a commit failed midway.
 
     Remedy: Open it again and read on from `next_offsets()`.
     """

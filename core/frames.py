@@ -1,4 +1,4 @@
-"""Frames: which messages around a message an aggregation of `wr.Over` is of. Seed 002; SQL's ROWS and RANGE."""
+"""Frames: the messages around a message that an aggregation of `wr.Over` covers. Seed 002; SQL's ROWS and RANGE."""
 
 from __future__ import annotations
 

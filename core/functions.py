@@ -1,4 +1,4 @@
-"""Aggregations of the user's own: of a class, of a function of a window's messages, of a function of two values."""
+"""User-defined aggregations: by a class, a function of a window's messages, or a function of two values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _inputs_of(body: type, name: str, envelope: bool) -> tuple[str, ...]:
 
 
 class Reduction:
-    """A function of two values as a class of a user's: nothing is there before the first one."""
+    """A function of two values as an aggregate class, whose state is empty before the first value."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function = function

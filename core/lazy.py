@@ -1,4 +1,4 @@
-"""Lists whose items are made when they are looked at."""
+"""Lists whose items are made on access."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SHOWN = 100
 
 
 class Part(NamedTuple):
-    """Some items: how many, and what makes those from one place to another."""
+    """Part of a list: the number of items, and a function that makes those of a range."""
 
     size: int
     make: Callable[[int, int], Iterable[Any]]
 
 
 class LazyList(Sequence[T]):
-    """A list that cannot be changed, whose items are made when they are looked at. It is equal to a list of the same items.
+    """Immutable list whose items are made on access. It is equal to a list of the same items.
 
     >>> LazyList([Part(3, range)])[1:], len(LazyList([Part(3, range)])), LazyList([Part(3, range)]) == [0, 1, 2]
     ([1, 2], 3, True)

@@ -1,4 +1,4 @@
-"""The value types that cross every seam: position, message, window, pane."""
+"""Value types that all layers share: position, message, window, pane."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Message:
 
 
 class Timing(StrEnum):
-    """When a pane was emitted, relative to the watermark passing the end of its window."""
+    """Time of a pane relative to the watermark passing the end of its window."""
 
     EARLY = "EARLY"
     ON_TIME = "ON_TIME"
@@ -222,7 +222,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that could not be counted. It is never silent.
+    """A message that could not be counted. It is never dropped silently.
 
     reason: "malformed", "null_key", "too_late", "out_of_retention", "aggregate_failed", "integer_overflow",
         "function_failed", "obsolete_window" or "skipped"

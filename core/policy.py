@@ -105,7 +105,7 @@ def Retain(
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Up to which event time input is believed complete. Build it with `wr.bounded`, `wr.fixed`, `wr.explicit`, `wr.custom`.
+    """Event time up to which input is complete. Build it with `wr.bounded`, `wr.fixed`, `wr.explicit`, `wr.custom`.
 
     kind "bounded": per partition the largest event time less `delay_us`, minimum over partitions that are not idle;
     "fixed": now less `delay_us`; "explicit": only what the caller advances it to;

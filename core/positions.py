@@ -17,7 +17,7 @@ Partition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The columns of a frame that say where a row comes from."""
+    """The columns of a frame that hold a row's position in its source."""
 
     offset: str
     partition: str | None = None
@@ -50,7 +50,7 @@ def positions(offset: str, *, partition: str | None = None, source: str | None =
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The columns that together say which message a row is, among those of its key."""
+    """The columns that together identify a message among those of its key."""
 
     columns: tuple[str, ...]
 

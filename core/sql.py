@@ -1,4 +1,4 @@
-"""Names and texts inside Spark SQL: the one place where they are quoted."""
+"""Quoting of names and texts for Spark SQL. It is done only here."""
 
 from __future__ import annotations
 

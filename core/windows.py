@@ -1,4 +1,4 @@
-"""Window definitions: values that say which windows a message belongs to. The assigners are in `operators/`.
+"""Window definitions: values that determine a message's windows. The assigners are in `operators/`.
 
 Sources: seed 003 ("Window advancement"), seed 001 ("Window Option"); semantics "Assignment".
 """

@@ -1,4 +1,4 @@
-"""The value of a stretch of kept messages: an Arrow table, of as few bytes as its columns need (`stores/event_log.py`).
+"""Column codec of an event log's value: an Arrow table, of as few bytes as its columns need (`stores/event_log.py`).
 
     u8 1, u32 rows, u16 0, Arrow stream of the rows
     u8 1, u32 rows, u16 columns, u8 how for each of them, u32 length, Arrow stream of one row, Arrow stream of what is kept
@@ -48,9 +48,9 @@ class _Column(NamedTuple):
 
 
 class Encoder:
-    """Rows, of one step or stretch, and how they are kept: `kept` is what each has of its own, in their order.
+    """Encoder of the rows of a step or bucket: `kept` has the part of each row that is stored, in their order.
 
-    width_us: they are of several stretches, of that length, and are divided; None: of one
+    width_us: they are of several buckets, of that length, and are divided; None: of one
     """
 
     def __init__(self, rows: pa.Table, width_us: int | None = None) -> None:
@@ -152,7 +152,7 @@ def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
 
 @dataclass(frozen=True)
 class Value:
-    """A value that is read, but for its columns: how each is kept, the one row, and what is kept of the others."""
+    """A value that is read, but not decoded: the encoding of each column, the one row, and the kept columns."""
 
     hows: Mapping[str, int]
     one: pa.Table

@@ -1,4 +1,4 @@
-"""Window metadata by columns: a value per window and commit, an Arrow record batch of the rows of that commit.
+"""Append-only delta blocks of window metadata: per window and commit, one Arrow record batch of that commit's rows.
 
 Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window has gathered is
 known from its newest block, so that the writer can fold it in time. A large one is folded a few blocks at a time, the
@@ -60,7 +60,7 @@ WINDOWS_AT_ONCE = 64
 
 
 class OfBlocks(NamedTuple):
-    """A window of blocks, oldest first, and the newest."""
+    """Blocks of a window, oldest first, and the newest."""
 
     values: list[bytes]
     newest: Newest

@@ -80,7 +80,7 @@ def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int
 
 
 class Events:
-    """Rows with a column `TIME`. width_us: how long a stretch is; wide: if some are longer. prefix: before all of its keys, of
+    """Log of rows with a column `TIME`. width_us: of a bucket; wide: if some are longer. prefix: before all of its keys, of
     one length for all that share a family."""
 
     def __init__(self, cf: str, width_us: int, wide: Wide | None = None, prefix: bytes = b"") -> None:

@@ -1,4 +1,4 @@
-"""A shard's store in memory: small state, which is built anew from snapshot and log when the job is opened.
+"""In-memory store of a shard: small state, which is rebuilt from snapshot and log when the job is opened.
 
 Nothing is written but snapshots, which are RocksDB's, so that a job may have its store here today, and on disk tomorrow.
 """

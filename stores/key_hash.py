@@ -1,4 +1,4 @@
-"""Keys spread evenly over small numbers, by columns: equal keys get one number, also where a column has widened."""
+"""Hash of keys, by columns, to evenly distributed numbers: equal keys get one number, also where a column has widened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are kept for a time and looked up by their keys, in columns: runs of rows in the order of a hash of the key.
+"""Keyed event store: messages that are kept for a time and looked up by key, in columns, as runs sorted by a hash of the key.
 
     i <stretch i64><run u64>               what a run is: u8 format, u32 rows, u32 bytes, i64 first, i64 last event time,
                                            u32 blocks, u32 the first hash in each block, 16 bytes that say which bytes
@@ -60,7 +60,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint32]
 
 
 class _Run(NamedTuple):
-    """A run of a stretch: its key without the letter, and what is known of it. fences: the first hash of each block.
+    """A run of a bucket: its key without the letter, and its metadata. fences: the first hash of each block.
 
     digest: of its bytes. size: rows of a block, 0 where it has no index.
     """
@@ -95,7 +95,7 @@ def hashes_of(keys: Sequence[bytes]) -> Hashes:
 
 
 class KeyedEvents:
-    """Rows with columns `TIME` and `HASH`. It holds no state of its own."""
+    """Keyed event store of rows with columns `TIME` and `HASH`. It holds no state of its own."""
 
     def __init__(self, cf: str, stretches: Stretches) -> None:
         self.cf, self._stretches = cf, stretches

@@ -1,4 +1,4 @@
-"""The seam between windrow and what holds its state: batches, the KV protocol, and an overlay of pending changes.
+"""Key-value interface of all stores: batches, the KV protocol, and an overlay of pending changes.
 
 A store is a set of named column families ("cfs"), each an ordered map from bytes to bytes. It changes by whole batches only.
 Operators read through an `Overlay` and write into its batch; the batch becomes a segment, and only when the commit that names
@@ -28,7 +28,7 @@ _HEADER_BYTES: Final = 10
 
 
 class _Changes:
-    """The changes of one cf: ranges that were deleted, then runs of puts, one beside the other, then points (None: deleted)
+    """Changes of one cf: deleted ranges, then disjoint runs of puts, then points (None: deleted)
     that came after them.
     """
 
@@ -281,7 +281,7 @@ class KV(Protocol):
 
 
 class LocalStore(KV, Protocol):
-    """A store in a folder of its own: what a shard opens."""
+    """A store in a folder of its own, as a shard opens it."""
 
     @property
     def path(self) -> str: ...

@@ -1,4 +1,4 @@
-"""The layouts of message keys (`message_store.py`), and what many keys of one say, column by column."""
+"""Layouts of message keys (`message_store.py`), and decoding of many keys, column by column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many pairs that are put together: their values lie in a file, in memory are their keys and where the values are.
+"""Mapped run: many pairs that are put together. Their values lie in a file, their keys and offsets in memory.
 
 The file is in the system's temporary folder and has no name: it never outlives the process.
 """

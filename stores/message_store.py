@@ -1,4 +1,4 @@
-"""The message store: every message of the retained windows, once, under a key that suits how it is read.
+"""Message store: every message of the retained windows, once, under a key that suits its reads.
 
 Seed 003's matrix chooses the layout (`choose_layout`):
 
@@ -75,7 +75,7 @@ class PositionColumns(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A message key taken apart; what the layout does not have is None."""
+    """Parts of a message key; those that the layout does not have are None."""
 
     fields: bytes | None
     time_us: int | None

@@ -26,7 +26,7 @@ _FIRST, _LAST = (PAGES.to_bytes(8, "big")[:2], ((PAGES >> 48) + 1).to_bytes(2, "
 
 
 class RecentKV(RocksKV):
-    """As `RocksKV`."""
+    """`RocksKV` with a write-through cache of pages."""
 
     def __init__(
         self, path: str | os.PathLike[str], cfs: Sequence[str], *, lock_wait_s: float = 10.0

@@ -91,7 +91,7 @@ def rows_alone(rows: pa.Table) -> pa.Table:
 
 
 class Pages:
-    """The pages of the windows of a column family."""
+    """Page store of the windows of a column family."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rows as pages (`stores/page_format.py`)."""
+"""Page writer: builds pages from rows (`stores/page_format.py`)."""
 
 from __future__ import annotations
 

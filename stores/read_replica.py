@@ -1,4 +1,4 @@
-"""A store that another process has open, seen from a folder of one's own.
+"""Read replica of a store that another process has open, in a folder of its own.
 
 RocksDB's secondary and read-only openings take no lock, but rocksdict writes its `rocksdict-config.json` into whatever folder
 it opens, and RocksDB its LOG. So the small files that say what the store is (CURRENT, MANIFEST, options) are copied, the

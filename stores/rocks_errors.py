@@ -37,7 +37,7 @@ def is_passing(error: Exception, path: str) -> bool:
 
 
 class Waiting:
-    """For whoever has a store open: it says so once, and gives up."""
+    """Wait for a store that is open elsewhere: it logs the wait once, and ends with an error."""
 
     def __init__(self, path: str, wait_s: float) -> None:
         self._path, self._wait_s = path, wait_s

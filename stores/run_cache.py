@@ -78,7 +78,7 @@ class Held:
 
 
 class Decoded:
-    """Tables of stores, `most_bytes` in all. idle_s: a store that nobody has read in so many seconds loses its own; None: it
+    """Cache of tables of all stores, `most_bytes` in all. idle_s: a store not read in so many seconds loses its own; None: it
     does not.
     """
 

@@ -1,4 +1,4 @@
-"""A segment: what one shard changed in one commit, as one file.
+"""Segment: the changes of one shard in one commit, as one file.
 
     envelope(SEGMENT, msgpack [commit, shard, extra, size, more, batch])   batch as `Batch.encode`
 

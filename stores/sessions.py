@@ -70,7 +70,7 @@ class Bucket(NamedTuple):
 
 
 class SessionStore:
-    """The state rows of one definition. width_us: of a bucket; keeps: True if their messages are kept."""
+    """Session store of one definition. width_us: of a bucket; keeps: True if their messages are kept."""
 
     def __init__(self, cf: str, aux: str, by: Sequence[str], width_us: int, *, keeps: bool = False) -> None:
         self._pages = Pages(cf, aux, by, SESSION_ROWS, remembers=True, buffered=HOT)

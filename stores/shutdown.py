@@ -1,4 +1,4 @@
-"""Ends of a store: what is in memory alone when it is left, and processes that are forked while it is open."""
+"""Shutdown of stores: flush of data that is in memory alone, and processes that are forked while a store is open."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Digests: TypeAlias = dict[tuple[str, int, int, int], str]
 
 
 class StoredFile(NamedTuple):
-    """A file of a store: its content lies in the manifest, or where `content` is None in the blob
+    """File of a snapshot: its content is in the manifest, or where `content` is None in the blob
     `digest`."""
 
     name: str

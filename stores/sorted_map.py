@@ -20,7 +20,7 @@ _FEW = 8
 
 
 class _Scan(Generic[V]):
-    """An open scan: which sorted keys are still to come, and what they held if the map has changed since."""
+    """An open scan: the sorted keys still to come, and their values at its start if the map has changed since."""
 
     __slots__ = ("__weakref__", "data", "keys", "taken")
 

@@ -176,7 +176,7 @@ class Spill:
 
 
 class Gathered:
-    """Rows that come a table at a time: as soon as they are many, they wait in a file."""
+    """Buffer of rows that come a table at a time: as soon as they are many, they are spilled to a file."""
 
     def __init__(self) -> None:
         self._held: list[pa.Table] = []
@@ -219,7 +219,7 @@ class Gathered:
 
 
 class Away:
-    """Tables that gather in a list, in their order: as soon as they are many, those before wait in a file."""
+    """Buffer of tables in a list, in their order: as soon as they are many, earlier ones are spilled to a file."""
 
     def __init__(self, tables: list[pa.Table], most: int | None = None) -> None:
         self._tables, self._from, self._most = tables, len(tables), most or SLICE_BYTES

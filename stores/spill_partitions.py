@@ -1,4 +1,4 @@
-"""Large windows a share at a time: rows by a hash of their key, which wait in a `Spill`, so that no step holds a whole window.
+"""Hash partitions of a large window: rows are partitioned by a hash of their key and spilled, so no step holds all of them.
 
 Shares are by the low bits of the hash, as pages are: what a page holds is of one share, unless pages are few.
 """
@@ -23,7 +23,7 @@ _ROWS, _BYTES = 1 << 17, 4 << 20
 
 
 class Chunk(NamedTuple):
-    """Some windows. rows: all that there is of them, None for nothing; or shares: those of one that is large, by its keys."""
+    """Some windows. rows: all their rows, None for nothing; or shares: the partitions of one large window, by its keys."""
 
     starts: list[int]
     rows: pa.Table | None

@@ -82,7 +82,7 @@ class Spilling(Overlay):
 
 
 class _Spilled:
-    """A store with changes over it that are in another store."""
+    """View of a store with changes over it that are spilled to another store."""
 
     def __init__(self, base: KV, store: KV) -> None:
         self.base, self._store = base, store

@@ -35,7 +35,7 @@ START, END, UPSERT, PENDING = "__start", "__end", "__upsert", "__pending"
 
 @dataclass(frozen=True)
 class Near:
-    """rows: with `__upsert`, oldest first; None where there are none. held: what `put` has to know, by start. merged: no
+    """rows: with `__upsert`, oldest first; None where there are none. held: data for `put`, by start. merged: no
     (window, key) has several of them
     """
 

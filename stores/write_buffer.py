@@ -31,7 +31,7 @@ MOST_BLOCKS, MOST_ROWS, MOST_PAGES = 32, 2_048, 512
 
 
 class Waiting(NamedTuple):
-    """keys: of the blocks. rows: in the order in which they came. hashes: of their keys."""
+    """Buffered rows. keys: of their blocks. rows: in the order of arrival. hashes: of their keys."""
 
     keys: list[bytes]
     rows: pa.Table

@@ -1,4 +1,4 @@
-"""A Kafka cluster as a value: where it is and how to reach it."""
+"""Kafka cluster as a value: its address and its connection settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JAVA = {"sasl.jaas.config": "; in place of sasl.jaas.config give sasl.username 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Kafka:
-    """A cluster: where it is, and how to reach it.
+    """A Kafka cluster: its address and its connection settings.
 
     servers: host:port, several with commas
     config: librdkafka's properties, which are mostly Kafka's own; a leading "kafka." is taken off

@@ -60,7 +60,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that cannot be read any more, and what that means."""
+    """Records that can no longer be read, with the consequence."""
 
     topic: str
     text: str

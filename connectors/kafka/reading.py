@@ -49,7 +49,7 @@ def cluster_of(kafka: Kafka) -> Cluster:
 
 
 class Fetched:
-    """Records of one partition, in order of offsets, attribute by attribute: lists outlive messages, which are dear.
+    """Records of one partition, in order of offsets, as a list per attribute: lists cost less memory than messages.
 
     columns: "key", "value", "timestamp" (kind, milliseconds) and "headers", those of them that were asked for.
     """

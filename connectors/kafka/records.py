@@ -1,4 +1,4 @@
-"""The log's records in a topic of one partition: `RecordFiles` over Kafka.
+"""Log records in a topic of one partition: `RecordFiles` over Kafka.
 
 A record is a message, alone in one transaction: its number (u64, big-endian) and 8 bytes that no other attempt has are the
 key, its bytes the value. Exclusive creation

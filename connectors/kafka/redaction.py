@@ -47,7 +47,7 @@ def redacted(text: str, settings: Mapping[str, Any]) -> str:
 
 
 class Discreet:
-    """A logger for librdkafka, whose lines may quote what it was given."""
+    """Redacting logger for librdkafka, whose lines may quote settings."""
 
     def __init__(self, logger: Any, settings: Mapping[str, Any]) -> None:
         self.logger, self._settings = logger, settings

@@ -1,4 +1,4 @@
-"""Files that commits name, in a plain topic with one partition a shard: written in chunks, found again by their offsets.
+"""Segment topic: files that commits name, in a plain topic with one partition per shard, in chunks, found by their offsets.
 
 A chunk is an envelope of kind 11 around msgpack [file, index, chunks, bytes]; `file` is the file's folder and name, which no
 other attempt has. Its key is that name, for people that inspect the topic. A file lies in [first, last] offset, perhaps with

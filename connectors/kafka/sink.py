@@ -1,4 +1,4 @@
-"""Panes to Kafka, exactly once: the panes of a commit and a record that says so are one transaction.
+"""Kafka sink, exactly once: the panes of a commit and the record of its token are one transaction.
 
 Step 5 of docs/explanation/commit-protocol.md. The transactional id is stable per (job, operator): a driver that begins fences
 the one before it, which aborts what that had open. Only then does it look whether it still owns the job, and which commit the
@@ -251,7 +251,7 @@ def _ahead(portions: Iterator[list[Record]]) -> Iterator[list[Record]]:
 
 
 class _Session:
-    """A producer that owns its transactional id, and the newest commit that the topic holds."""
+    """Producer that owns its transactional id, and the newest commit that the topic holds."""
 
     def __init__(self, producer: Any, epoch: int, commit: int) -> None:
         self.producer = producer

@@ -13,7 +13,7 @@ from windrow.core.positions import Partition, topic_of
 
 
 class KafkaSource:
-    """Whom to ask whether a silent partition has more: `.source(wr.KafkaSource("localhost:9092"))` of the builder.
+    """Source that shows whether a silent partition has more: `.source(wr.KafkaSource("localhost:9092"))` of the builder.
 
     kafka: `wr.Kafka(...)`, or its servers
 

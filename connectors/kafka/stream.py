@@ -1,4 +1,4 @@
-"""Topics as a stream that windrow itself reads and decodes, alone in a consumer loop or in the tasks of a Spark job."""
+"""Topics as a stream that windrow reads and decodes itself, in a consumer loop or in the tasks of a Spark job."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _COMMIT_ATTEMPTS = 3
 
 
 class PartitionReader:
-    """Reads committed records of one partition, in the order of offsets. Not for several threads at once."""
+    """Reader of the committed records of one partition, in the order of offsets. Not for several threads at once."""
 
     def __init__(self, kafka: Kafka, topic: str, partition: int) -> None:
         self.kafka, self.topic, self.partition = kafka, topic, partition
@@ -114,11 +114,11 @@ def ignore_error(error: Any) -> None:
 
 
 class FencedOff(Exception):
-    """Another producer with our transactional id has begun since, or our transaction was aborted for it."""
+    """Error if another producer with our transactional id has begun since, or our transaction was aborted for it."""
 
 
 class Claim:
-    """The right to write under a transactional id. Taking it ends whatever an older holder had begun."""
+    """The right to write under a transactional id. A new claim ends any transaction that an older holder had begun."""
 
     def __init__(self, kafka: Kafka, transactional_id: str) -> None:
         from confluent_kafka import KafkaException
