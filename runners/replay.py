@@ -204,7 +204,7 @@ class _Taken:
         self.redo = redo
         found = owners(redo, offsets)
         parts = [found[p] for p in offsets]
-        #: Of each row the index of its step.
+        #: The index of each row's step.
         self.owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         self._by_step = np.argsort(self.owner, kind="stable")
         self._bounds = np.searchsorted(self.owner[self._by_step], np.arange(len(redo) + 1))

@@ -15,7 +15,7 @@ from windrow.connectors.kafka.cluster import Kafka
 from windrow.connectors.kafka.connectivity_probe import brokers
 from windrow.core.errors import KafkaFailed
 
-#: Where no image is named: Kafka's own.
+#: The default image: Kafka's own.
 IMAGE = "apache/kafka:4.1.0"
 
 #: Properties that differ from Kafka's defaults: one broker, no waiting, no topics by accident.

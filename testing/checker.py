@@ -23,7 +23,7 @@ from windrow.testing.ledger import values_equal
 
 #: Records that are decoded at once.
 PORTION = 10_000
-#: How many of each kind of finding a report shows.
+#: The number of findings of each kind that a report shows.
 SHOWN = 5
 _OURS = (SOURCE, PARTITION, OFFSET, ORDINAL, MALFORMED_ROW, RAW)
 

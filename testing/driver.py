@@ -45,7 +45,7 @@ from windrow.testing.verification import Expected, as_given, check_kept, check_l
 _OF_TYPE = re.compile(r"column '|wr\..*: (the )?column of type")
 
 MessageLike: TypeAlias = Message | Mapping[str, Any]
-#: Of one input, or of several by their names.
+#: Messages of one input, or of several by their names.
 Fed: TypeAlias = Iterable[MessageLike] | Mapping[str, Iterable[MessageLike]]
 
 

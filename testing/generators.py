@@ -22,7 +22,7 @@ from windrow.testing.variation import Variation
 
 T = TypeVar("T")
 S, HOUR = 1_000_000, 3_600_000_000
-#: How often options that do not fit each other are drawn again.
+#: The number of draws for options that do not fit each other.
 MOST_TRIES = 200
 BASE_US = 1_000_000_000 * S
 SCHEMA = pa.schema(

@@ -14,7 +14,7 @@ from windrow.testing.clock import ManualClock
 from windrow.testing.ledger import all_panes_equal
 from windrow.testing.verification import as_given, letters_as_given
 
-#: Of one input, or of several by their names.
+#: Messages of one input, or of several by their names.
 Fed: TypeAlias = "Sequence[Message] | Mapping[str, Sequence[Message]]"
 #: Messages by input; where the caller moves the watermark, and of which input (None: of all); `now`.
 _Step = tuple[dict[str, list[Message]], int | None, str | None, int]

@@ -50,7 +50,7 @@ class Summary:
         return "\n".join(lines)
 
 
-#: How counts of processes that died begin.
+#: The prefix of counts of processes that died.
 DIES = "dies: "
 
 

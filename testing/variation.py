@@ -15,7 +15,7 @@ from windrow.core.windows import Calendar
 from windrow.operators.operator import Definition
 
 D = TypeVar("D", bound=Definition)
-#: How often an option is drawn where an operator takes it.
+#: The probability of an option that an operator takes.
 SHARE = 0.15
 
 

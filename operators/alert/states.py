@@ -88,7 +88,7 @@ class StateStore:
         )
         self._delayed = [n for n, action in definition.actions.items() if action.delay_us]
         self._periodic = [n for n, action in definition.actions.items() if action.period_us is not None]
-        #: Whether rows are emitted of evaluations before: at the end of a delay; by `now`, or when a key expires.
+        #: True if rows of earlier evaluations are emitted: at the end of a delay; by `now`, or when a key expires.
         valued = bool(definition.agg) or bool(definition.variables)
         self.keeps_openings = valued and bool(self._delayed)
         self.keeps_lasts = valued and (bool(self._periodic) or definition.ttl_us is not None)

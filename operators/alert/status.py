@@ -79,7 +79,7 @@ def transitions(after: Statuses, heads: BoolArray, start: Statuses, counts: IntA
     before[heads] = start
     first = np.maximum.accumulate(np.where(heads, places, 0))
     opened = np.maximum.accumulate(np.where(status == OPEN, places, -1))
-    # Of an evaluation that cancels and one that repeats, the opening before it; that of another key is none.
+    # The opening before an evaluation that cancels or repeats; none if it is of another key.
     opening = np.where(opened >= first, opened, -1)
     of_key = np.cumsum(heads) - 1
     repeats = np.where(opening >= 0, places - opening, counts[of_key] + places - first + 1)

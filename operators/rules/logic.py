@@ -103,7 +103,7 @@ class RulesOperator(Logic):
         self.is_cloud = definition.mode == "cloud"
         timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
         self.planned = [self._plan(name, rule, timings[name]) for name, rule in definition.rules.items()]
-        #: How long messages are kept, by input; of inputs that some rule needs them of.
+        #: Retention of messages, by input; only of inputs whose messages a rule needs.
         self.kept_us: dict[str, int] = {}
         for given in definition.inputs:
             us = kept_us(timings, definition.rules, given)

@@ -44,7 +44,7 @@ class Pattern:
     time: tuple[Relation, ...] = ()
     other_than: tuple[str, ...] = ()
     frame: Frame | None = None
-    #: Of a fact: how long past the last event of a tuple it may come.
+    #: The time past a tuple's last event up to which a fact may come.
     wait_us: int = 0
     agg: Mapping[str, Aggregation] = field(default_factory=dict)
     having: Expr | None = None

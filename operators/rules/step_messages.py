@@ -49,10 +49,10 @@ class Planned:
     rule: Rule
     timing: Timing
     chains: tuple[Chain, ...]
-    #: Of each binding the input, and the prefix of its sources.
+    #: The input of each binding, and the prefix of its sources.
     inputs: Mapping[str, tuple[str, str]]
     wait_us: int
-    #: How long after its last event a tuple waits for facts.
+    #: The time after its last event for which a tuple waits for facts.
     fact_wait_us: int
 
     @property
@@ -80,7 +80,7 @@ class RuleStep:
     schemas: dict[str, pa.Schema] = field(default_factory=dict)
     candidates: dict[str, Candidates] = field(default_factory=dict)
     slices: int = 0
-    #: Of tuples that are decided again: the positions of the late messages, of which alone failures are reported.
+    #: The positions of the late messages whose tuples are decided again: failures are reported of these alone.
     reported: set[tuple[object, ...]] | None = None
 
     def slice(self) -> int:

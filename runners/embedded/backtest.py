@@ -168,7 +168,7 @@ def _arrivals(input: Input, table: pa.Table, arrived: str | None) -> tuple[pa.Ta
     return placed.drop_columns([_ROW]).take(pa.array(order)), times[order]
 
 
-#: Where a row was before it was put in the order of positions.
+#: The index of a row before the sort by position.
 _ROW = "__row"
 
 

@@ -38,9 +38,9 @@ logger = get_logger()
 
 #: Records of one step, at most.
 STEP_RECORDS = 50_000
-#: Whether topics have new partitions, or are others, is asked so often.
+#: The interval of checks for new or replaced partitions of topics.
 LOOK_S = 30.0
-#: How a member of a group behaves: partitions that stay with it are read on while others move.
+#: Options of a group member: partitions that stay with it are read on while others move.
 GROUP = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 10_000}
 
 Open = Callable[[str], "Embedded"]

@@ -31,7 +31,7 @@ class Staged:
     #: `now` of the last advance, and of the one before it.
     advanced_us: int | None
     advanced_before_us: int | None = None
-    #: What the commit records of them.
+    #: The steps that the commit records.
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
     fresh_marks: dict[Partition, int] = field(default_factory=dict)

@@ -84,7 +84,7 @@ class Attempt:
 
 def ingested(logic: Logic, kv: Overlay, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
     """Ingest the messages of a step, by input, into an overlay in which nothing is written yet."""
-    # Of messages that raise together the last is to blame, whichever input was named first.
+    # The last of the messages that raise together is at fault, whichever input was named first.
     in_order = {i.name: tables[i.name] for i in logic.definition.inputs if i.name in tables}
     return sifted(lambda kv, some: logic.ingest(kv, some, now_us), kv, in_order)
 

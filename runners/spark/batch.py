@@ -109,7 +109,7 @@ class BatchFunction:
         self.of_files = False
         self._files_taken: dict[str, list[str]] = {}
         self.gate = Gate()
-        #: Where Spark's own checkpoint is ours to read: batches that bring nothing, while nothing is due, leave no record then.
+        #: Spark's own checkpoint, if it can be read: batches that bring nothing, while nothing is due, then leave no record.
         self.checkpoint: SparkCheckpoint | None = None
         #: The first batch that came since the query was started, which Spark may have planned before.
         self.first_batch: int | None = None

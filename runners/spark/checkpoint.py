@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from windrow.core.errors import JobMismatch
 
-#: How many plans Spark keeps, and how many unless it says otherwise.
+#: The option for the number of plans that Spark keeps, and its default.
 RETAIN, RETAINED = "spark.sql.streaming.minBatchesToRetain", 100
 
 

@@ -33,7 +33,7 @@ NEWEST = (4, 3)
 #: checkpoint (they are not).
 _SINCE_4_3 = tuple(int(n) for n in _pyspark.split(".")[:2]) >= (4, 3)
 
-#: What is above rows that are there and leaves each in its partition: columns, conditions, a function of Python.
+#: Plan nodes above existing rows that leave each in its partition: columns, conditions, a Python function.
 _OF_EACH_ROW = ("Project", "Filter", "MapInArrow")
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -59,7 +59,7 @@ class _Known:
         execution = jvm.org.apache.spark.sql.execution
         self._rdd, self._scan = execution.LogicalRDD, execution.RDDScanExec
         self._map_in_arrow = execution.python.MapInArrowExec
-        #: Which type the rows of an RDD are of, as Scala asks for it.
+        #: The type of an RDD's rows, as Scala asks for it.
         self.of_rows = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").Any()
         self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
         self._simple = jvm.SimplePythonFunction

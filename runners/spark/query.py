@@ -32,7 +32,7 @@ class WindowQuery:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
         batch.listeners.append(self._recent.append)
         self._query: StreamingQuery | None = None
-        #: Whether all that there was when `drain` was called is read.
+        #: True if all records that existed at the call of `drain` are read.
         self._all_read = False
         #: Held by the thread that makes the last commit of a run with `availableNow`, and whether it is made.
         self._ending, self._ended = threading.RLock(), False

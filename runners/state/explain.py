@@ -54,7 +54,7 @@ class Explanation:
     rows: tuple[Explanation, ...] = ()
     outside: tuple[Position, ...] | None = None
     joined_by: Position | None = None
-    #: Of a row of rules, a line for each pattern.
+    #: A line for each pattern, for a row of rules.
     reasons: tuple[str, ...] = ()
 
 

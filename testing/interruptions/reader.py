@@ -70,7 +70,7 @@ class Reader:
         #: All commits of the log, which keeps only the last few.
         self.commits: dict[int, Commit] = {}
         self.only = None if faults is None else frozenset(faults)
-        #: How many faults there could have been so far, and the numbers of those that there were.
+        #: The number of possible faults so far, and the numbers of those that happened.
         self.chances, self.faults = 0, list[int]()
         self._lengths: dict[tuple[str, bool], int] = {}  # of deeds, in lines or calls, as last seen
         self.calm = False
@@ -209,7 +209,7 @@ class Reader:
         error, calls = chance.choice(ERRORS), chance.random() < 0.4
         if calls and error is interrupt:
             error = disk_full
-        # Where a deed begins there is most to be struck, and each of its later parts should have its turn.
+        # The first lines of an action can fail most, and each of its later parts should have its turn.
         kind = (what.partition(" ")[0], calls)
         length = self._lengths.get(kind, 100 if calls else 5_000)
         nth = chance.randint(1, length) if chance.random() < 0.7 else int(length ** chance.random())

@@ -19,7 +19,7 @@ from windrow.testing.simulation.sinks import PARTITIONS, OutletOf
 from windrow.testing.simulation.spark import Checkpoint, Driver, TaskFailed, short
 from windrow.testing.simulation.world import ProcessDied, World
 
-#: What an undisturbed driver may need at most to finish; a job that needs more does not come to an end.
+#: The most undisturbed drivers that may be needed to finish; a job that needs more does not end.
 LAST_DRIVERS = 8
 
 

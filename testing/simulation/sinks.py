@@ -20,7 +20,7 @@ from windrow.testing.expected_output import Broken
 from windrow.testing.simulated_kafka import SimulatedKafka
 from windrow.testing.simulation.world import World
 
-#: How many partitions a simulated topic has.
+#: The number of partitions of a simulated topic.
 PARTITIONS = 2
 
 

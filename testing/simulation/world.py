@@ -128,7 +128,7 @@ class World:
         self.seed, self.folder = seed, folder
         self.random = random.Random(seed)
         self.only = None if faults is None else frozenset(faults)
-        #: How many faults there could have been so far, and the numbers of those that there were.
+        #: The number of possible faults so far, and the numbers of those that happened.
         self.chances = 0
         self.faults: list[int] = []
         #: Events that may make a request fail: faults, their later effects, and other processes.
