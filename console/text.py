@@ -88,7 +88,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO
     listed = [
         ["" if v is None else str(v).replace("\n", "\\n").replace("\t", "\\t") for v in row] for row in rows
     ]
-    listed = [[readable(v) for v in row] for row in listed]  # or columns do not stand below each other
+    listed = [[readable(v) for v in row] for row in listed]  # or columns are not aligned
     numbers = [
         all(_is_number(row[i]) for row in listed if row[i]) and bool(listed) for i in range(len(columns))
     ]

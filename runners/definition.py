@@ -71,7 +71,7 @@ class Aggregate(AggregateDefinition, Verbs):
     name: the operator's name, unique in its job
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
     time_zone: the zone of event times that have none
-    event_time_unit: what event times count that are integers: "s", "ms", "us" (the default) or "ns" since the epoch
+    event_time_unit: the unit of integer event times: "s", "ms", "us" (the default) or "ns" since the epoch
     max_ahead: a message dated further ahead of now than this is a dead letter; default "1 day" where messages move the
         watermark, as under wr.bounded; wr.forever for no limit
     scale: "small" or "large": how stored messages are laid out; by default decided from the window

@@ -84,7 +84,7 @@ class Verbs(Definition, metaclass=_Shown):
         sink: receives panes, or rows, as they are committed (`wr.sinks`, or a function); without it `get_result` returns them.
             Of a chain it gets those of the last operator; or a dict by operator name, for those inside it too
         schema: a pyarrow schema of the messages, or {input: schema}, where it should not be learnt as they come; of a join it
-            decides what the columns of rows are called
+            decides the column names of rows
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
             segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
             positions; or a table with the columns that `positions` names. Where messages name their input, it gets and gives

@@ -59,7 +59,7 @@ def _of_table(panes: pa.Table, by: tuple[str, ...] | None) -> pa.Table:
     insert = np.array([k == "INSERT" for k in pane.field("kind").to_pylist()], dtype=np.int64)
     index = pane.field("index").to_numpy()
     commit = panes.column("commit").to_numpy()
-    order = np.lexsort([1 - insert, index, commit])  # a pane comes before the one that takes it back
+    order = np.lexsort([1 - insert, index, commit])  # a pane comes before its retraction
     newest = np.zeros(groups.size, dtype=np.int64)
     newest[groups.codes[order]] = order
     newest = newest[insert[newest] == 1]

@@ -37,7 +37,7 @@ PUBLISH_ATTEMPTS = 5
 #: So many batches at most go by without a record.
 IDLE_BATCHES = 64
 
-#: Runs every shard over the batch (3); the decision says whether rows below our offsets may be among it.
+#: Runs every shard over the batch (3); the decision says if rows below the job's offsets may be in it.
 Act = Callable[[Plan, BatchDecision], Sequence[Answer]]
 Give = Callable[[Sink, Token, PaneFiles], None]
 

@@ -65,7 +65,7 @@ def set_back(
     assert last is not None
     with scratch("repair") as folder:
         folders = seen.folders
-        if not os.path.isdir(folders.location):  # of a job whose log is elsewhere
+        if not os.path.isdir(folders.location):  # a job whose log is elsewhere
             folders = JobFolders(os.path.join(folder, "job"))
             folders.make()
         cfs = [cf for operator in operators for cf in operator.cfs()]

@@ -89,7 +89,7 @@ class TaskPlan:
     commits: Commits | None = None
     #: The columns in which rows come, for a shard to which none come. b"": there is a row of control for each shard.
     columns: bytes = b""
-    #: A file that the driver has just made in the job's folder; "": nobody asks whether it is the same folder here.
+    #: A file that the driver has just made in the job's folder; "": no check that it is the same folder here.
     nonce: str = ""
     #: False: the store is opened, whatever the commit. A damaged one that was only read, and that somebody else has open, is
     #: still there at the next attempt.

@@ -24,7 +24,7 @@ from windrow.operators.steps.groups import combine
 #: Accumulators travel as `__part<i>`, in the order of a task's `parts`.
 PART = "__part"
 SHARD, OPERATOR, CONTROL, OLD = "__shard", "__operator", "__control", "__old"
-#: Whose row it is, where two inputs travel as one frame; a struct of the input's name holds its columns.
+#: The row's input, where two inputs travel as one frame; a struct of the input's name holds its columns.
 INPUT = "__input"
 
 

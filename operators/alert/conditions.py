@@ -158,7 +158,7 @@ def _before(derived: Transitions, moments: IntArray, heads: BoolArray, brought: 
 
 
 def _judged(functions: Statuses, raised: Raised, expired: BoolArray) -> Raised:
-    """Cancel what has expired. Returns the evaluations, none of these, on which a condition raises."""
+    """Cancel expired alerts. Returns the evaluations, none of these, on which a condition raises."""
     functions[expired] = CANCEL
     return {number: why for number, why in raised.items() if not expired[number]}
 

@@ -44,7 +44,7 @@ class TimedSamples:
     def near(
         self, kv: KV, keys: list[bytes], moments: IntArray, there: BoolArray
     ) -> tuple[pa.Table | None, Any]:
-        """Return the samples of keys whose windows end at these moments, and what `put` takes."""
+        """Return the samples of keys whose windows end at these moments, and the argument of `put`."""
         low_us = np.where(there, back(moments, self._size_us), END_OF_TIME_US)
         high_us = np.where(there, END_OF_TIME_US, START_OF_TIME_US)
         return self._events.read_keys(kv, hashes_of(keys), low_us, high_us), None

@@ -8,7 +8,7 @@
     <name>.timers      `e<time i64><key><0>` event time, `n<time i64><key><0>` of `now`: at most one each for a key, which may
                        be too early
 
-What is no more is written as the end of time.
+A time that no longer applies is written as the end of time.
 """
 
 from __future__ import annotations

@@ -429,7 +429,7 @@ class RulesOracle(Oracle):
             return False
 
     def _cells(self, bound: Tuple) -> dict[str, tuple[Any, Any]]:
-        """Return the columns of messages that are bound, each with what it is a column of."""
+        """Return the values of bound messages: {binding.column: ((input, column), value)}."""
         return {
             f"{binding}.{column}": ((held.input, column), held.payload.get(column))
             for binding, held in bound.items()

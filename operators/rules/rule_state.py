@@ -119,7 +119,7 @@ def width_of(wait_us: int) -> int:
 class Numbers(NamedTuple):
     """The numbers of rules and patterns in the state; a number is used once.
 
-    patterns: by rule and binding, the bit of a message that the pattern takes; gone: of rules that are no more, in this step
+    patterns: by rule and binding, the bit of a message that the pattern takes; gone: of the rules removed in this step
     """
 
     rules: Mapping[str, int]
@@ -128,7 +128,7 @@ class Numbers(NamedTuple):
 
 
 def numbers_of(kv: KV, aux_cf: str, wanted: Sequence[tuple[str, str]]) -> Numbers:
-    """Read the numbers of this state; a new rule and a new pattern get the next, and one that is no more loses its own."""
+    """Read the numbers of this state; a new rule and a new pattern get the next, and a removed one loses its own."""
     packed = kv.get(aux_cf, _NUMBERS)
     before: tuple[list[Any], list[Any]] = ([], []) if packed is None else msgpack.unpackb(packed)
     pairs = [None if pair is None else (pair[0], pair[1]) for pair in before[1]]

@@ -38,7 +38,7 @@ EMITTED_AT = "emitted_at"
 
 
 class _Job:
-    """A job in memory, as far as an intake needs one, and what it has emitted."""
+    """A job in memory, as far as an intake needs one, and its emitted rows."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition, self.logic = definition, definition.logic()
@@ -81,7 +81,7 @@ class _Job:
         return watermark != before_us or not all(result.silent for result in tried.results)
 
     def commit(self) -> None:
-        """Emit the rows of what is staged, with `now`."""
+        """Emit the rows of staged steps, with `now`."""
         self.commits += 1
         staged, name = self.staged, self.definition.parts[-1].name
         rows = self.logic.emitted(staged.result, self.commits).get(name)

@@ -62,7 +62,7 @@ def run(
     """Run until `stop()` is true, Ctrl-C or SIGTERM comes, or the available records are read. `open_at` opens the operator at a
     location; sources: by input.
 
-    Raises what operator and source raise.
+    Raises the errors of operator and source.
     """
     tick_s = duration_us(tick, "tick") / 1_000_000
     if tick_s <= 0:

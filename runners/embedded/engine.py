@@ -420,7 +420,7 @@ class Engine:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the directory as it is. A store that the disk does not take whole is built anew from the log."""
+        """Release the directory as it is. A store that is incomplete on disk is rebuilt from the log."""
         try:
             self.release()
         except Exception as error:

@@ -222,7 +222,7 @@ class Intake:
             whole[name] = schema.empty_table()
             if name in tables:
                 table, columns = tables[name], _columns(schema, given)
-                learn(columns, table.schema)  # refuses what does not go together
+                learn(columns, table.schema)  # raises for types that do not fit
                 if given.event_time in schema.names and not given.time_made:
                     kind = schema.field(given.event_time).type
                     table = in_known_times(

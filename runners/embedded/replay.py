@@ -34,10 +34,10 @@ from windrow.stores.kv import LocalStore
 
 #: Placeholder for the name of the one input of a definition that names none.
 _ONE = ""
-#: Gets what has to be read, {(source, partition): (first offset, next offset)}, and gives at least that: messages with
-#: positions, or a table with the columns that the definition's `positions` names. What lies outside is left out.
+#: Takes the ranges to read, {(source, partition): (first offset, next offset)}, and returns at least those: messages with
+#: positions, or a table with the columns that the definition's `positions` names. Other messages are dropped.
 ReadAgain = Callable[[Mapping[Partition, tuple[int, int]]], Iterable[Message] | pa.Table | pa.RecordBatch]
-#: The same for a join, by input: gets {input: {(source, partition): (first, next)}} and gives {input: messages or a table}.
+#: The same for a join, by input: takes {input: {(source, partition): (first, next)}}, returns {input: messages or a table}.
 ReadInputsAgain = Callable[
     [Mapping[str, Mapping[Partition, tuple[int, int]]]],
     Mapping[str, Iterable[Message] | pa.Table | pa.RecordBatch],

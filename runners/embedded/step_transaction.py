@@ -43,7 +43,7 @@ class Attempt:
         following: dict[Partition, int],
         rows: int,
     ) -> None:
-        """Take in rows from the `first` offsets to those that follow."""
+        """Ingest rows from the `first` offsets to those that follow."""
         self.note(step(self.kv))
         self.following.update(following)
         self.rows += rows

@@ -18,7 +18,7 @@ def latest_frame(panes: DataFrame, by: tuple[str, ...] | None) -> DataFrame:
     newest_first = [
         F.col("commit").desc(),
         F.col("pane.index").desc(),
-        (F.col("pane.kind") == "INSERT").asc(),  # a pane comes before the one that takes it back
+        (F.col("pane.kind") == "INSERT").asc(),  # a pane comes before its retraction
     ]
     ranked = panes.withColumn(
         "__rank",

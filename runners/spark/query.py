@@ -157,7 +157,7 @@ class WindowQuery:
             self._end()
         self._await()
         if self._ends_by_itself:
-            # Whoever has stopped it: Spark too ends it where it finds nothing more, and says so.
+            # Spark too ends the query where it finds nothing more, and records it, whoever has called stop.
             self._all_read = found_nothing_more(self.query)
         if not self._all_read:
             raise QueryStopped(

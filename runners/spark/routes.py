@@ -276,7 +276,7 @@ def with_file_positions(stream: DataFrame) -> DataFrame | None:
     """Return the stream with (file, row) as positions, where it reads Parquet files; else None."""
     hidden = stream._jdf.queryExecution().analyzed().metadataOutput()
     about_files = [a for i in range(hidden.size()) if (a := hidden.apply(i)).name() == "_metadata"]
-    # Asked for where it is not, Spark would log an error.
+    # Spark would log an error if a missing column were selected.
     if not about_files or "row_index" not in list(about_files[0].dataType().fieldNames()):
         return None
     return stream.select(

@@ -81,7 +81,7 @@ _settled: set[int] = set()
 
 
 def _settle() -> None:
-    """Take what is loaded by now out of the collections of garbage of this worker.
+    """Exclude loaded objects from the garbage collections of this worker.
 
     Spark's workers collect all after each task: for what windrow and Arrow have loaded that takes longer than a small task.
     """

@@ -39,7 +39,7 @@ from windrow.stores.temp_dirs import make_scratch, remove_scratch
 
 T = TypeVar("T")
 
-#: A running job may sweep files while they are read: then we look again, this many times.
+#: A running job may sweep files while they are read: the reader then looks again, this many times.
 ATTEMPTS = 5
 
 
@@ -418,7 +418,7 @@ class State:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the scratch files."""
+        """Release the scratch files."""
         views, self._views = self._views, []
         for view in views:
             view.close()

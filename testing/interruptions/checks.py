@@ -44,7 +44,7 @@ class Checks:
         payload = dict(message.payload)
         for wrong in self.reader.feed.wrong:
             if _says(message.payload, wrong):
-                payload |= dict.fromkeys(wrong, "")  # text that conditions can be asked of
+                payload |= dict.fromkeys(wrong, "")  # text that conditions can evaluate
                 payload[self.reader.feed.inputs[name].event_time] = None
         return payload
 

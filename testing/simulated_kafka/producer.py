@@ -121,7 +121,7 @@ class SimulatedProducer:
             fenced = self._state == "fatal"
         emitted = self._report()
         if fenced:
-            self._fenced()  # as the client does where nobody gave it an `error_cb`
+            self._fenced()  # as the client does without an `error_cb`
         return emitted
 
     def flush(self, timeout: float = -1) -> int:

@@ -36,7 +36,7 @@ class Disk:
         self._world = world
         self._contents: dict[int, int] = {}  # size, by inode
         self._names: dict[int, set[tuple[str, int]]] = {}  # (name, inode), by the folder's inode
-        #: Links to what a synced name was of, by the folder's inode and the name.
+        #: Links to the files of synced names, by the folder's inode and the name.
         self._replaced: dict[tuple[int, str], str] = {}
         self._aside = f"{world.folder}-aside"
 
@@ -81,7 +81,7 @@ class Disk:
         """Keep a file whose synced name is about to be another's."""
         folder, name = os.stat(os.path.dirname(target)).st_ino, os.path.basename(target)
         if (folder, name) in self._replaced:
-            return  # what is there now was never synced, whatever its number
+            return  # the current file was never synced, whatever its number
         if os.path.isfile(target) and (name, os.stat(target).st_ino) in self._names.get(folder, ()):
             os.makedirs(self._aside, exist_ok=True)
             kept = os.path.join(self._aside, f"{folder}-{name}")
@@ -111,7 +111,7 @@ class Disk:
     def lose(self) -> None:
         """Cut the power."""
         self._lose(self._world.folder, True)
-        for folder, _, files in os.walk(self._world.folder):  # what is there now is on the disk
+        for folder, _, files in os.walk(self._world.folder):  # the current files are on the disk
             with os.scandir(folder) as entries:
                 self._names[os.stat(folder).st_ino] = {(e.name, e.inode()) for e in entries}
             for status in (os.stat(os.path.join(folder, name)) for name in files):

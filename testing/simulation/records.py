@@ -20,7 +20,7 @@ class SimulatedRecords(MemoryRecords):
         self._unsynced: set[int] = set()
         #: The truncated records: the whole history, for the checks.
         self.removed: dict[int, bytes] = {}
-        self.writes = "log"  # what is being written, for the points
+        self.writes = "log"  # the current write, for the points
 
     def create(self, seq: int, data: bytes) -> bool:
         world, what = self._world, f"record {seq} ({self.writes})"

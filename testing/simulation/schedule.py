@@ -43,7 +43,7 @@ class Simulation:
         self.kafka.step = self._kafka_step
         self._came = 0
         self._queries = 0
-        self._gaps = 0  # queries that began above our offsets, which has to be refused
+        self._gaps = 0  # queries that began above the job's offsets, which has to fail
         self._drivers = 0
         shown = ", ".join(repr(definition) for definition in feed.definitions)
         world.say(f"    seed {seed}: {shown}")
