@@ -28,7 +28,7 @@ from windrow.core.errors import CorruptState, StateLost
 from windrow.stores.files import private, sync_directory
 from windrow.stores.snapshots import SnapshotStore
 
-#: How often files may vanish under us.
+#: The number of times that files may vanish during a backup.
 ATTEMPTS = 10
 
 

@@ -15,7 +15,7 @@ from windrow.stores.kv import Batch, Pair
 from windrow.stores.segment import write_segment
 from windrow.stores.snapshots import SWEEP_GRACE_S, SnapshotStore
 
-#: So many whole snapshots of a shard are kept. What the older one needs to lead on is kept too: the newer may be damaged.
+#: Whole snapshots of a shard that are kept. Segments after the older one are kept too: the newer may be damaged.
 SNAPSHOTS = 2
 
 #: A compact changelog is written in parts of about so many bytes: neither memory nor a slice must grow with state.

@@ -30,7 +30,7 @@ from windrow.stores.spill import Gathered
 
 #: Kinds of files that a transport keeps; panes by operator. (And `DEAD`.)
 CHANGELOG, SEGMENT, PANES = "changelog", "segment", "panes."
-#: So many rows are looked at.
+#: Rows that are inspected.
 LOOK_ROWS = 256
 
 #: Rows that an operator emits in a commit.

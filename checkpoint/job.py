@@ -104,7 +104,7 @@ class Job:
         known = state.epoch
         self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
-        #: What the state lacks, or has more, than the definitions say.
+        #: Differences of the state from the definitions, by operator.
         self._growth: dict[str, Growth] = {}
         self._accept(state)
         transport.prepare(self.folders, self.job, self.shards)

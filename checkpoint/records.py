@@ -115,7 +115,7 @@ class ShardResult:
 
 #: Counters of a shard's answer: rows of an operator's pane file.
 PANES_OF = "panes_file."
-#: What a commit says in `meta` that set a watermark or `now` back by hand: who, when, from where and to where.
+#: Key in `meta` of a commit that set a watermark or `now` back by hand: the user, the time, the old and the new value.
 REPAIR = "repair"
 #: In a commit's `meta`: `[source, partition, from, to]` of what no one read, since a delivery policy would have skipped it.
 UNREAD = "unread"

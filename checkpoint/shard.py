@@ -37,7 +37,7 @@ from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
 
 logger = get_logger()
 
-#: How long a shard waits for a store that another process has open.
+#: Longest wait of a shard for a store that another process has open.
 LOCK_WAIT_S = 10.0
 
 #: Reads the commits that the log keeps; passed by a caller that can read it.
@@ -106,7 +106,7 @@ class _SnapshotDamaged(Exception):
     """Error for a snapshot that cannot be restored."""
 
 
-#: Which folder it is, whatever its name; None: there is none.
+#: Identity of a folder, independent of its name; None: there is none.
 Inode = tuple[int, int] | None
 
 

@@ -23,7 +23,7 @@ from windrow.stores.snapshots import SnapshotStore
 
 logger = get_logger()
 
-#: How often a live store is looked at, where files go while we do.
+#: Attempts to open a live store whose files are deleted meanwhile.
 MIRRORS = 3
 STORE, SNAPSHOT, SEGMENTS, CHANGELOG = "store", "snapshot", "segments", "changelog"
 

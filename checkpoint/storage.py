@@ -27,7 +27,7 @@ MARKER = "truncated"
 _RECORD_NAME = re.compile(r"(\d{20})\.wrl")
 _TEMP_NAME = re.compile(r"(\d{20})\.[0-9a-f]{32}\.tmp")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-#: Of these each can be spoilt by another driver's sweep between two links.
+#: Attempts, each of which another driver's sweep can spoil between two links.
 _PROBES = 10
 _REMEDY = (
     "Put the log on a local disk or a network file system with hard links (ext4, xfs, NFS); "

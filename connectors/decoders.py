@@ -45,7 +45,7 @@ class JsonDecoder:
     """See `json`."""
 
     schema: pa.Schema
-    #: Of columns without one: the input's, where a job reads.
+    #: Time zone of columns without one: the input's, where a job reads.
     time_zone: str = "UTC"
 
     def decode(self, values: Values, topic: str) -> pa.Table:

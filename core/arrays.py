@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-#: So many rows of a matrix are looked at as one.
+#: Rows of a matrix that are compared as one.
 _BESIDE = 64
-#: Of so many rows it is looked whether texts are of one length, and up to which.
+#: Rows from which texts are checked for one common length, and the longest such length.
 _MANY, _WIDEST = 1 << 12, 256
-#: So many bytes of texts an array of Arrow has at most.
+#: The most bytes of texts in an Arrow array.
 _LARGEST = (1 << 31) - 1
-#: What numpy calls values of so many bits.
+#: Numpy's names for values of so many bits.
 _ITEMS = {8: "u1", 16: "u2", 32: "u4", 64: "u8"}
 
 

@@ -51,7 +51,7 @@ class SystemClock:
     ) -> None:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        #: What is between the two clocks.
+        #: Difference between the two clocks.
         self._apart_us: int | None = None
         #: The step that is not believed, and when it was seen first.
         self._step_us: int | None = None

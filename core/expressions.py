@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from windrow.core.errors import UnknownColumn
 
-#: So many rows take less time than threads and what else a data set is.
+#: Up to so many rows take less time than the threads and overhead of a data set.
 FEW = 1 << 14
 
 
@@ -150,10 +150,10 @@ def said(error: Exception) -> str:
 
 _WORD = re.compile(r"\w+")
 
-#: What Arrow says where there is no such column, and where it has a plain name.
+#: Arrow's messages for a missing column, and for one with a plain name.
 _NO_SUCH = "No match for FieldRef"
 _NO_COLUMN = re.compile(rf"{_NO_SUCH}\.Name\((.+?)\) in ")
-#: How it calls a field of a column.
+#: Arrow's notation of a column's field.
 _FIELD_OF = "Nested(FieldRef.Name({}) "
 
 
@@ -162,7 +162,7 @@ def names_no_column(error: UnknownColumn) -> bool:
     return error.column is not None or _NO_SUCH in error.message
 
 
-#: What a column without a type is taken for, in turn, and how many of them are guessed by themselves.
+#: Types that an untyped column is tried as, in turn, and the number of such columns that are guessed one by one.
 _KINDS = (
     pa.null(),
     pa.int64(),

@@ -90,10 +90,10 @@ class Input:
     #: Its key columns, where they are called otherwise than those of its operator.
     by: tuple[str, ...] | None = None
     deliver: Policy | None = None
-    #: Of rules: None for points.
+    #: For rules; None for points.
     interval: Interval | None = None
     expires: Expiry | None = None
-    #: Of a `wr.Table`.
+    #: For a `wr.Table`.
     facts: Facts | None = None
 
     @property

@@ -19,7 +19,7 @@ from windrow.core.time import Duration, duration_us, instant_us, show_duration, 
 #: `wr.forever` as a distance; `-wr.forever` is its negative.
 INFINITE_US = UNBOUNDED_US
 
-#: How many distances each operator takes.
+#: Number of distances of each operator.
 _ARITY: dict[str, tuple[int, ...]] = {
     "after": (0, 1, 2),
     "before": (0, 1, 2),
@@ -36,7 +36,7 @@ _ARITY: dict[str, tuple[int, ...]] = {
     "started_by": (0, 1),
 }
 THIRTEEN = tuple(_ARITY)
-#: Those that compare with a time, too, and whose distances are one range, in either order.
+#: Operators that also compare with a time, and whose distances are one range, in either order.
 OF_TIMES = ("after", "before", "coincides")
 _ONE_RANGE = ("after", "before")
 
@@ -59,7 +59,7 @@ class Relation:
     #: A time column of the pattern itself, in place of its interval.
     this: str | None = None
     negated: bool = False
-    #: How far a time column lies from the message that has it.
+    #: Distance of a time column from the message that has it.
     bound: tuple[int, int] | None = None
 
     def __invert__(self) -> Relation:

@@ -20,7 +20,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.errors import TypeClash
 
 KEY_GROUPS = 4096
-#: Of Spark's hash.
+#: Seed of Spark's hash.
 SEED = 42
 
 

@@ -15,7 +15,7 @@ def meant(value: str, known: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
-#: What pandas, Polars, SQL, Flink and Spark call names of windrow.
+#: Names of pandas, Polars, SQL, Flink and Spark for those of windrow.
 _ELSEWHERE = {
     "approx_distinct": "approx_count_distinct",
     "arg_max": "max_by",

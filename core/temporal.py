@@ -407,7 +407,7 @@ class Timing:
         span = next(s for s in self.subpatterns if s.binding == binding)
         known = [p for p in matrix.points if p.binding != binding]
         found = [(x, us) for x in known if (us := matrix.most(x, span.progress)) < INFINITE_US]
-        # Of two points of one message at once, one is enough.
+        # One of two points of one message that coincide is enough.
         return [(x, us) for x, us in found if not self._implied(x, us, found, matrix)]
 
     @staticmethod

@@ -36,7 +36,7 @@ _UNITS_US = {
 }  # fmt: skip
 _TERM = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
-#: What an integer event time may count; (units of one microsecond, microseconds of one unit).
+#: Units of an integer event time; (units of one microsecond, microseconds of one unit).
 TIME_UNITS: dict[str, tuple[int, int]] = {
     "s": (1, SECOND_US), "ms": (1, 1_000), "us": (1, 1), "ns": (1_000, 1),
 }  # fmt: skip

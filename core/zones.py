@@ -33,7 +33,7 @@ _FIRST_YEAR, _LAST_YEAR = 1, 9999
 
 _NAME, _TIME = r"(?:<[^>]+>|[A-Za-z]+)", r"[+-]?\d+(?::\d+(?::\d+)?)?"
 _RULE = re.compile(rf"{_NAME}({_TIME})(?:{_NAME}({_TIME})?(?:,([^,]+),([^,]+))?)?")
-#: How Arrow writes zones that have no name.
+#: Arrow's notation of zones that have no name.
 _OFFSET = re.compile(r"[+-]\d\d:\d\d")
 
 

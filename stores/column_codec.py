@@ -30,7 +30,7 @@ from windrow.core.types import concat
 FORMAT = 1
 #: The column of event times, int64 microseconds.
 TIME = "__time"
-#: Of fewer rows all columns are kept, of fewer than the second also numbers and texts: less would take more time than bytes.
+#: With fewer rows all columns are kept, with fewer than the second also numbers and texts: encoding costs more than it saves.
 _ENOUGH, _MANY = 256, 2_048
 _HEAD, _LENGTH = struct.Struct(">BIH"), struct.Struct(">I")
 _KEPT, _SAME, _OF_TIME, _LESS, _ENDS = range(5)
@@ -58,7 +58,7 @@ class Encoder:
         if each >= _ENOUGH and width_us is not None:
             extent = pc.min_max(rows.column(TIME))
             each //= extent["max"].as_py() // width_us - extent["min"].as_py() // width_us + 1
-        # What is joined of small values is read by each small step: bytes would take more time than they save.
+        # Each small step reads the joined small values: encoding them would cost more time than the bytes save.
         narrow = width_us is not None and each >= _MANY
         columns = [_column(rows, field, narrow) for field in rows.schema if each >= _ENOUGH]
         self._how = bytes(column.how for column in columns)

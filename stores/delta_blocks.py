@@ -53,7 +53,7 @@ FOLD_AT = 16
 FOLD_LARGE_AT = 64
 #: One of more bytes is looked at as soon as it has them, however few its blocks.
 FOLD_BYTES = 128 << 20
-#: Of so many rows, and more, the blocks of windows that are not soon merged are narrow: fewer take more time than bytes.
+#: Rows from which blocks of windows that are not soon merged are narrow: fewer take more time than bytes.
 NARROW_FROM = 2_048
 #: Windows are read this many at a time.
 WINDOWS_AT_ONCE = 64
@@ -85,7 +85,7 @@ class BlockWindows:
         self.cf, self.aux, self.by, self._narrow = cf, aux, tuple(by), narrow
         self._pages = Pages(cf, aux, by) if pages is None else pages
         self._divided = DividedWindows(cf, aux, by)
-        # What is put is pages from now on, whatever it was.
+        # A put writes pages, whatever the layout before.
         self.put, self.replace = self._pages.put, self._pages.replace
         self.replace_by_shares = self._pages.replace_by_shares
 

@@ -29,13 +29,13 @@ from windrow.stores.kv import KV, Batch
 
 #: A bucket with more values than this is inspected.
 MANY = 12
-#: So many rows are in memory at once where they are taken in portions; a value that others are joined to has no more.
+#: Rows in memory at once where they are read in portions; a value that others are joined to has no more.
 PORTION = 1 << 16
-#: Rows are far apart that are fewer to a stretch than this, in more than so many of them.
+#: Rows are far apart if they are fewer per bucket than this, in more than so many buckets.
 FEW, SPARSE = 64, 64
 _END = b"\xff" * 17
 
-#: What is wanted of some rows, in their order.
+#: Selects the wanted rows of a table, in their order.
 Keep: TypeAlias = Callable[[pa.Table], pa.Table]
 
 

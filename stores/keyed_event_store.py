@@ -43,11 +43,11 @@ from windrow.stores.run_cache import DECODED, Held, name_of
 FORMAT = 1
 #: The column of hashes of keys.
 HASH = "__hash"
-#: So many runs of a size become one; those of fewer rows than `SMALL` are all of one size.
+#: Runs of a size that are merged into one; those of fewer rows than `SMALL` are all of one size.
 FAN, SMALL = 4, 512
 #: A run of more bytes stays as it is.
 LARGE_BYTES = 32 << 20
-#: Of a run of which a step looks at one block in so many, it reads all, and the process holds it for the next ones.
+#: If a step needs one block in so many of a run, it reads the whole run, and the process caches it.
 MUCH = 16
 #: About so many bytes are a block; runs of more blocks than that have an index.
 BLOCK_BYTES, INDEXED = 16 << 10, 4

@@ -21,7 +21,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
 
-#: So many marks are in a value: a reader of earlier marks may have to read it.
+#: The most marks in a value: a reader of earlier marks may have to read it.
 MOST = 1 << 12
 
 

@@ -92,7 +92,7 @@ class MessageStore:
         if bucket <= 0:
             raise ValueError(f"a bucket of {bucket} has no width: use a positive one")
         self.layout = layout
-        # Of each key that is taken apart.
+        # Used for each key that is parsed.
         self._has_fields, self._has_time = layout.has_fields, layout.has_time
         self._time_first = layout is Layout.TIME_FIELDS_OFFSET
         self.cf = cf

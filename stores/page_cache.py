@@ -20,7 +20,7 @@ from windrow.stores.kv import Batch
 from windrow.stores.rocks import LOOKED_UP, RocksKV
 
 RECENT_BYTES: Final = 64 << 20
-#: What the key of a page has between its window and its number, and what comes after all of a window.
+#: The part of a page's key between its window and its number, and the bound after all pages of a window.
 _AT, _START = slice(8, 10), itemgetter(slice(8))
 _FIRST, _LAST = (PAGES.to_bytes(8, "big")[:2], ((PAGES >> 48) + 1).to_bytes(2, "big"))
 
@@ -98,5 +98,5 @@ class _Pages:
         self.nbytes -= sum(len(self.values.pop(key)) for key in keys)
 
 
-#: Those that are open, or have not been dropped yet.
+#: Stores that are open, or have not been dropped yet.
 _STORES: weakref.WeakSet[RecentKV] = weakref.WeakSet()

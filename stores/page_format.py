@@ -33,14 +33,14 @@ from windrow.stores.window_state import UPSERT, Schemas, unpack_table
 
 #: A narrow page has about this fraction of its rows' bytes.
 _PART = 4
-#: So many rows are in a page, about. A commit of few rows writes as many pages, a firing all of them.
+#: Rows in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
 #: Pages of so many bytes become one table.
 _TABLE_BYTES = 64 << 20
 #: The column of key hashes where rows are selected by hash, not by key.
 HASH = "__hash"
 PAGE_HEAD = struct.Struct(">BBBBI8sI?3xQ")
-#: Of its head, up to the schema.
+#: The fields of a page's head up to the schema.
 _SAYS = np.dtype([("magic", "u1"), ("version", "u1"), ("", "V6"), ("schema", "u8")])
 _BEGIN = _SAYS.itemsize
 TEXTS = {pa.string(): "<i4", pa.binary(): "<i4", pa.large_string(): "<i8", pa.large_binary(): "<i8"}
@@ -88,7 +88,7 @@ class Columns(NamedTuple):
     varying: list[int]
     nested: list[int]
     tail: pa.Schema
-    #: Where each of them is in a record.
+    #: The offset of each in a record.
     places: dict[str, int]
 
     @property

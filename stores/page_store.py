@@ -46,7 +46,7 @@ from windrow.stores.write_buffer import Waiting
 
 #: Pages of more bytes that are written together are buffered in a file until they are committed.
 RUN_BYTES = 4 << 20
-#: Where pages are likely to be read again in the same commit, they may be so many bytes more.
+#: The limit for pages that are likely to be read again in the same commit.
 REMEMBERED_BYTES = 64 << 20
 NO_PAGES: IntArray = np.zeros(0, dtype=np.int64)
 

@@ -15,9 +15,9 @@ from windrow.stores.bit_packing import LENGTH, Part, number, text
 from windrow.stores.block_format import FORMAT, MAGIC, Codec, Kind
 from windrow.stores.page_format import PAGE_HEAD, TEXTS, Columns, columns_of
 
-#: So many pages that are written at once are narrow: fewer cost more time than bytes, and would each have a shape of its own.
+#: Pages written at once, from which they are narrow: fewer cost more time than bytes, and would each have their own shape.
 NARROW_PAGES = 512
-#: So many records are written at once.
+#: Records that are written at once.
 _AT_HAND = 1 << 11
 
 

@@ -49,11 +49,11 @@ Merge: TypeAlias = Callable[[pa.Table], pa.Table | None]
 
 #: A window that is larger when it is folded is divided, and so is a part.
 PART_BYTES = 512 << 10
-#: So much is gathered for each part before it is dealt out.
+#: Bytes that are gathered for each part before they are dealt out.
 DEAL_BYTES = 512
-#: Of what waits a commit deals out so many times the bytes that it brings.
+#: A commit deals out so many times the bytes that it brings.
 _DEALT = 2
-#: So many of the oldest rows of a window say how many keys it has.
+#: Number of a window's oldest rows from which its number of keys is estimated.
 _SAMPLE = 8_192
 
 

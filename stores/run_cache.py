@@ -167,6 +167,6 @@ def name_of(kv: KV) -> Hashable:
     return getattr(kv, "path", id(kv))
 
 
-#: Those of this process.
+#: The cache of this process.
 DECODED = Decoded(idle_s=IDLE_S)
 os.register_at_fork(after_in_child=DECODED.forked)

@@ -45,18 +45,18 @@ from windrow.stores.window_state import END, START, UPSERT, Near
 from windrow.stores.write_buffer import Waiting, WaitingRows, is_much
 
 SESSION, PANE, CURRENT = "__session", "__pane", "__stands"
-#: Of rows that were read: where they lie.
+#: The column of rows' homes, in rows that were read.
 HOME = "__home"
 #: The home of sessions that may still grow.
 HOT = END_OF_TIME_US - 1
 _DIRECTORY, _BEGINS = b"db", b"ds"
-#: So many sessions are in a page, about. A step touches most pages of a job that is busy, each of which costs the same.
+#: Sessions in a page, about. A step touches most pages of a busy job, each of which costs the same.
 SESSION_ROWS = 32
 #: To read and write a page of them costs as much as to read so many bytes of blocks, about.
 PAGE_BYTES = 32 << 10
 #: Keys of more runs of homes are sorted.
 FEW_HOMES = 64
-#: How columns are called in the store.
+#: Names of columns in the store.
 _STORED = {START: SESSION, HOME: START}
 _READ = {name: own for own, name in _STORED.items()}
 

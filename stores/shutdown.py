@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 #: A checkpoint that is made to flush a store, and taken away.
 FLUSH_DIR: Final = "flush.tmp"
-#: Of a column family: how many changes wait to be flushed.
+#: Properties of a column family: the number of changes that are not flushed.
 _IN_MEMORY: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 
 

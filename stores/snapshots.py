@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 SWEEP_GRACE_S: Final = 900.0
 Names: TypeAlias = list[str]
-#: What is known of files that never change, by (name, inode, change of content in ns, size): their digests.
+#: Digests of files that never change, by (name, inode, change of content in ns, size).
 Digests: TypeAlias = dict[tuple[str, int, int, int], str]
 
 

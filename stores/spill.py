@@ -22,7 +22,7 @@ from windrow.stores.files import Unnamed
 _ALIGNED = 64
 #: About so many bytes are in memory at once of rows that gather, and no more of them are read at once.
 SLICE_BYTES, SLICE_ROWS = 16 << 20, 1 << 16
-#: Of fewer rows all columns are written: to look at them takes longer.
+#: With fewer rows all columns are written: inspecting them takes longer.
 _MANY = 1 << 12
 
 

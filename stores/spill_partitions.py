@@ -18,7 +18,7 @@ from windrow.stores.window_state import Schemas
 #: Rows of a large window are dealt out to so many shares: 2 to this power.
 BITS = 6
 SHARES = 1 << BITS
-#: So many rows are dealt out at a time, and pages of so many bytes.
+#: Rows that are dealt out at a time, and bytes of pages.
 _ROWS, _BYTES = 1 << 17, 4 << 20
 
 

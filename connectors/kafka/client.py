@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as TopicPartition
 
 _NAMES = ("KafkaError", "KafkaException", "TopicPartition")
-#: Where `TopicPartition.offset` says a place and no number.
+#: Special values of `TopicPartition.offset`.
 OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID = -2, -1, -1001
 
 

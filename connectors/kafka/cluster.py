@@ -19,7 +19,7 @@ logger = get_logger("windrow.kafka")
 
 #: The longest wait for the cluster, in seconds.
 TIMEOUT_S = 30.0
-#: What Java's clients take and librdkafka does not, with what it takes.
+#: Settings of Java's clients that librdkafka lacks, with its own settings for them.
 _JAVA = {"sasl.jaas.config": "; in place of sasl.jaas.config give sasl.username and sasl.password"}
 
 

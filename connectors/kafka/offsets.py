@@ -65,7 +65,7 @@ class Loss:
     topic: str
     text: str
     remedy: str
-    #: How many offsets, where that is known. None: going on would not be safe, whatever failOnDataLoss says.
+    #: Number of lost offsets, where that is known. None: continuing would not be safe, even with failOnDataLoss=false.
     lost: int | None = 0
 
 

@@ -33,7 +33,7 @@ BATCH_BYTES = 16 << 20
 CHUNK_ROWS = 512
 #: Ranges that the broker was asked for at a time, each by a consumer of its own.
 ASKED = 2
-#: Where fewer records come than were asked for, look again after so long.
+#: Wait before the next poll, in seconds, if fewer records came than were requested.
 WAIT_S = 0.1
 #: librdkafka is not to rest for its usual second after its queue was full, since a range is wanted at once; and what it fetches
 #: beyond the end of the range is thrown away, so the queue is short.

@@ -172,7 +172,7 @@ class KafkaRecords:
                 break
             del self._offsets[seq]
             self._cached_bytes -= len(self._data.pop(seq, b""))
-        # What follows the last record is the marker of its transaction. A copy of a topic has none: at first, read all.
+        # The last record is followed by the marker of its transaction. A copy of a topic has none: at first, read all.
         last = stable if self._next == 0 else stable - 1
         if last > self._next:
             for message in self._reader.read(max(self._next, low), stable):

@@ -23,7 +23,7 @@ from windrow.stores.files import make_folder, write_whole
 
 #: Below Kafka's usual limit of a record, 1 MB, with room for the envelope.
 CHUNK_BYTES = 900_000
-#: What a topic has lost is asked again after so long.
+#: Seconds for which a topic's low end is cached.
 _LOW_FOR_S = 1.0
 
 

@@ -123,7 +123,7 @@ class KafkaSink:
             )
             session.commit = token.commit
         except BaseException as error:
-            # What became of the transaction is asked of the topic, by a session that has fenced this one.
+            # The topic shows the outcome of the transaction, to a session that has fenced this one.
             session = self._sessions.pop(whose, session)
             if session is not None:
                 session.drop()
@@ -388,7 +388,7 @@ def kafka_sink(
     Each dead letter (`dead_letters=wr.sinks.kafka(...)`) is a record of its payload, with the reason and its position in
     the source in headers `windrow.reason`, `windrow.detail`, `windrow.source`, `windrow.partition`, `windrow.offset`, ...
     """
-    # What makes clients is a cluster: `windrow.testing.SimulatedKafka` does.
+    # A cluster is any object that makes clients: `windrow.testing.SimulatedKafka` does.
     cluster: Any = kafka if hasattr(kafka, "producer") else as_kafka(kafka)
     return KafkaSink(topic, cluster, mode, key, encode, partitions, tokens or "")
 

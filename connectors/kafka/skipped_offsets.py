@@ -22,7 +22,7 @@ from windrow.operators.steps.columns import OFFSET
 
 #: (topic, partition).
 At = tuple[str, int]
-#: So many offsets more than records are looked at first: a transaction's end takes one.
+#: Offsets beyond the number of records that are read first: a transaction's end takes one.
 MARKERS = 2
 
 
@@ -54,7 +54,7 @@ class Unread:
             assert self.within_us is not None
             oldest_ms = -(-(now_us - self.within_us) // 1_000)
             found = cluster.at_times(dict.fromkeys(backlog, max(oldest_ms, 0)))
-            # Where all records are older, those being written are unknown.
+            # If all records are older, those being written are unknown.
             firsts = {
                 at: end if (o := found[at]) is None else min(o, end) for at, (_, end) in backlog.items()
             }

@@ -70,7 +70,7 @@ class PartitionReader:
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     at = max(at, message.offset())
                 elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    # What was asked for was deleted: go on with what is kept.
+                    # The requested records were deleted: continue with those that are kept.
                     low, _ = self.bounds(must_exist=True)
                     if low <= at:
                         raise failed(self.kafka, f"{self.topic}/{self.partition}", KafkaException(error))
