@@ -74,10 +74,10 @@ class Aggregate(AggregateDefinition, Verbs):
     event_time_unit: the unit of integer event times: "s", "ms", "us" (the default) or "ns" since the epoch
     max_ahead: a message dated further ahead of now than this is a dead letter; default "1 day" where messages move the
         watermark, as under wr.bounded; wr.forever for no limit
-    scale: "small" or "large": how stored messages are laid out; by default decided from the window
+    scale: "small" or "large", the layout of stored messages; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
-    positions: wr.positions(...), the columns that say where a row stands in its source
-    ids: the columns by which a message is known, one name or several: a second one is a duplicate, within retention
+    positions: wr.positions(...), the columns of a row's position in its source
+    ids: the columns that identify a message, one name or several: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
     input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
@@ -340,7 +340,7 @@ class Join(JoinDefinition, Verbs):
     allowed_lateness: how long past the watermark a message is accepted; default: the retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (default: at once) or a period
     name: the operator's name, unique in its job
-    scale: "small" or "large": how stored messages are laid out; by default decided from the windows
+    scale: "small" or "large", the layout of stored messages; by default decided from the windows
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
     dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
 

@@ -49,8 +49,8 @@ def disk_broken() -> BaseException:
 class Hit:
     """An injected error: a context manager around the code to hit. `at` is the place of the hit, None if nothing was hit.
 
-    error: makes the exception to raise. nth: from 1. calls: count calls into the operating system and the store instead of
-    lines. answered: with calls, raise after the call. strikes: False to only find the place. Settings of debuggers and coverage
+    error: makes the exception to raise. nth: from 1. calls: count calls into the operating system and the store, not lines.
+    answered: with calls, raise after the call. strikes: False to only find the place. Settings of debuggers and coverage
     are put aside meanwhile. Garbage collection is off: it flushes a store that was never closed, and an error in that flush
     reaches no caller.
     """

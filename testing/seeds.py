@@ -20,8 +20,8 @@ from tqdm import tqdm
 class Report:
     """The report of one seed.
 
-    faults: the numbers of the faults that happened, of all that the seed had in store. story: the log of events.
-    counts: of events. failure: the broken guarantee; None if there is none.
+    faults: the numbers of the faults that happened, of all that the seed had. story: the events. counts: of events.
+    failure: the broken guarantee; None if there is none.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""The `foreachBatch` function: it makes one batch of a streaming query one commit.
+"""The function for `DataStreamWriter.foreachBatch`: it makes one batch of a streaming query one commit.
 
 The numbers are those of docs/explanation/commit-protocol.md.
 """

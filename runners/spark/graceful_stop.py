@@ -83,8 +83,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def read_to_the_end(progress: Any, first_batch: int | None) -> bool:
     """True if this trigger found nothing in the sources: what was there when it began is committed.
 
-    Offsets decide, not rows: a batch that was committed before is skipped, and has none. The first batch of a run does not
-    count: it may have been planned before. A source that waits for more (`minOffsetsPerTrigger`) reports what it has.
+    Offsets decide, not rows: a batch that was committed before is skipped, and has none. The first batch of a run
+    is ignored: it may have been planned before. A source that waits for more (`minOffsetsPerTrigger`) reports what it has.
     """
     for source in progress["sources"]:
         start, end, newest = (source.get(f"{which}Offset") for which in ("start", "end", "latest"))
