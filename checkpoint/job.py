@@ -185,9 +185,9 @@ class Job:
         batch_id: int | None = None,
         unread: Collection[Partition] = (),
     ) -> Plan:
-        """Return the next commit, from the clock and what the commits before it left.
+        """Plan the next commit, from the clock and the state after earlier commits.
 
-        unread: partitions of which the source says that it has more than was read; they are not idle.
+        unread: partitions of which the source has more than was read; they are not idle.
         """
         progress = self.progress
         now_us = self.clock.now_us() if progress.now_us is None else max(self.clock.now_us(), progress.now_us)
@@ -409,10 +409,10 @@ class Job:
         keeps_messages: bool = True,
         replays_from_us: int = END_OF_TIME_US,
     ) -> Slices[None]:
-        """Let go of what nothing needs any more, in slices of which each takes less than a commit: see `checkpoint.tidying`.
+        """Delete files and records that nothing needs, in slices shorter than a commit: see `checkpoint.garbage_collection`.
 
         keep: commits that stay for readers that look back (default: `KEEP_COMMITS`). keeps_messages: operators keep messages.
-        replays_from_us: messages from this event time on can be replayed, for which the log has to say how they were taken.
+        replays_from_us: messages from this event time on can be replayed, so the log must keep the steps that took them.
         """
         return tidy(self, KEEP_COMMITS if keep is None else keep, keeps_messages, replays_from_us)
 

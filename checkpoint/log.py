@@ -1,6 +1,6 @@
-"""The log of a job: one totally ordered sequence of epochs, intents and commits.
+"""Log of a job: one totally ordered sequence of epochs, intents and commits.
 
-One sequence is what fences: a driver that has lost its epoch cannot create any record, because the number
+One sequence fences drivers: a driver that has lost its epoch cannot create any record, because the number
 that it would take next is taken by the epoch that replaced it. docs/explanation/commit-protocol.md is the specification;
 L1, O1 and T1 here are its steps. docs/explanation/adr/0002 says why one log and not a sequence per kind.
 
@@ -89,7 +89,7 @@ class Log(Protocol):
     def truncate(self, before_commit: int) -> int:
         """Drop records older than this commit; returns how many. The last claim and commit always stay.
 
-        What is still asked of the commits among them is in `state.summary`.
+        `state.summary` has the facts about the dropped commits that are still needed.
         """
 
     def close(self) -> None:

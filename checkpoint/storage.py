@@ -45,7 +45,7 @@ class RecordFiles(Protocol):
         """Take the right to create, from whoever has it, where the medium knows such a right. Again as often as one likes."""
 
     def create(self, seq: int, data: bytes) -> bool:
-        """True: record `seq` now holds `data`, durably. False: it does not; it was there already, and is untouched, or
+        """True if record `seq` now holds `data`, durably. False: it existed already, and is untouched, or
         the right to create is another's by now.
 
         After an exception it is unknown which of the two.

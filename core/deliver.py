@@ -30,9 +30,9 @@ MARK = "skipped"
 class Policy:
     """Delivery policy: selects the messages of a step that are processed. Build it with `wr.deliver`.
 
-    newest: so many of a step; within_us: how old; interval_us: one in so long of `now`; per: of what; record: where the others
-    go; guaranteed: the condition of messages that are never skipped; mark: the column that is true for the others, where these
-    are not left out; sync: True if `add_message` waits for its commit
+    newest: so many of a step; within_us: maximum age; interval_us: one in so long of `now`; per: key or input; record: where
+    skipped ones are kept; guaranteed: condition of messages that are never skipped; mark: the column that is true for those
+    skipped but not left out; sync: True if `add_message` waits for its commit
     """
 
     newest: int | None = None

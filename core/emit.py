@@ -58,7 +58,7 @@ class EveryCount:
 class EveryPeriod:
     """A pane for each (key, window) with something new, whenever `now` crosses a multiple of the period.
 
-    always: also where nothing is new, as long as the window takes messages. event_time: the watermark crosses it, not `now`.
+    always: also where nothing is new, as long as the window accepts messages. event_time: the watermark crosses it, not `now`.
     """
 
     period_us: int
@@ -112,10 +112,10 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class PastEnd:
-    """A pane of what is new once the watermark is past the end of the window: `wr.past_end`, Beam's `AfterWatermark`.
+    """A pane of new messages once the watermark is past the end of the window: `wr.past_end`, Beam's `AfterWatermark`.
 
     For `late=` with others, where `on_time=False` leaves out the pane at the end. It fires as the watermark passes the end,
-    and with what comes later.
+    and for later messages.
 
     >>> Emit(on_time=False, late=all_of(past_end, every(5)))
     wr.Emit(late=wr.all_of(wr.past_end, wr.every(5)), on_time=False)
@@ -204,7 +204,7 @@ def every(
 
     what: a duration: whenever `now` crosses a multiple of it, a pane of each (key, window) with something new. An int: when a
         (key, window) has taken that many messages or more since its last pane, judged once per ingest step
-    always: by time, a pane also where nothing is new, of each window that still takes messages: a sign of life. What it costs
+    always: by time, a pane also where nothing is new, of each window that still accepts messages: a heartbeat. Its cost
         grows with the windows that are kept
     event_time: by time, whenever the watermark crosses a multiple of it, and not `now`: Flink's `ContinuousEventTimeTrigger`.
         Of an aggregate over windows of time
@@ -258,7 +258,7 @@ def when(condition: pc.Expression) -> When:
     """Fire by the content of a window: where an expression of its values is true.
 
     condition: an expression of keys and aggregates, e.g. `wr.col("n") >= 3`. It is judged of each (key, window) that an ingest
-        step changed, once a step; null is false, and so is what cannot be computed, such as a division by zero. As long as it
+        step changed, once a step; null is false, and so is an expression that fails, such as a division by zero. As long as it
         stays true each step emits a pane; with mode="discarding" a window begins again at nothing
 
     Gives a trigger for `wr.Emit`. Raises `BadTrigger` (WR107) where it is no expression.
@@ -332,11 +332,11 @@ class Emit:
 
     early: before the watermark passes the end of the window: `wr.never` (default), `wr.every_batch`, `wr.every(...)`,
         `wr.delay(...)`, `wr.when(...)`, `wr.any_of(...)`, `wr.all_of(...)`
-    late: the same for messages that come after (default every 10 seconds of `now`); `wr.past_end` too
-    on_time: one pane when it does, for every window that holds a message (default True)
-    mode: "accumulating" (each pane is the whole result), "discarding" (what came since the last pane) or
+    late: the same for messages after that (default every 10 seconds of `now`); `wr.past_end` too
+    on_time: one pane when the watermark passes the end, for every window that holds a message (default True)
+    mode: "accumulating" (each pane is the whole result), "discarding" (the result since the last pane) or
         "retracting" (the whole result, and the former pane is retracted first)
-    only_if_changed: no pane whose values equal the former pane's; discarding, no pane where nothing new came
+    only_if_changed: no pane whose values equal the former pane's; discarding, no pane without new messages
     closing_pane: one more pane when the window closes, changed or not, marked `is_last`
     drop_late: messages are dropped once the window has fired (allowed lateness 0), as in Spark's output modes
 
@@ -406,7 +406,7 @@ class Emit:
     def final(cls, mode: Mode = "accumulating") -> Emit:
         """Emit one pane per window, as it closes (its end plus the allowed lateness): Kafka's `suppress(untilWindowCloses)`.
 
-        mode: as of `wr.Emit`. One pane says the same in each; operators and sinks downstream that ask for a mode get theirs
+        mode: as of `wr.Emit`. A single pane is the same in each; operators and sinks downstream that need a mode get theirs
 
         Raises `BadTrigger` (WR107).
 

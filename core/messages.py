@@ -15,7 +15,7 @@ class Position(NamedTuple):
     """Position of a message in its source: a total order inside one partition.
 
     source: e.g. a topic or a file
-    partition, offset: ints; offsets must not go back
+    partition, offset: ints; offsets must not decrease
     ordinal: distinguishes rows that were made from one record
 
     >>> Position("flights", 0, 17)
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its fields, and where it came from.
+    """One message: its fields and its position.
 
     payload: the fields by name, among them the event time and the keys
     position: a `Position`. Without one the embedded runner numbers messages as they come, and cannot recognize a redelivery
@@ -167,7 +167,7 @@ class JoinedRow:
     """One row of an operator that has no windows of its own, such as a join. `row["price"]` is a column.
 
     values: the columns by name
-    timing: of a join "EARLY" or "LATE" for matches, "ON_TIME" for what the watermark decides
+    timing: of a join "EARLY" or "LATE" for matches, "ON_TIME" for rows that the watermark decides
     commit, token: of the commit that emitted it
     kind: "INSERT", or "RETRACT" for a retraction of an emitted row, with the values that it had
     index: how often a row of its message was emitted before; is_last: True if nothing can change it any more
@@ -197,7 +197,7 @@ class JoinedRow:
 class WindowInfo:
     """Window metadata as `get_windows` answers it: one window of one key.
 
-    `first` and `last` are the first and last position in position order; `messages` counts all that the window took;
+    `first` and `last` are the first and last position in position order; `messages` counts all messages of the window;
     `values` holds the present results; `panes` counts the panes emitted so far.
     """
 
@@ -229,7 +229,7 @@ class DeadLetter:
     detail: why, in words; of an error of yours the traceback
     position, event_time_us: of the message, where they are known
     payload: its fields as JSON, cut at 4096 characters
-    commit: which commit set it aside
+    commit: the commit that recorded it
     input: of a join, which input it came on
     operator: the name of the operator that could not count it; each operator of a job that takes a message judges it by itself
 

@@ -20,7 +20,7 @@ RESERVED_COLUMNS = ("window", "pane", "commit")
 
 @dataclass(frozen=True, slots=True)
 class Forever:
-    """Keep everything: unbounded state must be asked for, by `wr.forever`.
+    """Unlimited retention, which must be requested explicitly: `wr.forever`.
 
     >>> forever
     wr.forever
@@ -76,8 +76,8 @@ def Retain(
 ) -> Retention:
     """Limit kept state by time, by number, or by both. A plain duration for `retention=` is the time alone.
 
-    time: a duration past the end of a window; `wr.forever`, or None beside a number, is no limit by time
-    windows, messages: at most so many; the oldest windows, by end, go first
+    time: a duration past the end of a window; `wr.forever`, or None with a number, is no limit by time
+    windows, messages: at most so many; the oldest windows, by end, are evicted first
     per: these numbers are of each "key", or of the whole "job", which then needs one shard
 
     Raises `ConfigurationError` (WR100), `BadDuration` (WR101) where time is negative, `RetentionMissing` (WR103) where nothing
@@ -142,13 +142,13 @@ def bounded(
     idle: Duration | None = None,
     partitions: Sequence[tuple[str, int]] = (),
 ) -> Watermark:
-    """Return the watermark of a stream that is out of order by a bounded time. A plain duration for `watermark=` means this.
+    """Bound a stream's disorder: the watermark trails the largest event time. A plain duration for `watermark=` means this.
 
     delay: by how much the watermark trails the largest event time, of each partition by itself
     idle: a partition without messages for so long (of `now`) does not hold the watermark back; without it all do
     partitions: (source, partition) that hold the watermark until they are seen; others that were never seen do not
 
-    Of the partitions the minimum counts. Raises `BadWatermark` (WR110) where `delay` is negative or `idle` is not positive,
+    The minimum over partitions counts. Raises `BadWatermark` (WR110) where `delay` is negative or `idle` not positive,
     `BadDuration` (WR101).
 
     >>> bounded("2 hours", idle="5 minutes")
@@ -185,7 +185,7 @@ def _delay_us(delay: Duration) -> int:
 
 
 def explicit() -> Watermark:
-    """Return a watermark that moves only when the caller advances it: `op.advance_watermark(to)`, of one input with `input=`.
+    """Leave the watermark to the caller, who alone advances it: `op.advance_watermark(to)`, of one input with `input=`.
 
     >>> explicit()
     wr.explicit()
@@ -194,10 +194,10 @@ def explicit() -> Watermark:
 
 
 def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *, name: str) -> Watermark:
-    """Return a watermark of your own.
+    """Compute the watermark by a function of your own.
 
     function: a pure function of {(source, partition): largest event time} and `now`, both int microseconds, to the event
-        time up to which input is complete, in microseconds, or None. What it gives may go back; the watermark does not
+        time up to which input is complete, in microseconds, or None. Its result may decrease; the watermark does not
     name: by which it is known in the fingerprint and when a definition is printed
 
     Raises `BadWatermark` (WR110) where it is no function.

@@ -1,10 +1,10 @@
 """Append-only delta blocks of window metadata: per window and commit, one Arrow record batch of that commit's rows.
 
-Appending reads no rows; a window is merged when it fires or is asked for; expiry is one range. What a window has gathered is
+An append reads no rows; a window is merged when it fires or is read; expiry is one range. The size of a window is
 known from its newest block, so that the writer can fold it in time. A large one is folded a few blocks at a time, the
-oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit pays for a whole window, nor does
+oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit rewrites a whole window, nor does
 a value hold
-one. What is folded when depends on numbers and bytes of blocks only, so that it is the same wherever a commit is done again.
+one. The schedule of folds depends on numbers and bytes of blocks only, so that a repeated commit does the same.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class OfBlocks(NamedTuple):
 class BlockWindows:
     """The columnar layout: `<start i64><number u64>` -> header, Arrow record batch. Schemas are in `aux`.
 
-    by: key columns; without any a window has one row, and is never divided. pages: if not as usual. narrow: blocks of many
-    rows are, which lie long
+    by: key columns; without any a window has one row, and is never divided. pages: default if None. narrow: long-lived blocks
+    of many rows are narrow
     """
 
     merges_on_read = True

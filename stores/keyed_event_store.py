@@ -1,21 +1,21 @@
 """Keyed event store: messages that are kept for a time and looked up by key, in columns, as runs sorted by a hash of the key.
 
-    i <stretch i64><run u64>               what a run is: u8 format, u32 rows, u32 bytes, i64 first, i64 last event time,
-                                           u32 blocks, u32 the first hash in each block, 16 bytes that say which bytes
-                                           the run has (xxh3 of the schema and the blocks), u32 rows of a block, u8 if it
+    i <stretch i64><run u64>               a run: u8 format, u32 rows, u32 bytes, i64 first, i64 last event time,
+                                           u32 blocks, u32 the first hash in each block, 16 bytes that identify the bytes
+                                           of the run (xxh3 of the schema and the blocks), u32 rows of a block, u8 if it
                                            has an index, then the schema
     h <stretch i64><run u64>               its index, where it has more than `INDEXED` blocks: u32 the hash of each row,
                                            lowest byte first
     b <stretch i64><run u64><block u32>    an Arrow record batch of its rows
 
-stretch: the event time at which it begins, as in `stores/event_log.py`; a run is what a step filed for it, or several runs that
-were merged. Who looks for keys reads what runs
-there are of the stretches in reach, and of each run the blocks in which the keys lie: its index says so, which the process
-holds (`stores/run_cache.py`). Of a run of which much is looked at all is read, and held. Where there is no room the first
+stretch: the start of a time bucket, as in `stores/event_log.py`; a run is a step's rows for it, or several runs that
+were merged. A lookup of keys reads the runs
+of the buckets in reach, and of each run the blocks in which the keys lie, by its index, which the process
+caches (`stores/run_cache.py`). A run of which much is needed is read whole, and cached. Where there is no room the first
 hashes
-of the blocks say in which ones the keys may lie.
-Runs of about one size are merged as soon as there are `FAN` of them: so each row is written a few times, and a stretch has few
-runs. A run that is large already stays, so that no step merges much. What is over is forgotten by ranges.
+of the blocks show in which ones the keys may lie.
+Runs of about one size are merged as soon as there are `FAN` of them: so each row is written a few times, and a bucket has few
+runs. A large run is not merged, so that no step merges much. Expired runs are deleted by ranges.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class KeyedEvents:
         return rows if len(rows) else None
 
     def read_keys(self, kv: KV, hashes: Hashes, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
-        """Return the rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is asked for
+        """Return the rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is requested
         more than once from its first time to its last.
         """
         some = np.flatnonzero(high_us >= low_us)

@@ -72,8 +72,8 @@ class _Changes:
 class Batch:
     """Changes that take effect together, the later of two on one key winning.
 
-    Kept in its net form: for each cf the deleted ranges, then one last change for each key. So what is
-    encoded, logged and written is what matters, and a batch can be read through (`Overlay`).
+    Kept in its net form: for each cf the deleted ranges, then one last change for each key. So only net changes are
+    encoded, logged and written, and a batch can be read through (`Overlay`).
     """
 
     __slots__ = ("_changes",)
@@ -325,7 +325,7 @@ class MemoryKV:
 
 
 class Overlay:
-    """A store with a pending batch on top: what was written is read back, the store below does not change.
+    """A store with a pending batch on top: reads see the writes, and the store below does not change.
 
     Writes are added to `batch`, through the overlay or directly. While an overlay is in use nobody else writes to
     its base.

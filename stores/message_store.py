@@ -9,13 +9,13 @@ Seed 003's matrix chooses the layout (`choose_layout`):
     TIME_FIELDS_OFFSET  <time i64><equal fields> 00 <position>    the same, with a time range and small windows
 
 Fields are `encode_key` of the equal fields (a session key first, where there is one); `00` closes them, so
-that a key can be taken apart without knowing the definition. The position makes a replayed message the same
+that a key can be parsed without knowing the definition. The position makes a replayed message the same
 row.
 
 Expiry of a layout that begins with time is one range. Where fields come first, a second cf lists which fields
 have rows in which bucket of time, `<bucket i64><fields>` -> b"" (tuple windows: `<source><partition><bucket
-i64><fields>`), so that a key that never returns is freed too, by one range for each key and not by one delete
-for each row. It frees whole buckets only; readers clip to the retention floor themselves. The width of a
+i64><fields>`), so that a key that never returns is deleted too, by one range for each key and not by one delete
+for each row. It deletes whole buckets only; readers clip to the retention floor themselves. The width of a
 bucket is part of the layout.
 """
 
@@ -53,7 +53,7 @@ time."""
 def choose_layout(
     *, tuples: bool, equal: bool = False, time_range: bool = False, large: bool = True
 ) -> Layout:
-    """Seed 003's matrix. `equal`: a join on equal fields; `time_range`: it also has a time condition;
+    """Choose by seed 003's matrix. `equal`: a join on equal fields; `time_range`: it also has a time condition;
     `large`: its window.
 
     Aggregates and joins without equal fields take the defaults.
@@ -207,7 +207,7 @@ class MessageStore:
         keys: Collection[bytes] = (),
     ) -> KeysAndValues:
         """Return (keys, values) with start_time <= time < end_time, in key order; of one `key`, of the keys whose
-        first fields are `key_prefix`, or of all. Where time comes before fields, `keys` leaves out what is of none of
+        first fields are `key_prefix`, or of all. Where time comes before fields, `keys` leaves out rows of none of
         them, if that costs less than to read it.
         """
         if not self.layout.has_time:
@@ -301,7 +301,7 @@ class MessageStore:
         return [pair[0] for pair in found], [pair[1] for pair in found]
 
     def _bounds(self, start: Bound, end: Bound, key: bytes | None) -> tuple[bytes, bytes | None]:
-        """Key range that holds all rows between the bounds; a little more for number offsets and
+        """Return a key range that holds all rows between the bounds; a little more for number offsets and
         TIME_FIELDS_OFFSET."""
         head = key + FIELDS_END if key is not None and self.layout.fields_first else b""
         with_positions = self.layout is not Layout.TIME_FIELDS_OFFSET
@@ -346,9 +346,9 @@ class MessageStore:
     # -- expiry ----------------------------------------------------------------------------------------------
 
     def expire(self, kv: KV, batch: Batch, floor_time: int) -> int:
-        """Plans the deletion of messages older than `floor_time`; returns how many ranges that takes.
+        """Plan the deletion of messages older than `floor_time`; returns the number of ranges that it takes.
 
-        Where fields come first only whole buckets go, up to the one that holds the floor.
+        Where fields come first only whole buckets are deleted, up to the one that holds the floor.
         """
         if not self.layout.has_time:
             raise ValueError(f"the layout {self.layout.name} has no time: use expire_offsets")
@@ -366,7 +366,7 @@ class MessageStore:
         return self._expire_range(kv, batch, group, group + encode_i64(floor_offset))
 
     def expire_key(self, batch: Batch, key: bytes, floor: int | tuple[str, int, int]) -> None:
-        """Plans the deletion of one key's messages below a time, or below (source, partition, offset),
+        """Plan the deletion of one key's messages below a time, or below (source, partition, offset),
         exactly."""
         if not self.layout.fields_first:
             raise ValueError(f"the layout {self.layout.name} does not lead with fields: use expire")

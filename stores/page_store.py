@@ -312,8 +312,8 @@ class Pages:
         first: bool = True,
         which: IntArray | None = None,
     ) -> tuple[list[bytes], list[bytes]]:
-        """Keys and values of pages that differ from what is there; what is there too much is deleted in `batch`. first: page 0
-        is among them, which says what there is of a window. which: as in `put`
+        """Return keys and values of pages that differ from the stored ones; surplus ones are deleted in `batch`. first: page 0
+        is among them, which describes the window. which: as in `put`
         """
         of, hashes = _places(starts, rows, which), hashes_of(rows, self.by)
         hashes = hashes if which is None else hashes[which]

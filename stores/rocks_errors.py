@@ -25,8 +25,8 @@ _OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS,
 def is_passing(error: Exception, path: str) -> bool:
     """True if the store is in use elsewhere, or was given another column family since we looked.
 
-    Each who opens it, or tries to, takes away old logs of RocksDB: another may have done so first. Who opens it writes a new
-    manifest, and takes away the one that CURRENT said when we began to look.
+    Each open, or attempt, deletes old logs of RocksDB, which another process may have done first. An open writes a new
+    manifest, and deletes the one that CURRENT named when we began to look.
     """
     text = str(error)
     gone = "No such file" in text

@@ -79,7 +79,7 @@ class SnapshotStore:
         make_folder(self._manifests)
 
     def create(self, kv: LocalStore, shard: int, commit: int, workdir: str | os.PathLike[str]) -> str:
-        """Stores what `kv` holds now and returns the manifest's name. Only files that no snapshot has are
+        """Store the content of `kv` and return the manifest's name. Only files that no snapshot has are
         copied.
 
         `workdir` should be on the store's own file system: files are hard-linked there for the time of the
@@ -96,7 +96,7 @@ class SnapshotStore:
     def keep(self, copy: str, shard: int, commit: int, known: Digests | None = None) -> Slices[str]:
         """Create a snapshot, as `create` does, from an existing checkpoint of a store, in slices of about `SLICE_BYTES`.
 
-        known: the digests of the store's files at the last time, which are read no more; it learns those of this time.
+        known: the digests of the store's files at the last snapshot, which are not read again; those of this one are added.
         """
         files, known = [], {} if known is None else known
         for name in sorted(os.listdir(copy)):
@@ -123,7 +123,7 @@ class SnapshotStore:
             return False
 
     def restore(self, manifest: str, target: str | os.PathLike[str], *, link: bool = False) -> Snapshot:
-        """Rebuilds the store's directory at `target`, which must be empty or not there, and verifies every
+        """Rebuild the store's directory at `target`, which must be empty or not there, and verify every
         byte.
 
         With `link` SST files are hard-linked rather than copied: faster, and safe as RocksDB never changes
@@ -186,7 +186,7 @@ class SnapshotStore:
         return [name for _, _, name in sorted(found)]
 
     def drop(self, keep: Iterable[str], shard: int | None = None, *, grace_s: float = SWEEP_GRACE_S) -> int:
-        """Removes the manifests not in `keep` (of one shard, or of all) and the blobs that none names; bytes
+        """Remove the manifests not in `keep` (of one shard, or of all) and the blobs that none names; returns bytes
         freed.
 
         Blobs younger than `grace_s` stay, as a snapshot that is being taken may be about to name them.

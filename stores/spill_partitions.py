@@ -1,6 +1,6 @@
 """Hash partitions of a large window: rows are partitioned by a hash of their key and spilled, so no step holds all of them.
 
-Shares are by the low bits of the hash, as pages are: what a page holds is of one share, unless pages are few.
+Partitions are by the low bits of the hash, as pages are: a page's rows are of one partition, unless pages are few.
 """
 
 from __future__ import annotations
