@@ -141,7 +141,7 @@ def _manifests(folders: JobFolders) -> list[str]:
 
 
 def _refuse_incomplete(seen: job_admin.Look, staging: JobFolders, known: Mapping[int, Commit]) -> None:
-    """Raise `StateLost` where the copy would not open, or could not publish what is perhaps not out."""
+    """Raise `StateLost` where the copy would not open, or could not publish panes that are perhaps unpublished."""
     commit = seen.state.commit_number
     for shard in range(seen.epoch.shards):
         if commit not in _ways(seen, staging, shard, known):

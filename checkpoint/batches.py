@@ -142,7 +142,7 @@ def _recorded(facts: BatchFacts) -> bool:
 
 
 def _may_have_new_rows(facts: BatchFacts) -> bool:
-    """True if a recorded batch may reach further than it did: Spark plans it anew where it has lost its plan."""
+    """True if a recorded batch may reach further than it did: Spark plans it again where it has lost its plan."""
     if not facts.has_positions or facts.whole_files:
         return False
     return facts.relation not in (SliceRelation.BELOW, SliceRelation.EMPTY)

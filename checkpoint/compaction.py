@@ -120,7 +120,7 @@ def _write_part(folders: JobFolders, shard: int, commit: int, batch: Batch) -> l
 
 
 def sweep_local(local: str, shard: int) -> None:
-    """Delete stores that were moved aside, private copies, and what killed attempts left, all beside the store of a shard.
+    """Delete stores that were moved aside, private copies, and leftovers of killed attempts, all next to a shard's store.
 
     Called when a snapshot of the store is whole: what was moved aside before it will not be asked for. What a living process
     made, and what is younger than `SWEEP_GRACE_S`, may be in use, and stays.

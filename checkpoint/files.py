@@ -78,7 +78,7 @@ class ShardFiles:
     def lead(
         self, base: int, commit: int, known: Mapping[int, Commit], *, metadata_only: bool = False
     ) -> bool:
-        """True if what was changed after commit `base`, up to `commit`, is there."""
+        """True if the files of the changes after commit `base`, up to `commit`, exist."""
         numbers = range(base + 1, commit + 1)
         return all(self.has(known.get(n), metadata_only=metadata_only) for n in numbers)
 
@@ -145,7 +145,7 @@ class ShardFiles:
         counters: Mapping[str, int],
         snapshot: str | None = None,
     ) -> ShardResult:
-        """Write what `commit` changes, under a name of this attempt's own. panes: by operator. What is empty is not written."""
+        """Write the changes of `commit`, under a name of this attempt's own. panes: by operator. Empty ones are not written."""
         name = attempt_name(commit, self.shard)
         folders, files, digests, rows = self.folders, dict[str, str](), {CHANGELOG: "", SEGMENT: ""}, {}
         tables: dict[str, str] = {}
@@ -215,7 +215,7 @@ def check_digest(path: str, digest: str | None) -> None:
 
 
 def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> None:
-    """Fetch what can be fetched of a commit's panes. Raises `CorruptState` where a file is not as it was written."""
+    """Fetch the available pane files of a commit. Raises `CorruptState` where a file is not as it was written."""
     for result in record.shards:
         for kind in {**result.kept, **result.digests}:
             if kind.startswith(PANES) and result.panes is not None:

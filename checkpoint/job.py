@@ -210,7 +210,7 @@ class Job:
         )
 
     def record_intent(self, plan: Plan) -> None:
-        """Step 2: what is about to be computed."""
+        """Record the intent of the next commit (step 2)."""
         self.log.append(
             Intent(
                 epoch=self.epoch.epoch,
@@ -367,7 +367,7 @@ class Job:
         return [self.letter_file(letters) for letters in letters_in(record)]
 
     def files_taken(self, query_id: str) -> list[str]:
-        """Names of the files whose rows other queries counted; what this query counted, Spark itself does not bring again."""
+        """Return the files whose rows other queries counted; those of this query Spark itself does not deliver again."""
         return sorted(
             {source for query, read in self._taken().items() if query != query_id for source, _ in read}
         )

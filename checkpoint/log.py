@@ -44,7 +44,7 @@ class Log(Protocol):
     """Interface of a log, on any transport, for drivers, tools and readers."""
 
     def tail(self) -> LogState:
-        """Read on to the newest record and return what all of them add up to. Readers poll it."""
+        """Read up to the newest record and return the state after it. Readers poll it."""
 
     @property
     def state(self) -> LogState:
@@ -325,7 +325,7 @@ class RecordLog:
         return None
 
     def _follow(self) -> None:
-        """Read on from where we are, or anew if the log was truncated under us."""
+        """Read the newer records, or all again if the log was truncated meanwhile."""
         known_seq, known_data = self._state.next_seq - 1, self._last_data
         try:
             self._read_on({})
@@ -393,7 +393,7 @@ def _decode(seq: int, data: bytes) -> Record | None:
 
 
 class MemoryLog(RecordLog):
-    """A log in this process. Logs that are given the same `MemoryRecords` are several openings of one log."""
+    """A log in this process. Logs with the same `MemoryRecords` are several openings of one log."""
 
     def __init__(self, files: MemoryRecords | None = None) -> None:
         super().__init__(MemoryRecords() if files is None else files)

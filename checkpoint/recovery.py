@@ -221,7 +221,7 @@ class PublishFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishDecision:
-    """publish: commits whose panes go to the sink, in this order, each under its own token."""
+    """publish: commits whose panes are sent to the sink, in this order, each under its own token."""
 
     action: PublishAction
     why: str

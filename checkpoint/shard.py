@@ -314,7 +314,7 @@ class Shard:
         self._let_go(held, last)
 
     def _let_go(self, held: Batch, last: Commit | None) -> Batch:
-        """Apply what was held of commits up to the `last`; what is held then."""
+        """Apply the held changes of commits up to the `last`. Returns an empty batch."""
         if last is not None:
             self.apply(last.commit, held, last)
         return Batch()
@@ -356,7 +356,7 @@ class Shard:
         self.applied = commit
 
     def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
-        """Window metadata from its changelog: the newest base, and what commits changed since. Then messages, by `replay`."""
+        """Rebuild window metadata from its changelog: the newest base, then later commits. Then messages, by `replay`."""
         spec, base = self.spec, newest_base(self.spec)
         first = 1
         if (base or 0) < spec.transport.copied(spec.job, spec.shard) <= upto:
@@ -398,7 +398,7 @@ class Shard:
         *,
         snapshot: str | None = None,
     ) -> ShardResult:
-        """Write what commit `commit` changes in this shard, under a name of this attempt's own. `panes` are by operator; empty
+        """Write the changes of `commit` in this shard, under a name of this attempt's own. `panes` are by operator; empty
         tables are not written."""
         spec = self.spec
         metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)

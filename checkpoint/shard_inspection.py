@@ -24,7 +24,7 @@ def missing_after(marker: Marker, committed: int, recent: Mapping[int, Commit]) 
 
 
 def applied_in(kv: LocalStore) -> int | None:
-    """Return the commit that a store says it holds; None where it says nothing."""
+    """Return the commit of a store's marker; None where it has no marker."""
     value = kv.get(MARKER_CF, MARKER)
     return None if value is None else Marker.unpack(value).commit
 

@@ -159,7 +159,7 @@ def _restored(spec: ShardSpec, manifest: str, base: int, scratch: str) -> RocksK
 
 
 def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) -> ShardView | None:
-    """Window metadata alone: a compacted changelog, and what commits changed since; None where that is not there."""
+    """Return window metadata alone, from a compacted changelog and later commits; None where these do not exist."""
     for base in [b for b in (*spec.files.bases(), 0) if b <= commit]:
         if spec.files.lead(base, commit, known, metadata_only=True):
             kv = MemoryKV(spec.cfs)
@@ -176,7 +176,7 @@ def from_changelog(spec: ShardSpec, commit: int, known: Mapping[int, Commit]) ->
 
 
 def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mapping[int, Commit]) -> ShardView:
-    """Window metadata of commit `base`, with what commits changed since."""
+    """Return window metadata of commit `base`, with the changes of later commits."""
     for number in range(base + 1, commit + 1):
         for part in spec.files.read(known[number], metadata_only=True):
             kv.write(part.only(spec.cfs))

@@ -74,7 +74,7 @@ class RecordFiles(Protocol):
     def is_truncated(self) -> bool: ...
 
     def sweep(self, next_seq: int) -> None:
-        """Remove what attempts to create records below `next_seq` have left behind."""
+        """Remove leftovers of attempts to create records below `next_seq`."""
 
 
 class MemoryRecords:

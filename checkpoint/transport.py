@@ -49,7 +49,7 @@ class Transport(Protocol):
         """Return the commit up to which the transport's changelog has the shard's window metadata whole; 0 for none."""
 
     def copy(self, job: str, shard: int, commit: int, changes: Callable[[], Batch]) -> None:
-        """Copy what a commit changed in window metadata to that changelog, unless it is there. Called before a store holds
+        """Copy a commit's changes of window metadata to that changelog, unless it has them. Called before a store holds
         the commit: a store at commit c means that the changelog is whole up to c or further. No ranges in `changes`.
         """
 

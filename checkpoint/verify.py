@@ -53,7 +53,7 @@ class Report:
 
 
 def verify(location: str) -> Report:
-    """Check everything below a location, as of its last commit; anew where the job went on while we looked."""
+    """Check everything below a location, as of its last commit; again where the job continued meanwhile."""
     for _ in range(ATTEMPTS - 1):
         report = _verify(location)
         if not report.wrong or _last_commit(location) in (None, report.commit):
@@ -96,7 +96,7 @@ def _verify(location: str) -> Report:
 
 @contextlib.contextmanager
 def _damage(report: Report, what: str) -> Iterator[None]:
-    """Report what is found to be damaged inside."""
+    """Report damage that is found inside."""
     try:
         yield
     except CorruptState as error:

@@ -71,7 +71,7 @@ def warn_of_jump(
 
 
 def warn_on_opening(logger: Logger, recorded_us: int | None, clock_us: int, last: Epoch | None) -> None:
-    """Warn of what has changed on the machine since the job was last opened: the clock, the time zone database."""
+    """Warn of changes on the machine since the job was last opened: the clock, the time zone database."""
     warn_of_clock(logger, recorded_us, clock_us)
     warn_of_time_zones(logger, last)
 

@@ -214,7 +214,7 @@ def _read_many(
 def _read_each(
     values: Values, wanted: Iterable[int], read: Callable[[bytes], Any]
 ) -> tuple[list[Mapping[str, Any]], list[int], dict[int, str]]:
-    """Read records one by one: give the fields, the record of each, and what is wrong with the others."""
+    """Read records one by one. Returns the fields, the record of each, and the faults of the others."""
     rows: list[Mapping[str, Any]] = []
     of_row: list[int] = []
     wrong: dict[int, str] = {}

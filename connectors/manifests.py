@@ -79,7 +79,7 @@ class Manifest:
         return self
 
     def sync(self) -> None:
-        """Make what was loaded survive a power cut, whoever published it."""
+        """Sync the loaded records, of any publisher, so that they survive a power cut."""
         folder = os.fspath(self.records.path)
         if os.path.isdir(folder):
             for path in (self.path, os.path.dirname(folder), folder):
@@ -194,7 +194,7 @@ def _checked(path: str, file: DataFile) -> str:
 
 
 def verify(path: str) -> tuple[int, int, list[tuple[str, str]]]:
-    """Read the directory of a Parquet sink to the last byte: (last published commit, data files, [(what is wrong, why)])."""
+    """Verify the whole directory of a Parquet sink. Returns (last published commit, data files, [(fault, reason)])."""
     wrong: list[tuple[str, str]] = []
     last = 0
     try:

@@ -46,7 +46,7 @@ _AGAIN = frozenset({408, 425, 429})
 
 
 def keyed_rows(token: Token, panes: PaneFiles) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return each row with its key: of job, operator, commit and what the row says, the same whenever it is sent."""
+    """Return each row with its key: of job, operator, commit and the row's content, the same whenever it is sent."""
     seen: Counter[str] = Counter()
     for table in panes.tables():
         for row in table.to_pylist():
@@ -287,7 +287,7 @@ def _publish_rows(sink: Sink, token: Token, panes: PaneFiles, rows: Any) -> None
 
 
 def common(timeout: Duration, attempts: int, undelivered: Any) -> tuple[int, int, Sink | None]:
-    """Check what sinks that notify have in common."""
+    """Check the options that all notifying sinks share."""
     timeout_us = duration_us(timeout, "timeout")
     if timeout_us <= 0:
         raise ConfigurationError(f"timeout={show_duration(timeout_us)!r}: use more than 0")

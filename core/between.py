@@ -33,7 +33,7 @@ class Between:
 
     @property
     def moments(self) -> dict[str, str | Expr]:
-        """The columns and expressions, by what they are; none of a function."""
+        """The columns and expressions, by parameter; none for a function."""
         named = {"start": self.start, "end": self.end, "obsolete": self.obsolete}
         return {what: moment for what, moment in named.items() if moment is not None}
 

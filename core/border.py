@@ -206,7 +206,7 @@ def said(value: Any) -> str:
 
 
 def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
-    """True if a column that was given the value holds it."""
+    """True if a column holds the value that it received."""
     t = pa.types
     if value is None or held is None:
         return value is held
@@ -251,7 +251,7 @@ def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
 
 
 def _is_same_struct(value: Any, held: Any, kind: pa.StructType) -> bool:
-    """True if all fields are held; those that are not given are null."""
+    """True if all fields are held; missing ones are null."""
     if not isinstance(value, Mapping):
         return False
     return all(kind.get_field_index(name) >= 0 for name in value) and all(
@@ -260,7 +260,7 @@ def _is_same_struct(value: Any, held: Any, kind: pa.StructType) -> bool:
 
 
 def read(values: Sequence[Any]) -> pa.Array | None:
-    """Make a column of Python values in the type that they say; None where they do not go together as they are."""
+    """Make a column of Python values in their own type; None where their types are incompatible."""
     classes = set(map(type, values)) - {_NONE}
     if any((issubclass(c, HOLDERS) and c is not pa.MonthDayNano) or c is np.ndarray for c in classes):
         return _read_nested(values)
@@ -302,7 +302,7 @@ def _nanoseconds(values: Sequence[Any], kind: type) -> pa.Array | None:
 
 
 def _read_nested(values: Sequence[Any]) -> pa.Array | None:
-    """Lists and objects. What is in them may be anything: the column has to hold what was given."""
+    """Convert lists and objects. Their items may be anything: the column has to hold the original values."""
     if any(map(holds_too_deep, values)):
         return None  # Arrow follows them until the process is gone
     try:
@@ -319,7 +319,7 @@ def _read_nested(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _go_together(classes: set[type]) -> bool:
-    """True if Arrow raises where values of these classes are in one place and do not go together."""
+    """True if Arrow raises for a mix of values of these classes."""
     return classes <= {_NONE, int, float, str} or classes <= {_NONE, int, bool, str}
 
 
@@ -343,7 +343,7 @@ def _has_numpy(value: Any) -> bool:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array | None:
-    """Values as a column; None where they do not go together, or one is nothing that Arrow holds."""
+    """Convert values to a column; None where their types are incompatible, or Arrow cannot hold one."""
     try:
         return pa.array(values, kind, from_pandas=False)
     except (MemoryError, OSError):

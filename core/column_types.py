@@ -33,7 +33,7 @@ _BEYOND = {b"beyond_floats": b"1"}
 
 
 def joined(known: pa.Field, seen: pa.Field) -> pa.Field | None:
-    """Give a column the type for what it held and what it gets; None where these do not go together.
+    """Give a column the type for its old and new values; None where these are incompatible.
 
     It is unchanged where one type does not hold all of the other: numbers of more digits with floats, nanoseconds with other
     units. What fits it counts then, and the rest does not.
@@ -61,7 +61,7 @@ def compared(one: pa.Field, other: pa.Field) -> pa.Field | None:
 def brought(
     values: pa.Array | pa.ChunkedArray, known: pa.Field, others: Sequence[pa.Field] = ()
 ) -> Brought | None:
-    """Bring values to the type for them and what is known; None where these do not go together.
+    """Convert values to the common type with the known one; None where these are incompatible.
 
     others: columns of other inputs with which the values are compared. A value that this would change is a misfit.
     """

@@ -79,7 +79,7 @@ class Policy:
 
     @property
     def skips(self) -> bool:
-        """True if it may skip messages; else it says when a message is there."""
+        """True if it may skip messages; otherwise it only sets when `add_message` returns."""
         return self.counts or self.within_us is not None
 
     @property
@@ -89,7 +89,7 @@ class Policy:
 
     @property
     def plain(self) -> str:
-        """The policy without what it guarantees, as text."""
+        """The policy without its guarantee, as text."""
         rest = {"per": None if self.per == "key" else self.per, "record": self.record}
         if self.within_us is not None:
             return call("deliver.within", show_duration(self.within_us), record=self.record)

@@ -156,7 +156,7 @@ def by_step(trigger: Trigger) -> bool:
 
 
 def by_value(trigger: Trigger) -> bool:
-    """True if it may fire because of what a window holds."""
+    """True if it may fire because of a window's content."""
     return any(isinstance(leaf, When) for leaf in leaves(trigger))
 
 

@@ -34,7 +34,7 @@ class Kind(enum.IntEnum):
 
 
 def check_version(what: str, found: int, known: int) -> None:
-    """Refuse what a later windrow has written, and any version that there is not."""
+    """Raise for data of a later windrow, and for an unknown version."""
     if found != known:
         raise NewerFormat(f"{what} of version {found}, this windrow reads version {known}: upgrade windrow")
 

@@ -230,7 +230,7 @@ class StateError(WindrowError):
 
 
 class CorruptState(StateError):
-    """A file of state is damaged: its checksum, its length or its kind is not what it should be.
+    """A file of state is damaged: its checksum, its length or its kind is wrong.
 
     Remedy: Run `windrow verify LOCATION`. A store is rebuilt by itself; a log that is damaged in its middle comes
     back from a backup.
@@ -249,7 +249,7 @@ class NewerFormat(StateError):
 
 
 class StateLocked(StateError):
-    """Another process has the store open, and what was called needs it alone. (`open` does not: it takes the job over.)
+    """Another process has the store open, and the call needs it exclusively. (`open` does not: it takes the job over.)
 
     Remedy: Stop that process. One that was killed may take a moment to release the lock.
     """
@@ -258,7 +258,7 @@ class StateLocked(StateError):
 
 
 class DefinitionChanged(StateError):
-    """The location holds state of another definition, which this one would misread: only aggregations may come and go.
+    """The location holds state of another definition, which this one would misread: only aggregations may be added or removed.
 
     Remedy: Use the former definition, begin at another location, or delete the state: `windrow reset LOCATION`.
     """

@@ -144,7 +144,7 @@ def note(error: Exception, place: str) -> None:
 
 
 def said(error: Exception) -> str:
-    """Return the error in the words of a dead letter: what it is, and in which place of the definition it came."""
+    """Return an error as a dead letter's text: the error, and its place in the definition."""
     return ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
@@ -158,7 +158,7 @@ _FIELD_OF = "Nested(FieldRef.Name({}) "
 
 
 def names_no_column(error: UnknownColumn) -> bool:
-    """True if an expression could not be evaluated because it names what is no column, nor a field of one."""
+    """True if an expression could not be evaluated because it names neither a column nor a field of one."""
     return error.column is not None or _NO_SUCH in error.message
 
 

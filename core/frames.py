@@ -168,7 +168,7 @@ def range_between(
 
 
 def is_unbounded(end: Any) -> bool:
-    """True for what says that a frame has no such end."""
+    """True for a value that makes a frame unbounded."""
     return end is unbounded or isinstance(end, Forever)
 
 
@@ -217,7 +217,7 @@ def _moment(value: Any) -> int:
 
 
 def check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
-    """Refuse what is none of the known words."""
+    """Raise for a value that is not one of the known words."""
     if value not in known:
         raise BadWindow(f"{what}={value!r}: use one of {', '.join(map(repr, known))}")
 

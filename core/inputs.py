@@ -102,7 +102,7 @@ class Input:
         return self.event_time == STAMPED
 
     def refuse_rules(self, operator: str) -> None:
-        """Raise `ConfigurationError` where it has what only `wr.Rules` uses. operator: the one that has this input."""
+        """Raise `ConfigurationError` where it has settings that only `wr.Rules` uses. operator: the one that has this input."""
         interval = self.interval or Interval()
         own = {
             "wr.Table": self.facts,
@@ -163,7 +163,7 @@ class Input:
 
     @property
     def stream(self) -> Input:
-        """The input without the settings of the operator that takes it."""
+        """The input without the settings of a single operator."""
         plain = replace(self, window=None, by=None, where=None, deliver=None)
         return replace(plain, interval=None, expires=None)
 
@@ -196,7 +196,7 @@ def make_input(
     interval: Interval | None = None,
     expires: Duration | Expiry | Forever | None = None,
 ) -> Input:
-    """Check what the user wrote of one input."""
+    """Check the user's definition of one input."""
     if event_time is not None:
         check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.flag(static, "static")
@@ -247,7 +247,7 @@ def make_interval(
     end: str | None,
     longest: Duration | None,
 ) -> Interval | None:
-    """Check what the user wrote of the two ends of an input's messages; None for points."""
+    """Check the user's definition of both ends of an input's messages; None for points."""
     ends = {
         option: column
         for option, column in (("duration", duration), ("start", start), ("end", end))
@@ -329,7 +329,7 @@ def make_table(
     positions: Positions | None,
     where: Expr | None,
 ) -> Input:
-    """Check what the user wrote of a table of facts."""
+    """Check the user's definition of a table of facts."""
     keys = None if key is None else check.names(key, "key", "name a column, or several as key=('id', 'site')")
     if deleted is not None:
         check.of_type(

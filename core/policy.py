@@ -213,7 +213,7 @@ def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *,
 
 
 def check_unit(unit: str | None) -> None:
-    """Refuse what no integer event time counts."""
+    """Raise for a unit that is not one of `TIME_UNITS`."""
     if unit is not None and unit not in TIME_UNITS:
         raise ConfigurationError(f"event_time_unit={unit!r}: use one of {', '.join(map(repr, TIME_UNITS))}")
 

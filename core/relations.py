@@ -95,7 +95,7 @@ def relation(
     this: str | None,
     bound: tuple[Duration | int, Duration | int] | None,
 ) -> Relation:
-    """Check what the user wrote of a temporal operator. Raises `BadRelation` (WR118)."""
+    """Check the user's definition of a temporal operator. Raises `BadRelation` (WR118)."""
     text = f"wr.{operator}({', '.join(map(repr, (other, *distances)))})"
     if isinstance(other, datetime) or (isinstance(other, str) and _DATE.match(other)):
         target: str | int = instant_us(other, "other")

@@ -156,7 +156,7 @@ def _of(relation: Relation) -> list[_Constraint]:
 
 
 def bounds_of(binding: str, relation: Relation) -> tuple[Link, ...]:
-    """Give what a relation adds to a matrix: a negation only where one constraint with one end is negated."""
+    """Give the constraints that a relation adds to a matrix: a negation only where one constraint with one end is negated."""
     links = links_of(binding, relation)
     own = _columns_bound(binding, relation)
     if not relation.negated:
@@ -361,7 +361,7 @@ class Timing:
         ]
 
     def more_of(self, binding: str) -> list[Link]:
-        """Give the constraints of a binding that no relation says: of frames, and of explicit expiries."""
+        """Give the constraints of a binding that are from no relation: of frames, and of explicit expiries."""
         spans = [span for span in (*self.events, *self.subpatterns) if span.binding in self.expires_us]
         return [
             link
@@ -399,7 +399,7 @@ class Timing:
         return min((_plus(matrix.most(span.end, x), us) for x, us in deadlines), default=INFINITE_US)
 
     def deadline_of(self, binding: str) -> list[tuple[Point, int]]:
-        """Give what the deadline of a sub-pattern is the least of: (point of an event, microseconds after it).
+        """Give the candidates of a sub-pattern's deadline, which is the least: (point of an event, microseconds after it).
 
         Empty without bound: the sub-pattern is decided in the step that completes the tuple.
         """

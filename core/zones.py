@@ -66,7 +66,7 @@ class Zone:
         return local
 
     def furthest(self, instants_us: IntArray) -> IntArray:
-        """Give the furthest local time that clocks have shown by each instant: they go back, this does not."""
+        """Give the furthest local time that clocks have shown by each instant. Clocks are set back, this is not."""
         slots = _slots(self.changes, instants_us)
         furthest: IntArray = np.maximum(instants_us + self._offsets[slots], self._reached[slots] - 1)
         return furthest
@@ -98,7 +98,7 @@ def names() -> frozenset[str]:
 
 
 def check_zone(name: Any, error: type[ConfigurationError] = ConfigurationError) -> None:
-    """Refuse what is no name of a time zone."""
+    """Raise for a value that is not a time zone's name."""
     if not isinstance(name, str) or name not in names():
         raise error(
             f"time zone {name!r} is not known to the time zone database {DATABASE}: use an IANA name such as 'Europe/Berlin'"

@@ -97,7 +97,7 @@ def key_of(prefix: bytes, number: int) -> bytes:
 
 
 def page_keys(prefixes: Iterable[bytes], pages: Sequence[int] | IntArray) -> list[bytes]:
-    """Return the key of each page, of the window that its prefix says."""
+    """Return the key of each page, of the window with its prefix."""
     data = (np.asarray(pages, dtype=np.uint64) | np.uint64(PAGES)).astype(">u8").tobytes()
     return [prefix + data[at : at + 8] for prefix, at in zip(prefixes, range(0, len(data), 8), strict=False)]
 

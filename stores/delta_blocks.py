@@ -247,7 +247,7 @@ class BlockWindows:
     # -- folding ------------------------------------------------------------------------------------------------------
 
     def fold(self, kv: KV, start: int, merge: Merge) -> None:
-        """Fold what is due of a window that `append` has named."""
+        """Fold the due blocks of a window that `append` has returned."""
         prefix = encode_i64(start)
         newest = self._newest(kv, prefix)
         assert newest is not None

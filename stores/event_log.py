@@ -191,7 +191,7 @@ class Events:
             kv.write(batch)
 
     def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
-        """Forget the rows of stretches that begin before that of which `gone` is true, and no others."""
+        """Evict the rows of buckets that begin before that for which `gone` is true, and no others."""
         batch = Batch()
         for key, value in kv.scan(self.cf, self._prefix, self._end(below_us)):
             rows = together([opened(value)])

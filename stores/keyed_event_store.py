@@ -127,7 +127,7 @@ class KeyedEvents:
             kv.write(batch)
 
     def drop(self, kv: KV, below_us: int, gone: Callable[[pa.Table], BoolArray]) -> None:
-        """Forget the rows from before that of which `gone` is true, and no others."""
+        """Evict the rows from before that for which `gone` is true, and no others."""
         batch = Batch()
         for run in self._runs(kv, _RUNS, self._end(below_us)):
             if run.first_us >= below_us:

@@ -193,7 +193,7 @@ def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
 
 
 def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
-    """Return the rows of pages; upserts, where they do not say what they are."""
+    """Return the rows of pages, as upserts where they have no such column."""
     values = list(values)
     heads = b"".join([value[:_BEGIN] for value in values])
     if len(heads) < _BEGIN * len(values):

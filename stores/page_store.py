@@ -298,7 +298,7 @@ class Pages:
         rows: pa.Table,
         which: IntArray | None = None,
     ) -> None:
-        """Write what differs from what is there."""
+        """Write the pages that differ from the stored ones."""
         pairs = self._pages(kv, batch, starts, plans, rows, which=which)
         put_pairs(kv, batch, self.cf, *pairs, self._run_bytes)
 
@@ -377,7 +377,7 @@ def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
 
 
 def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
-    """Return the pages that keys with such hashes are in, in order, and page 0, which says what there is; none of no keys."""
+    """Return the pages of keys with such hashes, in order, and page 0, which describes the window; none of no keys."""
     if len(hashes) == 0:
         return []
     mine = np.zeros(pages, dtype=bool)

@@ -65,7 +65,7 @@ class Packed:
         arrays: list[pa.Array],
         whole: list[tuple[memoryview, IntArray]],
     ) -> None:
-        """Cut records, and the bytes of what varies, into pages."""
+        """Cut records, and the bytes of varying columns, into pages."""
         tails: list[bytes] = [b""] * (len(self._rows) - 1)
         if columns.nested:
             [tail] = pa.table([arrays[i] for i in columns.nested], schema=columns.tail).to_batches() or [None]
@@ -89,7 +89,7 @@ class Packed:
         return b"".join((head, self._lengths[i], *(part[i] for part in self._parts)))
 
     def pages(self) -> list[bytes]:
-        """Return all of them, none of which says what there is of a window."""
+        """Return all of them, none of which describes its window."""
         begin = np.frombuffer(bytes((MAGIC, FORMAT, Kind.PAGE, self._codec)), "u4")[0]
         heads = np.zeros(
             len(self._rows) - 1, [("begin", "u4"), ("rows", ">u4"), ("schema", "S8"), ("", "V16")]

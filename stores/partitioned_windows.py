@@ -182,7 +182,7 @@ class DividedWindows:
     def _deal(
         self, work: Overlay, prefix: bytes, newest: Newest, directory: Directory
     ) -> tuple[Directory, int]:
-        """Give to the parts the oldest of what waits, where that is enough. Returns how many bytes, too."""
+        """Deal out the oldest waiting blocks to the parts, if they are enough. Returns the number of bytes, too."""
         enough = DEAL_BYTES * len(directory.parts)
         if newest.block.since - newest.size - directory.dealt < enough:
             return directory, 0

@@ -21,7 +21,7 @@ TURN: Final = threading.RLock()
 
 
 def move_aside(path: str, inode: tuple[int, int], target: str) -> bool:
-    """Rename the folder of a store to `target`. inode: of the folder that was looked at.
+    """Rename the folder of a store to `target`. inode: of the folder that was inspected.
 
     Returns False, and changes nothing, where another process has the store open, or another folder has its name by now.
     """

@@ -56,7 +56,7 @@ class Held:
             return found[0]
 
     def has_room(self, nbytes: int) -> bool:
-        """True if so much would find room: what is free, or as much as a store may have."""
+        """True if so many bytes would fit: in the free room, or in a store's share."""
         with self._all.lock:
             size = nbytes + TABLE_BYTES
             return size <= self._all.free or self.nbytes + size <= self._all.share
@@ -120,7 +120,7 @@ class Decoded:
             self._watch_for(self._idle_s)
 
     def make_room(self, nbytes: int) -> None:
-        """Stores that have most give what was not asked for in the longest time."""
+        """Evict the least recently used entries of the largest stores."""
         while self._stores and self.free < nbytes:
             largest = max(self._stores.values(), key=lambda held: held.nbytes)
             if not largest.tables:
@@ -129,7 +129,7 @@ class Decoded:
             largest.forget(next(iter(largest.tables)))
 
     def release(self) -> None:
-        """Forget what is held of stores that nobody reads any more."""
+        """Evict the entries of stores that are no longer read."""
         if self._idle_s is None:
             return
         with self.lock:

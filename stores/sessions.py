@@ -135,11 +135,11 @@ class SessionStore:
         return found
 
     def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
-        """Return all rows of these homes, without what waits."""
+        """Return all rows of these homes, without the write buffer."""
         return self.all_of(kv, homes).rows
 
     def all_of(self, kv: KV, homes: Sequence[int]) -> Near:
-        """Return all rows of these homes. Held is what waits."""
+        """Return all rows of these homes. `held` has the write buffer."""
         found = self.whole(kv) if HOT in homes else Near(None, {})
         rows = self._rows.read(kv, [home for home in homes if home != HOT])
         if rows is None:
@@ -157,12 +157,12 @@ class SessionStore:
         return self._waiting.add(kv, rows, self._rows.pages(kv, HOT))
 
     def waiting(self, kv: KV) -> Hashes | None:
-        """Return the keys of what waits."""
+        """Return the keys of the buffered rows."""
         waiting = self._waiting.read(kv)
         return None if waiting is None else np.unique(waiting.hashes)
 
     def release(self) -> None:
-        """Drop the cached pages as a commit ends: they are not read again."""
+        """Drop cached pages that are too large to keep, as a commit ends."""
         self._pages.release()
 
     def whole(self, kv: KV) -> Near:
@@ -226,7 +226,7 @@ class SessionStore:
         return Near(near.rows, held), rows, changed
 
     def _add(self, kv: KV, rows: pa.Table, changed: pa.Table | None, known: Mapping[int, OfBlocks]) -> None:
-        """Add rows blindly: what lies there is not read. changed: what is not there any more; known: what was read"""
+        """Add rows without a read of their homes. changed: rows with tombstones; known: the blocks that were read"""
         if changed is None:
             due = self._rows.append(kv, rows, upsert=True, aside=True)
         else:
@@ -240,7 +240,7 @@ class SessionStore:
                 self._rows.replace(kv, [home], _folded(live_rows(found, self._rows.by)))
 
     def _remove_buffered(self, kv: KV, held: Held) -> bool:
-        """Take out what waits for pages that were asked for, and are written now. True if something still waits."""
+        """Remove the buffered rows of pages that were read and are written now. True if some remain."""
         assert held.buffered is not None and held.head is not None
         mine = waits_for(held, held.buffered)
         if mine.any():
@@ -277,7 +277,7 @@ class SessionStore:
         return min(firsts, default=END_OF_TIME_US)
 
     def _note_begins(self, kv: KV, rows: pa.Table) -> None:
-        """Note until when sessions that may still grow go, by where they begin."""
+        """Record the latest end of growing sessions, by bucket of their start."""
         hot = rows.column(HOME).to_numpy() == HOT
         if not hot.any():
             return
@@ -317,7 +317,7 @@ class SessionStore:
         return Near(near.rows, {HOT: held}), stay[chosen[own]]
 
     def _as_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows as they were given, of which none is gone."""
+        """Return rows in their original form, without deleted ones."""
         rows = live_rows(rows, self._rows.by).drop_columns([UPSERT])
         return rows.rename_columns([_READ.get(n, n) for n in rows.column_names])
 
@@ -358,7 +358,7 @@ class SessionStore:
 
 
 def waits_for(held: Held, waiting: Waiting) -> BoolArray:
-    """True for rows that wait for one of the pages that were asked for."""
+    """True for buffered rows of one of the pages that were read."""
     assert held.head is not None
     asked = np.zeros(held.head.pages, dtype=bool)
     asked[held.asked] = True

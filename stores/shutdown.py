@@ -40,7 +40,7 @@ FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Keep what the parent has open from ever being freed here: it would wait for threads that are not there, or write."""
+    """Never free here what the parent has open: it would wait for threads that do not exist here, or write."""
     for holder in list(FORKED):
         for one in holder.leave_to_parent():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))

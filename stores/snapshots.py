@@ -145,7 +145,7 @@ class SnapshotStore:
         return snapshot
 
     def verify(self, manifest: str) -> Snapshot:
-        """Reads every byte of a snapshot; CorruptState names what is damaged."""
+        """Read every byte of a snapshot; CorruptState names the damage."""
         snapshot = self.read(manifest)
         for digest, size in snapshot.blobs.items():
             self._check(digest, size, manifest, self._read_blob(digest, manifest))
@@ -301,7 +301,7 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 
 def _copy(blocks: Iterator[bytes], path: str | None = None) -> str:
-    """Digest of what the blocks hold; with `path` they are also written there."""
+    """Return the digest of the blocks' content; with `path` they are also written there."""
     state = xxhash.xxh3_128()
     with contextlib.ExitStack() as stack:
         target = None if path is None else stack.enter_context(open(path, "xb", opener=private))

@@ -19,7 +19,7 @@ from windrow.stores.window_state import START, UPSERT
 
 
 def takes_away(rows: pa.Table) -> bool:
-    """True if some row says that others are gone."""
+    """True if some row is a tombstone."""
     return not bool(_upserts(rows).all())
 
 

@@ -113,7 +113,7 @@ def unpack_in_order(pages: Sequence[bytes], schemas: Schemas) -> list[pa.Table]:
 
 
 def _head(value: bytes) -> tuple[int, int]:
-    """Return (blocks, rows) that wait, as a block says."""
+    """Return the numbers of buffered blocks and rows in a block's head."""
     check_head(value, (Kind.WAITING,), _HEAD)
     *_, blocks, rows = _HEAD.unpack_from(value)
     return blocks, rows

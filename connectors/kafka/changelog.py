@@ -56,7 +56,7 @@ class ShardChangelog:
         return 0
 
     def copy(self, job: str, commit: int, changes: Callable[[], Batch]) -> None:
-        """Write what a commit changed, unless it is there."""
+        """Write the changes of a commit, unless they are there."""
         for attempt in range(_ATTEMPTS):
             try:
                 if self._claim is None or self._done < commit - 1:
@@ -84,7 +84,7 @@ class ShardChangelog:
         )
 
     def restore(self, job: str, write: Callable[[Batch], None]) -> int:
-        """Write what the changelog holds; returns the commit that this is of."""
+        """Write the content of the changelog. Returns its commit."""
         low, stable = self._reader.bounds()
         commit, batch = 0, Batch()
         for message in self._reader.read(low, stable):

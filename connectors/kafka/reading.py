@@ -66,7 +66,7 @@ class Fetched:
         return self.columns[attribute]
 
     def add(self, messages: list[Any]) -> None:
-        """Take over what messages hold."""
+        """Append the attributes of messages."""
         self.bytes += sum(map(len, messages))
         self.offsets += [m.offset() for m in messages]
         for attribute, column in self.columns.items():
@@ -192,7 +192,7 @@ def _after_expiry(options: SourceOptions, wanted: Range, position: int) -> int:
 
 
 def _check_id(options: SourceOptions, wanted: Range) -> None:
-    """Refuse what was read if the topic is not the one that was planned: it was made anew meanwhile."""
+    """Raise `SourceLost` if the topic is not the planned one: it was recreated meanwhile."""
     found = cluster_of(options.kafka).ids([wanted.topic]).get(wanted.topic)
     if found is None or found[0] != wanted.id:
         now = "deleted" if found is None else f"made anew under the id {found[0]}"

@@ -108,7 +108,7 @@ class KafkaRecords:
             return True
 
     def _is_there(self, seq: int, key: bytes) -> bool:
-        """True if what was sent under this key is committed."""
+        """True if the record that was sent under this key is committed."""
         self._read_on()
         offset = self._offsets.get(seq)
         if offset is None:

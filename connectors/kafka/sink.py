@@ -151,7 +151,7 @@ class KafkaSink:
             raise
 
     def close(self) -> None:
-        """Let the producers go."""
+        """Release the producers."""
         while self._sessions:
             self._sessions.popitem()[1].drop()
 

@@ -97,7 +97,7 @@ def resumed(next_offsets: Mapping[Partition, int], extents: Extents) -> dict[str
 def begun(
     bound: Bound, extents: Extents, cluster: Cluster, option: str, strategy: str = "error"
 ) -> dict[str, Topic]:
-    """Offsets of every partition of `extents`, where `bound` says. Raises `ConfigurationError` where it names too few."""
+    """Return the offsets of `bound` in all partitions of `extents`. Raises `ConfigurationError` where it names too few."""
     if bound.kind in ("timestamp", "timestamps"):
         return _at_times(bound, extents, cluster, option, strategy)
     begins = {}

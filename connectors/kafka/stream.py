@@ -179,7 +179,7 @@ class KafkaStream:
 
 
 def refuse_losses(found: Sequence[Loss], extents: Extents, fail: bool) -> None:
-    """Raise `SourceLost` for a loss that nobody allowed, with what a stream offers; log those that were."""
+    """Raise `SourceLost` for a loss that is not allowed, with the options of a stream; log allowed ones."""
     for loss in found:
         if loss.lost is not None and not fail:
             logger.warning("data loss", topic=loss.topic, lost=loss.lost, what=loss.text)
