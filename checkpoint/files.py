@@ -288,7 +288,7 @@ def _write_parquet(rows: Rows, first: pa.Table, others: Iterable[pa.Table], path
 
 
 def _repeating(table: pa.Table) -> Iterable[str]:
-    """Columns whose values repeat: everything but numbers, and the commit; times where those beside each other do.
+    """Return the columns whose values repeat: all but numbers, and the commit; times where neighbouring ones do.
 
     Rows are in the order of their windows, so that a few of them say whether many have the same.
     """

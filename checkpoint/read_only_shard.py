@@ -20,7 +20,7 @@ from windrow.checkpoint.transport import FILES
 from windrow.core.errors import StateError
 from windrow.stores.kv import LocalStore, Overlay
 
-#: A store takes in what was committed every so many commits.
+#: A store applies commits every so many commits.
 TAKES_IN_EVERY: Final = 4
 #: More than so many bytes are not read again in each of them.
 MOST_BYTES: Final = 32 << 20

@@ -117,7 +117,7 @@ class ShardResult:
 PANES_OF = "panes_file."
 #: Key in `meta` of a commit that set a watermark or `now` back by hand: the user, the time, the old and the new value.
 REPAIR = "repair"
-#: In a commit's `meta`: `[source, partition, from, to]` of what no one read, since a delivery policy would have skipped it.
+#: In a commit's `meta`: `[source, partition, from, to]` of unread offsets, whose records a delivery policy would have skipped.
 UNREAD = "unread"
 
 

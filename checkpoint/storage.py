@@ -42,7 +42,7 @@ class RecordFiles(Protocol):
         """Make the place ready to write to. LogUnsupported if the medium cannot create exclusively."""
 
     def claim(self) -> None:
-        """Take the right to create, from whoever has it, where the medium knows such a right. Again as often as one likes."""
+        """Take the right to create from its holder, where the medium has such a right. It may be called repeatedly."""
 
     def create(self, seq: int, data: bytes) -> bool:
         """True if record `seq` now holds `data`, durably. False: it existed already, and is untouched, or

@@ -31,7 +31,7 @@ from windrow.operators.operator import MESSAGES
 from windrow.stores.snapshots import SnapshotStore
 from windrow.stores.temp_dirs import scratch
 
-#: A running job sweeps files and applies commits while they are looked at.
+#: A running job sweeps files and applies commits during a verification.
 ATTEMPTS = 3
 
 

@@ -16,7 +16,7 @@ from windrow.operators.operator import Definition
 
 #: Counters of dead letters, by reason.
 LETTERS = "dead."
-#: A watermark moves on by so much with what comes: no time need be wrong.
+#: A watermark may advance by so much with new messages without a wrong time.
 JUMP_US = 60_000_000
 #: Seconds since the epoch, of the years 2001 to 2286.
 _SECONDS = (10**9, 10**10)

@@ -76,7 +76,7 @@ class PaneFiles:
 
 
 def mapped_rows(path: str) -> pa.Table:
-    """Return the rows of a file of panes; those of a large one lie in another file, as memory has them."""
+    """Return the rows of a file of panes; those of a large one are mapped from another file in Arrow's layout."""
     if os.path.getsize(path) <= MAPPED_BYTES:
         return read_file(path)
     rows = Spill()

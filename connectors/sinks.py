@@ -316,7 +316,7 @@ def _sink_or_none(sink: Any) -> Sink | None:
 
 
 def check_sink(sink: Sink, definition: Definition) -> None:
-    """Let a sink refuse, before anything runs, an operator whose panes it could not take."""
+    """Check, before anything runs, that a sink accepts an operator's panes."""
     check = getattr(sink, "check", None)
     if check is not None:
         check(definition)

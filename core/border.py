@@ -338,7 +338,7 @@ def _leaves(values: Sequence[Any]) -> Iterator[type]:
 
 
 def _has_numpy(value: Any) -> bool:
-    """True if times are in it that only numpy holds, beside which Arrow's inference may end the process."""
+    """True if it has times that only numpy holds, for which Arrow's inference may end the process."""
     return any(issubclass(c, (np.datetime64, np.timedelta64)) for c in _leaves([value]))
 
 

@@ -379,7 +379,7 @@ class Emit:
 
     @property
     def periods(self) -> frozenset[int] | None:
-        """The periods of `now` that something waits for, in microseconds; None where something may be due at any time."""
+        """The periods of `now` of its triggers, in microseconds; None where a pane may be due at any time."""
         if any(isinstance(t, Delay) for t in self.leaves):
             return None
         return frozenset(t.period_us for t in self.leaves if isinstance(t, EveryPeriod) and not t.event_time)

@@ -230,7 +230,7 @@ def _duration(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def _unit(a: pa.DataType, b: pa.DataType) -> str | None:
-    """Return the finer unit; None of nanoseconds beside others, whose years they do not hold."""
+    """Return the finer unit; None for nanoseconds with others, whose years they do not hold."""
     if a.unit != b.unit and "ns" in (a.unit, b.unit):
         return None
     return str(max(a.unit, b.unit, key=_UNITS.index))

@@ -49,7 +49,7 @@ class Written:
             self._sources = ()
 
     def has(self, value: bytes) -> bool:
-        """True if it was written last, or so much was as waits in a file."""
+        """True if it was written last, or the last write was so large that it is buffered in a file."""
         return any(id(value) in source.places or source.nbytes > RECENT_BYTES for source in self._sources)
 
     def rows(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:

@@ -162,7 +162,7 @@ class BlockWindows:
         )
 
     def _overflows(self, before: Block, block: Block) -> bool:
-        """True if a window has just gathered so much that it is not to wait for more blocks."""
+        """True if a window has just gathered so many bytes that it is folded without more blocks."""
         held, holds = before.whole + before.since, block.whole + block.since
         return (
             bool(self.by)

@@ -107,7 +107,7 @@ class Events:
         columns: Collection[str] | None = None,
         keep: Keep | None = None,
     ) -> pa.Table | None:
-        """Return the rows with `low_us <= time < high_us`, by stretch, then as they came; None where there are none.
+        """Return the rows with `low_us <= time < high_us`, by bucket, then in order of arrival; None where there are none.
 
         tidy: join small values on the way, for which the store has to be one that is written
         exact: False if rows of the same stretches that are before or after do no harm, and need not be taken out
@@ -213,7 +213,7 @@ class Events:
         return self._prefix + encode_i64(high_us)
 
     def _join(self, kv: KV, keys: list[bytes], values: list[Value], tidy: bool) -> None:
-        """Write the last values of a stretch as one, where there are many small ones and they are to be joined."""
+        """Write the last values of a bucket as one, where there are many small ones and they are to be joined."""
         if not tidy or len(keys) <= MANY:
             return
         buckets: IntArray = np.array([decode_i64(key, len(self._prefix)) for key in keys], dtype=np.int64)

@@ -189,7 +189,7 @@ def _mode() -> int:
 def write_whole(
     path: str, parts: Iterable[bytes | memoryview], *, fsync: bool = True, fsync_dir: bool = True
 ) -> None:
-    """Writes a file under an attempt-unique temporary name beside it, then renames: readers see all or
+    """Write a file under an attempt-unique temporary name next to it, then rename it: readers see all or
     nothing."""
     temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:

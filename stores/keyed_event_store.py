@@ -180,7 +180,7 @@ class KeyedEvents:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
-        """Return the rows with `low_us <= time < high_us`, by stretch; None where there are none."""
+        """Return the rows with `low_us <= time < high_us`, by bucket; None where there are none."""
         start = _RUNS + encode_i64(self._stretches.begin(low_us))
         runs = [
             run

@@ -52,7 +52,7 @@ def positions_of(layout: Layout, keys: Sequence[bytes]) -> tuple[pa.Array, IntAr
 
 
 def _after_fields(layout: Layout, keys: Sequence[bytes]) -> list[int]:
-    """Return the places in keys behind the fields, which are read once where keys of the same fields lie together."""
+    """Return the offsets in keys after the fields, which are parsed once where keys of the same fields are adjacent."""
     begin = 8 if layout is Layout.TIME_FIELDS_OFFSET else 0
     if not layout.has_fields:
         return [begin] * len(keys)

@@ -92,7 +92,7 @@ class Run:
         return [Run(*whole, low, high) for low, high in cut if low < high]
 
     def each(self) -> list[Run]:
-        """Runs of one pair, which lie beside whatever comes between them."""
+        """Split into runs of one pair, which are disjoint from any keys between them."""
         whole = (self._keys, self._starts, self._ends, self._values)
         return [Run(*whole, i, i + 1) for i in range(self.low, self.high)]
 

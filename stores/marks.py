@@ -72,14 +72,14 @@ class Marks:
         return int(self.between(kv, bucket, bucket + self.width_us - 1)[0].min())
 
     def drop(self, kv: KV, before_us: int = END_OF_TIME_US) -> None:
-        """Forget buckets that end at or before a moment, by default all."""
+        """Delete buckets that end at or before a moment, by default all."""
         every = before_us >= END_OF_TIME_US
         self._drop(
             kv, self._key(START_OF_TIME_US), self.prefix + b"\xff" * 17 if every else self._key(before_us)
         )
 
     def drop_between(self, kv: KV, low_us: int, high_us: int) -> None:
-        """Forget the buckets of these moments, and of those between."""
+        """Delete the buckets of these moments, and of those between."""
         self._drop(kv, self._key(low_us), self._key(high_us) + b"\xff" * 9)
 
     def _drop(self, kv: KV, first: bytes, last: bytes) -> None:

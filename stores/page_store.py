@@ -357,7 +357,7 @@ class Pages:
 
 
 def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[bytes], most: int) -> None:
-    """Write the batch, and then pairs of one length of key; more than `most` bytes wait in a file until they are committed."""
+    """Write the batch, then pairs of one length of key; above `most` bytes they are buffered in a file until the commit."""
     if sum(map(len, values)) <= most:
         batch.put_many(cf, keys, values)
         kv.write(batch)

@@ -106,7 +106,7 @@ class SessionStore:
                 yield hashes[order[low:high]]
 
     def near(self, kv: KV, homes: Sequence[int], keys: pa.Table) -> Near:
-        """Return all rows of `keys`, and of those that lie beside them, with their homes.
+        """Return all rows of `keys`, and of keys in the same pages, with their homes.
 
         keys: a table of homes (`__start`) and the key columns, or of homes and numbers of keys (`HASH`)
         """
@@ -148,12 +148,12 @@ class SessionStore:
         return Near(rows if found.rows is None else concat([found.rows, rows]), found.held)
 
     def lets_wait(self, kv: KV, rows: int) -> bool:
-        """True if sessions that may still grow lie in pages, and so few rows may wait beside these."""
+        """True if growing sessions are in pages, and so few rows may be buffered."""
         pages = self._rows.pages(kv, HOT)
         return pages > 0 and not is_much(rows, pages)
 
     def buffer_rows(self, kv: KV, rows: pa.Table) -> bool:
-        """Let rows wait; returns True where they are to be laid into sessions now, with all that waits."""
+        """Buffer rows; returns True where all buffered rows are to be merged into sessions now."""
         return self._waiting.add(kv, rows, self._rows.pages(kv, HOT))
 
     def waiting(self, kv: KV) -> Hashes | None:
@@ -248,7 +248,7 @@ class SessionStore:
         return not mine.all()
 
     def clear(self, kv: KV) -> None:
-        """Forget all."""
+        """Delete everything."""
         batch = Batch()
         for what in (_DIRECTORY, _BEGINS):
             batch.delete_range(self._aux, what, what + b"\xff" * 9)
@@ -256,7 +256,7 @@ class SessionStore:
         self._rows.drop(kv, START_OF_TIME_US, END_OF_TIME_US)
 
     def drop(self, kv: KV, before_us: int) -> None:
-        """Forget the buckets that end at or before a moment."""
+        """Delete the buckets that end at or before a moment."""
         end = before_us // self.width_us * self.width_us
         first, last = _DIRECTORY + encode_i64(START_OF_TIME_US), _DIRECTORY + encode_i64(end)
         if next(iter(kv.scan(self._aux, first, last)), None) is not None:

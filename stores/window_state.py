@@ -82,7 +82,7 @@ class WindowStore(Protocol):
         ...
 
     def drop(self, kv: KV, low: int, high: int) -> None:
-        """Forget all windows with `low <= start < high`."""
+        """Delete all windows with `low <= start < high`."""
         ...
 
 
@@ -234,7 +234,7 @@ class PlainWindows:
         kv.write(batch)
 
     def drop_key(self, kv: KV, prefix: bytes, low: int, high: int) -> None:
-        """Forget the windows of one encoded key with `low <= start < high`."""
+        """Delete the windows of one encoded key with `low <= start < high`."""
         batch = Batch()
         batch.delete_range(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))
         kv.write(batch)
@@ -280,7 +280,7 @@ def _pack_nested(value: pa.Scalar, kind: pa.DataType) -> Any:
 
 
 def unpack_column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return the column that `pack_column` took apart."""
+    """Return the column that `pack_column` packed."""
     if (
         pa.types.is_timestamp(kind)
         or pa.types.is_time64(kind)

@@ -26,7 +26,7 @@ from windrow.stores.page_writer import Packed
 from windrow.stores.window_state import UPSERT, Schemas, put_schema
 
 _HEAD = struct.Struct(">BBBBIII")
-#: When so many blocks wait, or rows, or rows of about so many pages, they are laid into the pages.
+#: When so many blocks, rows, or rows of about so many pages are buffered, they are merged into the pages.
 MOST_BLOCKS, MOST_ROWS, MOST_PAGES = 32, 2_048, 512
 
 
@@ -59,7 +59,7 @@ class WaitingRows:
         self.cf, self.aux, self.by, self._prefix = cf, aux, tuple(by), encode_i64(start)
 
     def add(self, kv: KV, rows: pa.Table, pages: int) -> bool:
-        """Add rows; returns True where so many wait by now that they are to be laid into pages, of which there are so many."""
+        """Add rows; returns True where so many are buffered that they are to be merged into the window's `pages`."""
         number, blocks, waiting = self._newest(kv)
         blocks, waiting = blocks + 1, waiting + len(rows)
         batch = Batch()
@@ -97,7 +97,7 @@ class WaitingRows:
 
 
 def is_much(rows: int, pages: int) -> bool:
-    """True if so many rows are too many to wait beside so many pages."""
+    """True if so many rows are too many to be buffered for so many pages."""
     # A little less than the pages in which they lie, by chance.
     touched = rows * pages // (rows + pages)
     return rows >= MOST_ROWS or touched >= MOST_PAGES

@@ -31,7 +31,7 @@ BATCH_BYTES = 16 << 20
 #: Messages that exist at a time, as objects: few, or the garbage collector scans them repeatedly, and the processor's
 #: caches hold none of them (measured: 512 take half the time of 16,384).
 CHUNK_ROWS = 512
-#: Ranges that the broker was asked for at a time, each by a consumer of its own.
+#: Ranges that are requested from the broker at a time, each by a consumer of its own.
 ASKED = 2
 #: Wait before the next poll, in seconds, if fewer records came than were requested.
 WAIT_S = 0.1

@@ -31,7 +31,7 @@ from windrow.core.errors import KafkaFailed
 #: Offsets that are read back together.
 _BLOCK = 8_192
 _NUMBER = struct.Struct(">Q")
-#: Bytes of records that are kept in memory; others are read again where they are asked for.
+#: Bytes of records that are kept in memory; others are read again on access.
 CACHE_BYTES = 64 << 20
 #: A claimant that loses to another waits a random part of this, doubled each time up to 64-fold.
 _BACK_OFF_S = 0.05

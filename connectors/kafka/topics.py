@@ -10,7 +10,7 @@ from typing import Any
 from windrow.connectors.kafka.cluster import TIMEOUT_S, Kafka
 from windrow.core.errors import KafkaFailed, LogUnsupported
 
-#: librdkafka's own lines; what matters of them is raised as well.
+#: librdkafka's own lines; important ones are raised as well.
 LINES = logging.getLogger("windrow.kafka")
 LINES.addHandler(logging.NullHandler())
 #: A record may be so large. Kafka's own limit, 1 MB, is what a large commit or a large window comes close to.
