@@ -1,4 +1,4 @@
-"""Logging of windrow: it goes through one function, is quiet by default, and never raises.
+"""Logging of windrow: one entry point, which is quiet by default and never raises.
 
 If the program has configured structlog, that configuration decides. Otherwise records go to Python's logger of that name:
 WARNING and above, to standard error, unless the program configures otherwise. A full disk or a closed pipe under a log must
