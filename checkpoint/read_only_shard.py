@@ -1,8 +1,8 @@
 """Read-only shard: the store as it is on disk, and over it, in memory, the changes of later commits.
 
-To open a store for writing, to flush it and to close it waits for the disk a dozen times, and a process that has the store for
-one commit, and leaves it to another, would do that in each of them. To read it takes no lock and changes nothing but a note of
-rocksdict's own (`rocksdict-config.json`), which may be torn. So a store takes in what was committed only every so many commits.
+Opening a store for writing, flushing it and closing it waits for the disk a dozen times. A process that has the store for
+one commit, and leaves it to another, would do that in each of them. A read takes no lock and changes nothing but a note of
+rocksdict's own (`rocksdict-config.json`), which may be torn. So a store applies commits only every so many of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Verification of a job's files: each is read whole, and they are compared. Nothing is changed, and the job may be running.
 
-What is checked: every record, segment, base, snapshot, pane file and file of dead letters by its checksum; that commits follow
+It checks: every record, segment, base, snapshot, pane file and file of dead letters by its checksum; that commits follow
 each other and neither offsets, marks, watermark nor `now` decrease; that files a commit names exist unless a snapshot covers
-them; that pane and dead-letter files have the rows that were counted; and that a shard's store, what snapshot and segments
-give, and what the changelog gives are the same.
+them; that pane and dead-letter files have the rows that were counted; and that a shard's store, its snapshot with segments,
+and its changelog have the same content.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Types of columns by value: columns of outside are brought to the type that the stream has, exactly, or it is said which
-values are none of it, and why."""
+"""Conversion of columns from outside to the stream's types, by value: it is exact, or returns the values that
+do not convert, and the reasons."""
 
 from __future__ import annotations
 

@@ -314,10 +314,10 @@ def session(
     max_length: Duration | None = None,
     messages: int | None = None,
 ) -> Session | TupleSession:
-    """Define windows between two pauses of a key: messages at most `gap` apart are one session, `[first, last + gap)`.
+    """Define windows between two pauses of a key: messages at most `gap` of event time apart are one session.
 
-    gap: a duration, e.g. "30 minutes"; two messages exactly that far apart are in one session. Or an expression that gives
-        each message its own, as a duration or as integer microseconds: `[first, the furthest t + gap)`
+    gap: a duration, e.g. "30 minutes": the window is `[first, last + gap)`; messages exactly `gap` apart are in one. Or an
+        expression of each message's own gap, as a duration or as integer microseconds: `[first, the furthest t + gap)`
     cut: wr.tumbling or wr.calendar: sessions never cross a boundary of these windows, and end at it
     max_length: a duration; a session ends so long after its first message at the latest, and the next message begins another.
         For definitions that keep messages (wr.median, functions of tables), since one that comes late may move every cut

@@ -2,9 +2,8 @@
 
 An append reads no rows; a window is merged when it fires or is read; expiry is one range. The size of a window is
 known from its newest block, so that the writer can fold it in time. A large one is folded a few blocks at a time, the
-oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit rewrites a whole window, nor does
-a value hold
-one. The schedule of folds depends on numbers and bytes of blocks only, so that a repeated commit does the same.
+oldest first, and divided where it has many keys (`stores/partitioned_windows.py`): no commit rewrites a whole window, and no
+value holds one. The schedule of folds depends on numbers and bytes of blocks only, so that a repeated commit does the same.
 """
 
 from __future__ import annotations

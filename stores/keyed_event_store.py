@@ -9,11 +9,9 @@
     b <stretch i64><run u64><block u32>    an Arrow record batch of its rows
 
 stretch: the start of a time bucket, as in `stores/event_log.py`; a run is a step's rows for it, or several runs that
-were merged. A lookup of keys reads the runs
-of the buckets in reach, and of each run the blocks in which the keys lie, by its index, which the process
-caches (`stores/run_cache.py`). A run of which much is needed is read whole, and cached. Where there is no room the first
-hashes
-of the blocks show in which ones the keys may lie.
+were merged. A lookup of keys reads the runs of the buckets in reach, and of each run the blocks in which the keys lie, by its
+index, which the process caches (`stores/run_cache.py`). A run of which much is needed is read whole, and cached. Where there
+is no room, the first hashes of the blocks show in which ones the keys may lie.
 Runs of about one size are merged as soon as there are `FAN` of them: so each row is written a few times, and a bucket has few
 runs. A large run is not merged, so that no step merges much. Expired runs are deleted by ranges.
 """

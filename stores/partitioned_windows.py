@@ -5,10 +5,9 @@
 
 A window is divided without being read: its parts are empty, and its blocks wait, as all later ones do. Each commit deals out
 the oldest waiting blocks, about twice what it brings, and folds parts that have doubled, of about as many bytes as it brings
-and deals out, so that none pays for the whole. From
-the parts to the waiting blocks, the rows of a key are in the order of arrival. The schedule depends on numbers and bytes
-only, so that a repeated commit does the same. Values are found by the directory, not by a scan, which would have to
-pass all values deleted since RocksDB's last compaction.
+and deals out, so that none pays for the whole. From the parts to the waiting blocks, the rows of a key are in the order of
+arrival. The schedule depends on numbers and bytes only, so that a repeated commit does the same. Values are found by the
+directory, not by a scan, which would have to pass all values deleted since RocksDB's last compaction.
 """
 
 from __future__ import annotations

@@ -4,20 +4,20 @@ A shard's data on disk is a cache of its committed segments, so RocksDB's own lo
 loses unflushed data. Only whole commits may be flushed: `atomic_flush` is on, and the marker of the
 last applied commit travels in the batch that it marks.
 
-Things that rocksdict 0.3.29 does and this module works around (each has a test):
+Workarounds for rocksdict 0.3.29 (each has a test):
 
 - `flush()` of one column family flushes that one alone, `atomic_flush` or not: a crash between two such calls
-  leaves the marker ahead of the data. Creating a checkpoint flushes all of them as one, so that is what
-  `flush` does here.
-- Its item iterators end quietly at a damaged block. After the last pair the place is looked at again with a
-  raw iterator, which does report.
+  leaves the marker ahead of the data. Creating a checkpoint flushes all of them as one, so
+  `flush` does that here.
+- Its item iterators end silently at a damaged block. After the last pair the position is checked again with a
+  raw iterator, which reports damage.
 - `set_iterate_lower_bound` sets the upper bound. Backward scans stop by comparing.
 - Iterators, handles and batches that are still referenced keep the store open, and LOCK held, after
   `close()`.
 - When a handle is dropped, its column family is flushed alone: on a full disk the marker may fit, and its data not. `RocksKV`
   flushes all as one before, also where nobody closed it. If that fails, and data was in memory alone, the store is left
   without CURRENT.
-- RocksDB takes a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
+- RocksDB accepts a range whose end is before its start, and fails at the next flush. `Batch` never holds one.
 - Without CURRENT a directory full of data opens as a new, empty store.
 - Threads of RocksDB do not exist after a fork: a child that drops a store waits for them for ever, or writes to it.
 """

@@ -210,7 +210,7 @@ class SessionStore:
     def _changed(
         self, near: Near, rows: pa.Table, stay: IntArray | None, added: list[int]
     ) -> tuple[Near, pa.Table, pa.Table | None]:
-        """Return `near` without homes to which is added what changes, all rows of the others, and what says what these lose."""
+        """Return `near` without the homes in `added`, all rows of the other homes, and the tombstones of those in `added`."""
         if near.rows is None:
             return near, rows, None
         stays = np.zeros(len(near.rows), dtype=bool)
