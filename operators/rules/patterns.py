@@ -125,7 +125,8 @@ def event(
 
     Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
 
-    >>> event("acks", time=after("order", 0, "10 seconds"))
+    >>> import windrow as wr
+    >>> event("acks", time=wr.after("order", 0, "10 seconds"))
     wr.event('acks', time=wr.after('order', 0, '10 seconds'))
     """
     return Pattern("event", **_common(input, where, on, time, other_than), frame=_frame(frame))
@@ -171,7 +172,8 @@ def absent(
 
     Returns a pattern for `when=` of `wr.Rule`. Raises `BadRule` (WR119).
 
-    >>> absent("sprinklers", time=after("fire", 0, "10 seconds"))
+    >>> import windrow as wr
+    >>> absent("sprinklers", time=wr.after("fire", 0, "10 seconds"))
     wr.absent('sprinklers', time=wr.after('fire', 0, '10 seconds'))
     """
     return Pattern("absent", **_common(input, where, on, time, other_than))

@@ -175,7 +175,8 @@ def test_a_chain_that_cannot_be_run_from_its_first_step_on_says_why(
         fed(op, clock, range(70, 71))
     lose(tmp_path)
     with pytest.raises(
-        e.StateLost, match=r"log begins at commit \d+.*'last' keeps rows of 'first', which only running all"
+        e.StateLost,
+        match=r"log begins at commit \d+.*'last' keeps rows of 'first', which needs all steps to run again",
     ):
         chain.open(str(tmp_path), clock=clock, replay=again)
 

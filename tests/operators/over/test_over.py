@@ -332,7 +332,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a name twice": (
         {"agg": {"x": wr.count().over("3 s")}, "select": ("x",)},
         ConfigurationError,
-        "told twice",
+        "emitted twice",
     ),
     "an overflow": (
         {"agg": {"x": wr.count().over("3 s")}, "integer_overflow": "wrap"},
