@@ -99,14 +99,15 @@ def a_throttle_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 #: Each with a job whose seeds find it at once.
-MUTANTS: list[tuple[Mutate, Any]] = [
-    (no_old_pairs, PAIRS),
-    (the_first_input_alone_moves_the_watermark, BOTH),
-    (late_messages_correct_no_anchor, MARKED),
-    (what_was_said_of_anchors_is_forgotten, MARKED),
-    (every_window_tells_its_messages, LISTED),
-    (a_throttle_forgets_what_it_took, FRESH),
-    (a_throttle_never_ends, FRESH),
+#: Each with the first seed that found it when that was last looked up: the search begins there.
+MUTANTS: list[tuple[Mutate, Any, int]] = [
+    (no_old_pairs, PAIRS, 15),
+    (the_first_input_alone_moves_the_watermark, BOTH, 1),
+    (late_messages_correct_no_anchor, MARKED, 1),
+    (what_was_said_of_anchors_is_forgotten, MARKED, 0),
+    (every_window_tells_its_messages, LISTED, 0),
+    (a_throttle_forgets_what_it_took, FRESH, 1),
+    (a_throttle_never_ends, FRESH, 0),
 ]
 SEEDS = 40
 
@@ -123,9 +124,13 @@ def of(definition: Any) -> Callable[[Random], Feed]:
 
 
 @pytest.mark.parametrize(
-    ("mutate", "definition"), MUTANTS, ids=[mutate.__name__.replace("_", " ") for mutate, _ in MUTANTS]
+    ("mutate", "definition", "first"),
+    MUTANTS,
+    ids=[mutate.__name__.replace("_", " ") for mutate, *_ in MUTANTS],
 )
-def test_a_broken_operator_is_found(mutate: Mutate, definition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_operator_is_found(
+    mutate: Mutate, definition: Any, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert play(0, job=of(definition), outlet=None, faults=()).failure is None
     mutate(monkeypatch)
-    found_by(play(seed, job=of(definition)) for seed in range(SEEDS))
+    found_by(play(seed, job=of(definition)) for seed in range(first, first + SEEDS))
