@@ -84,7 +84,7 @@ def rules(late: int = 60) -> wr.Rules:
 
 
 def frames(months: int, every: int) -> dict[str, pd.DataFrame]:
-    """What happened, by input, each in the order of its event time."""
+    """Events by input, each in the order of its event time."""
     flown = data.flights(months).rename_axis("id").reset_index()
     flown = flown[flown.tailnum.notna()]
     if every > 1:
@@ -144,7 +144,7 @@ def run(given: dict[str, pd.DataFrame], out: str, killed_after: int | None) -> N
 
 
 def by_pandas(given: dict[str, pd.DataFrame], late: int = 60) -> dict[str, set[tuple[int, ...]]]:
-    """What a batch job would compute, as ids."""
+    """Compute as a batch job would, as ids."""
     departures = given["departures"]
     of_tail = {tail: some.sort_values("left") for tail, some in departures.groupby("tailnum")}
     knock, unseen = set(), set()

@@ -15,7 +15,7 @@ Frames around messages: rows_between, range_between, between
 Aggregations: count, sum, avg, min, max, variance, stddev, weighted_avg, median, percentile, approx_percentile, count_distinct,
     approx_count_distinct, first, last, earliest, latest, any_value, max_by, min_by, top_k, top_k_by, collect_list, collect_set,
     sort_list, skipped; your own: aggregate_function, reduce; of columns by col, lit
-What is told when: Emit, every, every_batch, delay, when, any_of, all_of, past_end, never
+Emission: Emit, every, every_batch, delay, when, any_of, all_of, past_end, never
 Watermarks and retention: bounded, fixed, explicit, custom; Retain, forever
 Which message is which: positions, ids
 What comes and goes: Message, Position; Pane, JoinedRow, Window, TupleWindow, DeadLetter, Token

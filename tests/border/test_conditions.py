@@ -66,7 +66,7 @@ def drawn(draw: random.Random) -> Steps:
 
 
 def outcome(definition: Any, steps: Steps, folder: Path, *, tables: bool) -> tuple[list[int], int]:
-    """How many dead letters there are after each step, and how many rows are emitted. Raises `TypeClash` on a table."""
+    """Count the dead letters after each step, and the emitted rows. Raises `TypeClash` on a table."""
     dead, emitted = list[int](), 0
     with definition.open(str(folder), store="memory") as operator:
         for side, kind, rows in steps:

@@ -65,7 +65,7 @@ def number(value: Any) -> Decimal:
 
 
 def expected(name: str, rows: Rows) -> dict[Decimal, int]:
-    """How often a key is emitted, or how many messages it has in a group or a frame."""
+    """Count how often a key is emitted, or its messages in a group or a frame."""
     left, right = (collections.Counter(map(number, rows[side])) for side in ("l", "r"))
     both = {k: left[k] * right[k] for k in left.keys() & right.keys()}
     if name == "as-of":

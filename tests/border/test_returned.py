@@ -67,7 +67,7 @@ TURN = [0]
 
 
 def reduction(values: list[Any], kind: pa.DataType) -> Any:
-    """What a reduction makes of the two values that each key has."""
+    """Reduce the two values that each key has."""
     own = wr.reduce(lambda older, newer: values[TURN[0]], "x", name="own")
     return wr.Aggregate(agg={"v": own}, **KEYED, **WINDOW)
 

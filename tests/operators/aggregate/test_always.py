@@ -12,7 +12,7 @@ from windrow.testing import ManualClock, TestDriver
 
 @pytest.mark.parametrize("mode", ["accumulating", "discarding", "retracting"])
 def test_a_sign_of_life_is_of_no_key_of_a_window_that_has_closed(mode: Any) -> None:
-    """Where another key of that window has something new as it closes, that key alone has a pane."""
+    """A key with something new as its window closes has a pane, and no other key."""
     signs = wr.every("5 seconds", always=True)
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="30 seconds",

@@ -47,7 +47,7 @@ periods = st.sampled_from(
 
 @st.composite
 def actions(draw: st.DrawFn) -> Any:
-    """Of some names, each with what an action may have."""
+    """Draw actions by name, each with options that an action may have."""
     made = st.builds(
         wr.Action,
         open=st.sampled_from([True, True, False]),

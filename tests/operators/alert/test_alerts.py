@@ -282,7 +282,7 @@ def test_what_leaves_no_state_is_forgotten_at_once(tmp_path: Path) -> None:
 
 
 def run_of(definition: Any, location: Path, given: Any, *names: str) -> list[Any]:
-    """What one run of a job emits."""
+    """Return the rows that one run of a job emits."""
     with definition.open(str(location)) as op:
         commit = op.last_commit
         op.add_messages(given)
@@ -313,7 +313,7 @@ def test_conditions_and_actions_may_change_between_runs(tmp_path: Path) -> None:
 @given(data=st.data())
 @examples(15, deep=1_000)
 def test_with_nothing_late_transitions_do_not_depend_on_the_cut(data: st.DataObject) -> None:
-    """Of a window of time and a counted one, with delays, hysteresis and a ttl, for keys whose samples come in order."""
+    """Define alerts over a window of time and a counted one, with delays, hysteresis and a ttl."""
     frame = data.draw(st.sampled_from([None, "3 seconds", 2]))
     value = X if frame is None else wr.col("newest")
     definition = alert(
@@ -497,7 +497,7 @@ def test_the_table_of_alerts_says_what_is_open_and_what_is_due(tmp_path: Path) -
 
 
 def test_a_backtest_emits_what_the_job_emitted(tmp_path: Path) -> None:
-    """Of a window, a delay and hysteresis; a sample a second, a commit a second."""
+    """Run an alert with a window, a delay and hysteresis; a sample a second, a commit a second."""
     definition = alert(
         frame="3 seconds",
         agg={"mean": wr.avg("x")},

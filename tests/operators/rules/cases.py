@@ -32,7 +32,7 @@ Pick: TypeAlias = Callable[..., Any]
 
 
 def picking(seed: int) -> Pick:
-    """What picks one of several options, at random."""
+    """Protocol of a random choice among options."""
     draw = random.Random(seed)
     return lambda *options: options[draw.randrange(len(options))]
 
