@@ -198,6 +198,10 @@ class FolderRecords:
         except FileNotFoundError:
             return False
 
+    def written_at(self, seq: int) -> float:
+        """Return when record `seq` was written, in seconds since the epoch. FileNotFoundError where there is none."""
+        return self._file(seq).stat().st_mtime
+
     def read(self, seq: int) -> bytes | None:
         try:
             return self._file(seq).read_bytes()

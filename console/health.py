@@ -6,9 +6,9 @@ import argparse
 from typing import Any, TextIO
 
 from windrow.checkpoint import job_admin
-from windrow.checkpoint.compaction import snapshots_from
-from windrow.checkpoint.health import Health, alive_at, health_of, size_of
+from windrow.checkpoint.health import Health, size_of
 from windrow.checkpoint.records import REPAIR
+from windrow.console import views
 from windrow.console.state import instant
 from windrow.console.text import driver, modules_from_here, say_facts, say_json
 from windrow.core.clock import SystemClock
@@ -23,7 +23,7 @@ from windrow.core.time import (
     show_instant,
 )
 from windrow.runners.repair import Back, now_of, set_back
-from windrow.runners.state.definitions import Definitions, imported, location_and_log
+from windrow.runners.state.definitions import imported, location_and_log
 
 OK, UNWELL = 0, 1
 
@@ -31,17 +31,10 @@ OK, UNWELL = 0, 1
 def health(options: argparse.Namespace, out: TextIO) -> int:
     """Print a job's health; 1 if it is worse than the bounds."""
     seen = _look(options.location)
-    last, found = seen.last_commit, _health(seen)
+    found = views.health(seen, SystemClock().now_us())
     wrong = _worse(found, options)
     facts: dict[str, Any] = {
-        "location": seen.where,
-        "job": seen.epoch.job,
-        "driver": seen.epoch.driver,
-        "opened": iso(seen.epoch.opened_us),
-        **found.as_json(),
-        "watermarks": {}
-        if last is None
-        else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
+        **views.health_facts(seen, found),
         "stateBytes": size_of(seen.folders.location) if options.size else None,
         "wrong": wrong,
     }
@@ -65,18 +58,6 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
     }
     say_facts({words.get(n, n): {**facts, **shown}[n] for n in facts if n != "watermark"}, out)
     return UNWELL if wrong else OK
-
-
-def _health(seen: job_admin.Look) -> Health:
-    """Return the health from the log alone. Only the next commit records that the last is published: it is not counted."""
-    definitions = Definitions(seen.epoch, seen.where)
-    opened: dict[str, Any] = {d.name: d for n, d in definitions.found.items() if n not in definitions.chains}
-    opened |= {c.name: c for c in definitions.chains.values()}
-    known = list(opened.values()) if not definitions.missing else []
-    last = seen.last_commit
-    published = 0 if last is None else last.published + 1
-    snapshot = snapshots_from(seen.folders, seen.epoch.shards)
-    return health_of(last, known, published, SystemClock().now_us(), alive_at(seen.folders.alive), snapshot)
 
 
 def _long(us: int | None) -> str | None:

@@ -15,6 +15,7 @@ from windrow.checkpoint import job_admin
 from windrow.checkpoint.health import size_of
 from windrow.checkpoint.records import Commit
 from windrow.console.text import driver, modules_from_here, say_facts, say_json, say_table
+from windrow.console.views import commit_row
 from windrow.core.clock import SystemClock
 from windrow.core.time import iso, show_instant
 from windrow.runners.repair import now_of
@@ -84,27 +85,18 @@ def commits(options: argparse.Namespace, out: TextIO) -> int:
     kept = deque(_look(options.location).log.commits(), maxlen=options.last)
     if options.json:
         for commit in kept:
-            say_json(_line(commit, iso), out)
+            say_json(commit_row(commit), out)
         return 0
     names = ("commit", "now", "steps", "rows", "panes", "watermark", "query", "batch")
-    say_table(names, ([_line(c, show_instant)[n] for n in names] for c in kept), out)
+    say_table(names, ([row[n] for n in names] for row in map(_shown, kept)), out)
     return 0
 
 
-def _line(commit: Commit, show: Callable[[int], str | None]) -> dict[str, Any]:
-    return {
-        "commit": commit.commit,
-        "epoch": commit.epoch,
-        "now": show(now_of(commit) or 0),
-        "steps": len(commit.steps),
-        "rows": sum(step.rows for step in commit.steps),
-        "panes": sum(shard.panes_rows for shard in commit.shards),
-        "watermark": None if commit.watermark_us is None else show(commit.watermark_us),
-        "published": commit.published,
-        "next_offsets": [[s, p, o] for (s, p), o in sorted(commit.next_offsets.items())],
-        "query": commit.query_id,
-        "batch": commit.batch_id,
-    }
+def _shown(commit: Commit) -> dict[str, Any]:
+    """Return a commit with times as people write them."""
+    mark = commit.watermark_us
+    now = show_instant(now_of(commit) or 0)
+    return {**commit_row(commit), "now": now, "watermark": None if mark is None else show_instant(mark)}
 
 
 def fork(options: argparse.Namespace, out: TextIO) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC
 from typing import Any, TextIO
 
 import pyarrow as pa
 
 from windrow.console.text import modules_from_here, say_facts, say_json, say_table, shown
+from windrow.console.views import explained
 from windrow.core.errors import ConfigurationError
-from windrow.core.messages import Position, TupleWindow, Window
-from windrow.core.time import instant_us, is_number, iso
+from windrow.core.messages import Position
+from windrow.core.time import instant_us, is_number
 from windrow.runners.state import State, read_state
 from windrow.runners.state.definitions import imported, location_and_log
 from windrow.runners.state.explain import Explanation
@@ -61,7 +62,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
         )
     for i, one in enumerate(found):
         if options.json:
-            say_json({**_explained(one), "as_of": commit}, out)
+            say_json({**explained(one), "as_of": commit}, out)
             continue
         if i:
             print(file=out)
@@ -75,49 +76,6 @@ def _offsets(value: str) -> dict[str, int]:
     if any(not name or not offset.isdecimal() for name, _, offset in pairs):
         raise ConfigurationError(f"--why-not {value}: write PATTERN=OFFSET, as order=17 or order=17,ack=4")
     return {name: int(offset) for name, _, offset in pairs}
-
-
-def _explained(one: Explanation) -> dict[str, Any]:
-    return {
-        "operator": one.operator,
-        **_what(one),
-        "positions": _dicts(one.positions),
-        "inputs": {name: _dicts(positions) for name, positions in one.inputs.items()},
-        "outside": _dicts(one.outside),
-        "rows": [_explained(row) for row in one.rows],
-        "commits": [
-            {"commit": t.commit, "messages": t.messages, "took": [list(r) for r in t.ranges]}
-            for t in one.commits
-        ],
-        "complete": one.complete,
-        **({"reasons": list(one.reasons)} if one.reasons else {}),
-    }
-
-
-def _what(one: Explanation) -> dict[str, Any]:
-    info = one.window
-    if info is None:
-        return {"row": one.row}
-    return {
-        "window": _window(info.window),
-        "key": info.key,
-        "messages": info.messages,
-        "values": info.values,
-        "panes": info.panes,
-        "first": None if info.first is None else info.first._asdict(),
-        "last": None if info.last is None else info.last._asdict(),
-        **({} if one.joined_by is None else {"joined_by": one.joined_by._asdict()}),
-    }
-
-
-def _dicts(positions: Sequence[Position] | None) -> list[dict[str, Any]] | None:
-    return None if positions is None else [p._asdict() for p in positions]
-
-
-def _window(window: Window | TupleWindow) -> dict[str, Any]:
-    if isinstance(window, TupleWindow):
-        return {"first": window.first, "last": window.last}
-    return {"start": iso(window.start_us), "end": iso(window.end_us)}
 
 
 def _say(one: Explanation, out: TextIO) -> None:

@@ -77,7 +77,10 @@ def read_state(
 
 
 class State:
-    """A job as of one commit. `shards`: only these are opened; queries then answer for them alone."""
+    """A job as of one commit. `shards`: only these are opened; queries then answer for them alone.
+
+    look: the log as it was read
+    """
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class State:
 
     def _look(self) -> None:
         self._scratch = make_scratch("read")
-        seen = job_admin.look(self._path, self._transport)
+        self.look = seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
         self._dead_letters = letters_kept(seen.log.state.summary, self._known.values())
@@ -195,6 +198,11 @@ class State:
     def operators(self) -> tuple[str, ...]:
         """The names of the job's operators."""
         return self._definitions.names
+
+    @property
+    def missing(self) -> Mapping[str, ConfigurationError]:
+        """By operator, the error of those whose definitions the log cannot reproduce."""
+        return self._definitions.missing
 
     def definition(self, operator: str | None = None) -> Definition:
         """Return the definition of an operator."""
