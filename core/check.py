@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from windrow.core.errors import ConfigurationError, UnknownOption
 from windrow.core.suggestions import meant_option
 
 P = ParamSpec("P")
+_NO_KEY = "name a column, several as by=('origin', 'carrier'), or () for no key"
 R = TypeVar("R")
 
 
@@ -44,6 +45,11 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
+def arguments(local: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method, from its `locals()` at the head."""
+    return {name: value for name, value in local.items() if name not in ("self", "__class__")}
+
+
 def names(value: Any, what: str, remedy: str) -> tuple[str, ...]:
     """Return the columns that `value` names: one as text, several in a sequence."""
     if isinstance(value, str):
@@ -52,6 +58,31 @@ def names(value: Any, what: str, remedy: str) -> tuple[str, ...]:
     if listed is None or not all(isinstance(v, str) for v in listed):
         raise ConfigurationError(f"{what}={value!r}: {remedy}")
     return listed
+
+
+def keys(value: Any, remedy: str = _NO_KEY) -> tuple[str, ...]:
+    """Return the key columns that `by=` names, each once."""
+    by = names(value, "by", remedy)
+    if len(set(by)) != len(by):
+        raise ConfigurationError(f"by={by!r} names a column twice: name each once")
+    return by
+
+
+def choice(value: Any, what: str, choices: Collection[str]) -> None:
+    """Check that `value` is one of the choices of an option."""
+    if value not in choices:
+        shown = list(map(repr, choices))
+        listed = " or ".join(shown) if len(shown) < 3 else f"one of {', '.join(shown)}"
+        raise ConfigurationError(f"{what}={value!r}: use {listed}")
+
+
+def common(options: Mapping[str, Any]) -> None:
+    """Check those of the options that many operators have."""
+    name(options["name"], "name")
+    number(options["dead_letter_limit"], "dead_letter_limit", "use a number of dead letters, 0 or more")
+    choice(options.get("null_keys", "group"), "null_keys", ("group", "dead_letter"))
+    choice(options.get("integer_overflow", "decimal"), "integer_overflow", ("dead_letter", "decimal"))
+    choice(options.get("scale") or "small", "scale", ("small", "large"))
 
 
 def of_type(

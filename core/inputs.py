@@ -18,7 +18,6 @@ from windrow.core.policy import (
     Forever,
     Watermark,
     bounded,
-    check_unit,
     max_ahead_us,
     show_max_ahead,
 )
@@ -179,6 +178,17 @@ class Input:
         return f"{self.name}:"
 
 
+def check_reading(time_zone: Any, unit: Any, positions: Any) -> None:
+    """Check how times and positions of an input are read."""
+    if unit is not None:
+        check.choice(unit, "event_time_unit", TIME_UNITS)
+    if time_zone is not None:
+        check_zone(time_zone)
+    if positions is not None:
+        named = "use wr.positions('offset', partition='part', source='topic')"
+        check.of_type(positions, Positions, "positions", named)
+
+
 def make_input(
     name: str,
     *,
@@ -200,13 +210,7 @@ def make_input(
     if event_time is not None:
         check.of_type(event_time, str, "event_time", "name the column that holds the time of the event")
     check.flag(static, "static")
-    check_unit(event_time_unit)
-    if time_zone is not None:
-        check_zone(time_zone)
-    if positions is not None:
-        check.of_type(
-            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
-        )
+    check_reading(time_zone, event_time_unit, positions)
     check.name(name, "name")
     if window is not None and not isinstance(window, JoinWindowSpec):
         raise BadWindow(

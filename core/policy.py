@@ -13,7 +13,7 @@ from windrow.core.errors import (
     RetentionMissing,
 )
 from windrow.core.show import call
-from windrow.core.time import DAY_US, TIME_UNITS, Duration, duration_us, show_duration
+from windrow.core.time import DAY_US, Duration, duration_us, show_duration
 
 RESERVED_COLUMNS = ("window", "pane", "commit")
 
@@ -210,12 +210,6 @@ def custom(function: Callable[[dict[tuple[str, int], int], int], int | None], *,
             f"wr.custom({function!r}): use a function of {{(source, partition): largest event time}} and now"
         )
     return Watermark("custom", function=function, name=name)
-
-
-def check_unit(unit: str | None) -> None:
-    """Raise for a unit that is not one of `TIME_UNITS`."""
-    if unit is not None and unit not in TIME_UNITS:
-        raise ConfigurationError(f"event_time_unit={unit!r}: use one of {', '.join(map(repr, TIME_UNITS))}")
 
 
 def max_ahead_us(duration: Duration | Forever | None, watermark: Watermark) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +14,12 @@ from windrow.core import check
 from windrow.core.deliver import Policy, policy_of
 from windrow.core.errors import BadWatermark, ConfigurationError, ReservedColumn, UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.core.inputs import Input
+from windrow.core.inputs import Input, check_reading
 from windrow.core.messages import JoinedRow
-from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, check_unit, letters_us, max_ahead_us
+from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, letters_us, max_ahead_us
 from windrow.core.positions import Ids, Positions
-from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit
 from windrow.core.types import as_type
-from windrow.core.zones import check_zone
 from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.arrivals import InputReading, without_late
@@ -54,7 +50,7 @@ from windrow.stores.kv import KV
 class OneInput(Definition):
     """A definition of one input. Its `__init__` passes the user's arguments to `_fill`.
 
-    late_us: how far below the watermark a message may be and is still accepted. written: the user's arguments, as text.
+    late_us: how far below the watermark a message may be and is still accepted
     """
 
     by: tuple[str, ...]
@@ -77,51 +73,33 @@ class OneInput(Definition):
 
     def _fill(self, options: Mapping[str, Any], **own: Any) -> None:
         """Check the arguments that all operators of one input have, and set the fields; `own`: those of this operator."""
-        remedy = "name a column, several as by=('origin', 'carrier'), or () for no key"
-        by = check.names(options["by"], "by", remedy)
+        check.common(options)
+        by = check.keys(options["by"])
         watermark, positions, zone = options["watermark"], options["positions"], options["time_zone"]
         check.of_type(
             options["event_time"], str, "event_time", "name the column that holds the time of the event"
         )
-        check.name(options["name"], "name")
         if options["input"] is not None:
             check.name(options["input"], "input")
-        check.number(
-            options["dead_letter_limit"], "dead_letter_limit", "use a number of dead letters, 0 or more"
-        )
-        if positions is not None:
-            named = "use wr.positions('offset', partition='part', source='topic')"
-            check.of_type(positions, Positions, "positions", named)
-        if len(set(by)) != len(by):
-            raise ConfigurationError(f"by={by!r} names a column twice: name each once")
-        if options["null_keys"] not in ("group", "dead_letter"):
-            raise ConfigurationError(f"null_keys={options['null_keys']!r}: use 'group' or 'dead_letter'")
-        if zone is not None:
-            check_zone(zone)
-        check_unit(options["event_time_unit"])
+        check_reading(zone, options["event_time_unit"], positions)
         marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
         policy = policy_of(options.get("deliver"), own.get("ids"))
+        same = ("event_time", "name", "null_keys", "event_time_unit", "dead_letter_limit")
         fields = {
+            **{name: options[name] for name in same},
             "by": by,
-            "event_time": options["event_time"],
             "watermark": marked,
-            "name": options["name"],
-            "null_keys": options["null_keys"],
             "time_zone": zone,
-            "event_time_unit": options["event_time_unit"],
             "max_ahead_us": max_ahead_us(options["max_ahead"], marked),
             "positions": positions,
             "ids": None,
-            "dead_letter_limit": options["dead_letter_limit"],
             "dead_letter_retention_us": letters_us(options["dead_letter_retention"]),
             "input_name": options["input"],
             "where": options.get("where"),
             "deliver": policy,
             "written": self._written({**options, "deliver": policy}),
-            **own,
         }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        self._set(**fields | own)
         self._check_output()
 
     def _check_output(self) -> None:
@@ -131,20 +109,6 @@ class OneInput(Definition):
                     f"column {column!r} of {self.name!r} would clash with a column of ours in its rows "
                     f"({', '.join(RESERVED_COLUMNS)}): rename it"
                 )
-
-    def _written(self, options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-        parameters = inspect.signature(type(self)).parameters
-        return tuple((n, repr(options[n])) for n, p in parameters.items() if options[n] != p.default)
-
-    def _changed(self, **changes: Any) -> Self:
-        changed = copy.copy(self)
-        for name, value in changes.items():
-            object.__setattr__(changed, name, value)
-        return changed
-
-    def __repr__(self) -> str:
-        kind = "".join(word.capitalize() for word in str(self.describe()["operator"]).split("_"))
-        return call(kind, **{n: Raw(text) for n, text in self.written})
 
     def _described(self, operator: str, **own: Any) -> dict[str, Any]:
         """Describe what shapes the state of every operator of one input, and `own`."""

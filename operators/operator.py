@@ -7,6 +7,8 @@ interface.
 
 from __future__ import annotations
 
+import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -18,6 +20,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.inputs import Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
+from windrow.core.show import Raw, call
 from windrow.operators.downstream import Taker as Taker
 from windrow.operators.evolution import Before, Growth, fingerprint_of
 from windrow.operators.message_replay import FileAgain as FileAgain
@@ -50,6 +53,26 @@ class Definition(ABC):
     #: Retention of dead letters; None where the user did not set it.
     dead_letter_retention_us: int | None = None
     retention: Retention
+    #: The user's arguments, as text, without those that have their default.
+    written: tuple[tuple[str, str], ...]
+
+    def _set(self, **fields: Any) -> None:
+        """Set the fields of the frozen value."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _changed(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        changed._set(**changes)
+        return changed
+
+    def _written(self, options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        parameters = inspect.signature(type(self)).parameters
+        return tuple((n, repr(options[n])) for n, p in parameters.items() if options[n] != p.default)
+
+    def __repr__(self) -> str:
+        kind = "".join(word.capitalize() for word in str(self.describe()["operator"]).split("_"))
+        return call(kind, **{n: Raw(text) for n, text in self.written})
 
     # -- its input --------------------------------------------------------------------------------------------------
 

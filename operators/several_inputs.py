@@ -6,7 +6,6 @@ parts: `InputSchemas` here, `InputReading` and `check_inputs` of `steps/arrivals
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.errors import BadWatermark, ConfigurationError
-from windrow.core.inputs import Input
+from windrow.core.inputs import STAMPED, Input
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import Watermark, bounded
 from windrow.core.positions import Partition
@@ -29,47 +28,82 @@ from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import with_positions
 from windrow.operators.steps.output_rows import output_rows, output_schema, to_rows, without_labels
+from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, passed
 from windrow.operators.steps.work import Work, begin_step
 from windrow.stores.kv import KV, Batch
 
 
-class SeveralInputs(Definition):
-    """A definition of several inputs, which emits each row once. A frozen dataclass on top of it names its fields.
+def normalise_inputs(inputs: Any, example: str) -> tuple[Input, ...]:
+    """Return the inputs of an operator, checked: their names differ, and an explicit watermark is that of all."""
+    remedy = f"give them as inputs={example}"
+    if isinstance(inputs, Input | str) or not isinstance(inputs, Sequence) or not inputs:
+        raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
+    for given in inputs:
+        if not isinstance(given, Input):
+            raise ConfigurationError(f"{given!r} of inputs= is no input: {remedy}")
+    names = [i.name for i in inputs]
+    if len(set(names)) != len(names):
+        raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
+    moving = [i for i in inputs if not i.static]
+    if len({i.watermark.kind == "explicit" for i in moving}) > 1:
+        shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in moving)
+        raise BadWatermark(
+            f"the inputs have the watermarks {shown}: an explicit watermark is the whole operator's, use it on all of them"
+        )
+    return tuple(inputs)
 
-    given: the inputs. late_us: how far below the watermark a message is taken
-    """
+
+class NamedInputs(Definition):
+    """A definition of the user's inputs. given_inputs: as the user gave them."""
 
     given_inputs: tuple[Input, ...]
-    null_keys: str
-    late_us: int
-    #: Messages are known by their positions.
-    ids = None
 
-    def _set(self, **fields: Any) -> None:
-        """Set the fields of the frozen value."""
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    def _changed(self, **changes: Any) -> Self:
-        changed = copy.copy(self)
-        changed._set(**changes)
-        return changed
+    @property
+    def by_input(self) -> bool:
+        return True
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         return self.given_inputs
 
+    def part_prefix(self, name: str) -> str:
+        return ""
+
     def keys(self, input: Input) -> tuple[str, ...]:
         return self.by if input.by is None else input.by
-
-    def columns_of(self, input: Input) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((input.event_time, *self.keys(input))))
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
         given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs)
         return self._changed(given_inputs=given)
+
+    def filing(self) -> dict[str, Any]:
+        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given_inputs]}
+
+    def of_forwarded_rows(self, input: Input) -> Self:
+        forwarded = replace(input, max_ahead_us=None)
+        return self._changed(
+            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
+        )
+
+
+class SeveralInputs(NamedInputs):
+    """A definition of several inputs, which emits each row once. A frozen dataclass on top of it names its fields.
+
+    late_us: how far below the watermark a message is taken
+    """
+
+    null_keys: str
+    late_us: int
+    #: Messages are known by their positions.
+    ids = None
+
+    def columns_of(self, input: Input) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((input.event_time, *self.keys(input))))
+
+    def filing(self) -> dict[str, Any]:
+        return {**super().filing(), "allowed_lateness_us": self.late_us}
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -101,12 +135,6 @@ class SeveralInputs(Definition):
 
     def output_delay_us(self, event_time: str) -> int:
         return self.late_us
-
-    def of_forwarded_rows(self, input: Input) -> Self:
-        forwarded = replace(input, max_ahead_us=None)
-        return self._changed(
-            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
-        )
 
 
 class InputSchemas:
@@ -156,27 +184,31 @@ class SeveralInputsLogic(Logic):
         """Return what is needed of the columns of an input."""
 
     @abstractmethod
-    def accept(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+    def accept(self, work: Any, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
         """Process the messages of a step by input, in position order, in the learnt types. Returns those that counted:
         dead letters do not advance the watermark."""
 
     @abstractmethod
-    def pass_time(self, work: Work, watermark_us: int) -> None:
+    def pass_time(self, work: Any, watermark_us: int) -> None:
         """Let event time come to `watermark_us`, and time to `work.now_us`: emit and forget what is due."""
 
     @abstractmethod
     def fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """Return the columns of its rows over such inputs."""
 
-    def closed_us(self, input: Input, watermark_us: int) -> int:
-        """Return the event time below which messages of an input that is not static are too late."""
-        return passed(watermark_us, self.definition.late_us)
+    def begin(self, kv: KV, now_us: int) -> Work:
+        """Begin a step. An operator may return a `Work` with fields of its own, which `accept` and `pass_time` get."""
+        return begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+
+    def closed_us(self, progress: Progress) -> int:
+        """Return the event time below which messages of inputs that are not static are too late."""
+        return passed(progress.watermark_us, self.definition.late_us)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         check_inputs(tables, self.definition.name, self.readings)
-        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+        work = self.begin(kv, now_us)
         rows, marks = dict[str, Slice](), dict[str, Mapping[Partition, int]]()
         for name, reading in self.readings.items():
             if name in tables:
@@ -187,7 +219,7 @@ class SeveralInputsLogic(Logic):
         return work.end(self.aux_cf)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+        work = self.begin(kv, now_us)
         watermark_us = max(watermark_us, work.progress.watermark_us)
         self.pass_time(work, watermark_us)
         work.progress.watermark_us, work.progress.now_us = watermark_us, now_us
@@ -201,6 +233,8 @@ class SeveralInputsLogic(Logic):
     ) -> tuple[Slice, Mapping[Partition, int]]:
         given, kv = reading.input, work.kv
         work.dead.input = given.name
+        if given.stamped:
+            table = table.append_column(STAMPED, pa.array(np.full(len(table), work.now_us, dtype=np.int64)))
         table = reading.in_known_times(table, self.schemas.of(kv, given.name))
         schema = self._learn(kv, reading, table.schema)
         table = with_positions(table, work.progress.step, given.source_prefix)
@@ -208,9 +242,9 @@ class SeveralInputsLogic(Logic):
         return Slice(conformed(rows.table, schema), rows.times), marks
 
     def _on_time(self, work: Work, input: Input, rows: Slice, dead: DeadLetters) -> Slice:
-        late = rows.times < self.closed_us(input, work.progress.watermark_us)
         if input.static:
-            late = np.zeros(len(rows), dtype=bool)
+            return rows
+        late = rows.times < self.closed_us(work.progress)
         return without_late(rows, late, dead, f"the watermark of {self.definition.name!r} has passed it")
 
     def _learn(self, kv: KV, reading: InputReading, seen: pa.Schema) -> pa.Schema:

@@ -126,32 +126,7 @@ class Aggregate(AggregateDefinition, Verbs):
         where: pc.Expression | None = None,
         deliver: Policy | None = None,
     ) -> None:
-        fields = normalise(
-            by=by,
-            event_time=event_time,
-            window=window,
-            agg=agg,
-            retention=retention,
-            watermark=watermark,
-            allowed_lateness=allowed_lateness,
-            emit=emit if emit is not None else Emit(),
-            name=name,
-            null_keys=null_keys,
-            time_zone=time_zone,
-            event_time_unit=event_time_unit,
-            max_ahead=max_ahead,
-            scale=scale,
-            integer_overflow=integer_overflow,
-            positions=positions,
-            ids=ids,
-            dead_letter_limit=dead_letter_limit,
-            dead_letter_retention=dead_letter_retention,
-            input=input,
-            where=where,
-            deliver=deliver,
-        )
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        self._set(**normalise(**check.arguments(locals())))
 
 
 @check.suggests
@@ -375,25 +350,7 @@ class Join(JoinDefinition, Verbs):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
-        fields = normalise_join(
-            left=left,
-            right=right,
-            on=on,
-            window=window,
-            within=within,
-            closed=closed,
-            how=how,
-            where=where,
-            retention=retention,
-            allowed_lateness=allowed_lateness,
-            emit=emit,
-            name=name,
-            scale=scale,
-            dead_letter_limit=dead_letter_limit,
-            dead_letter_retention=dead_letter_retention,
-        )
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        self._set(**normalise_join(**check.arguments(locals())))
 
 
 @check.suggests
@@ -440,22 +397,9 @@ def Input(
     >>> wr.Input("quotes", event_time="t", window=wr.sliding("5 minutes"))
     wr.Input('quotes', event_time='t', window=wr.sliding('5 minutes'))
     """
-    return make_input(
-        name,
-        event_time=event_time,
-        window=window,
-        watermark=watermark,
-        time_zone=time_zone,
-        max_ahead=max_ahead,
-        positions=positions,
-        static=static,
-        event_time_unit=event_time_unit,
-        where=filter_of(where),
-        by=by,
-        deliver=deliver,
-        interval=make_interval(name, duration, duration_unit, start, end, longest),
-        expires=expires,
-    )
+    given = check.arguments(locals())
+    ends = {option: given.pop(option) for option in ("duration", "duration_unit", "start", "end", "longest")}
+    return make_input(**{**given, "where": filter_of(where), "interval": make_interval(name, **ends)})
 
 
 @check.suggests
@@ -488,14 +432,4 @@ def Table(
     >>> wr.Table("accounts", key="accountId", deleted="closed")
     wr.Table('accounts', key=('accountId',), deleted='closed')
     """
-    return make_table(
-        name,
-        key=key,
-        deleted=deleted,
-        event_time=event_time,
-        by=by,
-        time_zone=time_zone,
-        event_time_unit=event_time_unit,
-        positions=positions,
-        where=filter_of(where),
-    )
+    return make_table(**{**check.arguments(locals()), "where": filter_of(where)})

@@ -25,7 +25,8 @@ from windrow.core.errors import (
     RetentionTooShort,
     UnknownColumn,
 )
-from windrow.core.expressions import Expression, names_no_column
+from windrow.core.expressions import names_no_column
+from windrow.core.inputs import check_reading
 from windrow.core.policy import (
     RESERVED_COLUMNS,
     Forever,
@@ -33,13 +34,12 @@ from windrow.core.policy import (
     Retention,
     Watermark,
     bounded,
-    check_unit,
     letters_us,
     max_ahead_us,
 )
-from windrow.core.positions import Ids, Positions, ids_of
+from windrow.core.positions import ids_of
 from windrow.core.suggestions import meant_aggregation
-from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
+from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.windows import (
     Global,
     Inherited,
@@ -51,70 +51,65 @@ from windrow.core.windows import (
     WindowSpec,
     span_is_small,
 )
-from windrow.core.zones import check_zone
 from windrow.operators.aggregate.chaining import WINDOW_START
 from windrow.operators.aggregate.definition import default_lateness
 from windrow.operators.steps.derived_columns import Makes, keys_of, time_of
 from windrow.operators.steps.input_filter import filter_of
 
+#: Defaults of the options, for operators that have an aggregate inside.
+_DEFAULTS = {
+    **dict.fromkeys(
+        ("time_zone", "event_time_unit", "scale", "positions", "ids", "input", "where", "deliver", "emit")
+    ),
+    **dict.fromkeys(("allowed_lateness", "max_ahead", "dead_letter_retention")),
+    "null_keys": "group",
+    "integer_overflow": "dead_letter",
+}
 
-def normalise(
-    *,
-    by: str | Sequence[str] | Mapping[str, str | Expression],
-    event_time: str | Expression,
-    window: WindowSpec,
-    agg: Mapping[str, Aggregation],
-    retention: Duration | Retention | Forever | None,
-    watermark: Duration | Watermark,
-    allowed_lateness: Duration | None,
-    emit: Emit,
-    name: str,
-    null_keys: str,
-    time_zone: str | None,
-    event_time_unit: TimeUnit | None,
-    max_ahead: Duration | Forever | None,
-    scale: str | None,
-    integer_overflow: str,
-    positions: Positions | None,
-    ids: Ids | str | Sequence[str] | None,
-    dead_letter_limit: int,
-    dead_letter_retention: Duration | Forever | None,
-    input: str | None = None,
-    where: pc.Expression | None = None,
-    deliver: Policy | None = None,
-    inputs: Collection[str] = (),
-) -> dict[str, Any]:
-    """Check the user's arguments and turn them into the fields of `AggregateDefinition`. inputs: names that `of` may have."""
-    keys, time, makes = _derived_columns(by, event_time)
-    _checked(keys, time, window, agg, emit, name, input, positions, dead_letter_limit)
+
+def normalise(*, inputs: Collection[str] = (), **options: Any) -> dict[str, Any]:
+    """Check the user's arguments and turn them into the fields of `AggregateDefinition`.
+
+    options: the arguments of `wr.Aggregate`. inputs: names that `of` may have
+    """
+    options = {**_DEFAULTS, **options}
+    check.common(options)
+    window, agg, ids = options["window"], options["agg"], options["ids"]
+    emit = Emit() if options["emit"] is None else options["emit"]
+    keys, time, makes = _derived_columns(options["by"], options["event_time"])
+    _checked(keys, window, agg, emit, options["input"])
     _check_of(agg, inputs)
-    kept = _retention(retention, window, emit, (*keys, *agg))
+    kept = _retention(options["retention"], window, emit, (*keys, *agg))
+    watermark = options["watermark"]
     marked = watermark if isinstance(watermark, Watermark) else bounded(watermark)
     _check_session(window, agg, kept, emit, keys)
-    _check_choices(null_keys, integer_overflow, time_zone, event_time_unit, scale)
-    policy = _delivered(deliver, ids, makes, (*keys, time))
+    check_reading(options["time_zone"], options["event_time_unit"], options["positions"])
+    policy = _delivered(options["deliver"], ids, makes, (*keys, time))
+    same = (
+        "name",
+        "null_keys",
+        "time_zone",
+        "event_time_unit",
+        "integer_overflow",
+        "positions",
+        "dead_letter_limit",
+    )
     return {
+        **{name: options[name] for name in same},
         "by": keys,
         "event_time": time,
         "window": window,
         "agg": MappingProxyType(_of_taken(agg, policy)),
         "retention": kept,
         "watermark": marked,
-        "allowed_lateness_us": _lateness(allowed_lateness, kept, emit),
+        "allowed_lateness_us": _lateness(options["allowed_lateness"], kept, emit),
         "emit": emit,
-        "name": name,
-        "null_keys": null_keys,
-        "time_zone": time_zone,
-        "event_time_unit": event_time_unit,
-        "max_ahead_us": max_ahead_us(max_ahead, marked),
-        "scale": scale or ("small" if span_is_small(window) else "large"),
-        "integer_overflow": integer_overflow,
-        "positions": positions,
+        "max_ahead_us": max_ahead_us(options["max_ahead"], marked),
+        "scale": options["scale"] or ("small" if span_is_small(window) else "large"),
         "ids": ids_of(ids),
-        "dead_letter_limit": dead_letter_limit,
-        "dead_letter_retention_us": letters_us(dead_letter_retention),
-        "input_name": input,
-        "where": filter_of(where),
+        "dead_letter_retention_us": letters_us(options["dead_letter_retention"]),
+        "input_name": options["input"],
+        "where": filter_of(options["where"]),
         "makes": makes,
         "deliver": policy,
     }
@@ -156,27 +151,16 @@ def _derived_columns(by: Any, event_time: Any) -> tuple[tuple[str, ...], str, Ma
 
 def _checked(
     keys: tuple[str, ...],
-    event_time: str,
     window: WindowSpec,
     agg: Mapping[str, Aggregation],
     emit: Emit,
-    name: str,
     input: str | None,
-    positions: Positions | None,
-    dead_letter_limit: int,
 ) -> None:
     """Refuse names, windows and aggregations that are not valid."""
     check.of_type(emit, Emit, "emit", "use wr.Emit(...), wr.Emit.append() or wr.Emit.update()", BadTrigger)
-    check.name(name, "name")
     if input is not None:
         check.name(input, "input")
-    check.number(dead_letter_limit, "dead_letter_limit", "use a number of dead letters, 0 or more")
-    if positions is not None:
-        check.of_type(
-            positions, Positions, "positions", "use wr.positions('offset', partition='part', source='topic')"
-        )
-    if len(set(keys)) != len(keys):
-        raise ConfigurationError(f"by={keys!r} names a column twice: name each once")
+    check.keys(keys)
     if not isinstance(window, WindowSpec):
         around = isinstance(window, (Sliding, Rows))
         instead = (
@@ -321,25 +305,6 @@ def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) ->
             f"use retention={show_duration(lateness_us)!r} or more, or a shorter allowed_lateness"
         )
     return lateness_us
-
-
-def _check_choices(
-    null_keys: str,
-    integer_overflow: str,
-    time_zone: str | None,
-    event_time_unit: str | None,
-    scale: str | None,
-) -> None:
-    """Refuse values that are none of the choices of an option."""
-    if null_keys not in ("group", "dead_letter"):
-        raise ConfigurationError(f"null_keys={null_keys!r}: use 'group' or 'dead_letter'")
-    if integer_overflow not in ("dead_letter", "decimal"):
-        raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
-    if time_zone is not None:
-        check_zone(time_zone)
-    check_unit(event_time_unit)
-    if scale not in (None, "small", "large"):
-        raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
 
 
 def _retention(

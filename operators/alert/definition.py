@@ -137,12 +137,10 @@ class AlertDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = check.arguments(locals())
         expressions = {n: _expression(e, f"variables[{n!r}]") for n, e in (variables or {}).items()}
         given |= {"when": _expression(when, "when"), "variables": expressions or None}
         given["until"] = None if until is None else _expression(until, "until")
-        if integer_overflow not in ("dead_letter", "decimal"):
-            raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
         framed = None if frame is None else _frame(frame)
         ttl_us = _ttl(given, framed)
         self._fill(

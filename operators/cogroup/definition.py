@@ -6,14 +6,14 @@ Seed 001 "Merging two streams": an operator with a watermark of its own, the ear
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
 from windrow.core.inputs import Input
-from windrow.core.policy import Forever, Retention, Watermark, forever, show_letters
+from windrow.core.policy import Forever, Retention, forever, show_letters
 from windrow.core.positions import Ids
 from windrow.core.show import call
 from windrow.core.time import Duration, show_duration
@@ -23,10 +23,11 @@ from windrow.operators.aggregate.evolution import needs_messages
 from windrow.operators.cogroup import chaining
 from windrow.operators.cogroup.validation import normalise_cogroup
 from windrow.operators.operator import Logic, Taker
+from windrow.operators.several_inputs import NamedInputs
 
 
 @dataclass(frozen=True, repr=False, eq=False, init=False)
-class CoGroupDefinition(AggregateDefinition):
+class CoGroupDefinition(NamedInputs, AggregateDefinition):
     """One windowed aggregate over any number of inputs: each aggregation is of the messages of one of them, or of all.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input. Its watermark is
@@ -76,53 +77,15 @@ class CoGroupDefinition(AggregateDefinition):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
-        made = normalise_cogroup(
-            inputs=inputs,
-            by=by,
-            window=window,
-            agg=agg,
-            retention=retention,
-            allowed_lateness=allowed_lateness,
-            emit=emit if emit is not None else Emit(),
-            name=name,
-            null_keys=null_keys,
-            scale=scale,
-            integer_overflow=integer_overflow,
-            ids=ids,
-            dead_letter_limit=dead_letter_limit,
-            dead_letter_retention=dead_letter_retention,
-        )
-        for field, value in made.items():
-            object.__setattr__(self, field, value)
-
-    @property
-    def by_input(self) -> bool:
-        return True
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        return self.given_inputs
+        self._set(**normalise_cogroup(check.arguments(locals())))
 
     def input_of(self, source: str) -> Input:
         """Return the input of messages whose positions have that source: it begins with its name."""
         return self.input(source.partition(":")[0])
 
-    def part_prefix(self, name: str) -> str:
-        return ""
-
     def columns_of(self, input: Input) -> tuple[str, ...]:
         ids = () if self.ids is None else self.ids.columns
         return tuple(dict.fromkeys((input.event_time, *self.keys(input), *ids)))
-
-    def keys(self, input: Input) -> tuple[str, ...]:
-        return self.by if input.by is None else input.by
-
-    def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        return self._changed(
-            given_inputs=tuple(
-                replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs
-            )
-        )
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -148,9 +111,6 @@ class CoGroupDefinition(AggregateDefinition):
             "scale": self.scale,
         }
 
-    def filing(self) -> dict[str, Any]:
-        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given_inputs]}
-
     def unsettled(self) -> str | None:
         return f"{self.name!r} takes the inputs {[i.name for i in self.given_inputs]}: only what has one input can be checked"
 
@@ -160,12 +120,6 @@ class CoGroupDefinition(AggregateDefinition):
 
     def taker(self, before: str) -> Taker:
         return chaining.taker(self, before)
-
-    def of_forwarded_rows(self, input: Input) -> Self:
-        forwarded = replace(input, max_ahead_us=None)
-        return self._changed(
-            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
-        )
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
         from windrow.operators.cogroup.evolution import kept_since_us

@@ -7,37 +7,19 @@ from typing import Any
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import policy_of
-from windrow.core.emit import Emit
-from windrow.core.errors import BadAggregate, BadWatermark, BadWindow, ConfigurationError, ReservedColumn
+from windrow.core.errors import BadAggregate, BadWindow, ConfigurationError, ReservedColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
-from windrow.core.policy import Forever, Retention, forever
-from windrow.core.positions import Ids
-from windrow.core.time import Duration
-from windrow.core.windows import Inherited, Session, WindowSpec
+from windrow.core.policy import forever
+from windrow.core.windows import Inherited, Session
 from windrow.operators.aggregate.validation import normalise
 from windrow.operators.cogroup.names import TIME, is_ours
+from windrow.operators.several_inputs import normalise_inputs
 
 
-def normalise_cogroup(
-    *,
-    inputs: Sequence[Input],
-    by: str | Sequence[str],
-    window: WindowSpec,
-    agg: Mapping[str, Aggregation],
-    retention: Duration | Retention | Forever | None,
-    allowed_lateness: Duration | None,
-    emit: Emit,
-    name: str,
-    null_keys: str,
-    scale: str | None,
-    integer_overflow: str,
-    ids: Ids | str | Sequence[str] | None,
-    dead_letter_limit: int,
-    dead_letter_retention: Duration | Forever | None,
-) -> dict[str, Any]:
+def normalise_cogroup(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check the user's options and turn them into the fields of `CoGroupDefinition`."""
-    given = _inputs(inputs)
+    inputs, by, window = _inputs(options["inputs"]), options["by"], options["window"]
     if isinstance(window, Inherited):
         raise BadWindow(
             f"{window!r} of an aggregate over several inputs: rows of each have windows of their own; name one"
@@ -51,43 +33,22 @@ def normalise_cogroup(
         raise ConfigurationError(
             f"by={by!r}: name the keys; where an input calls its columns otherwise, wr.Input(..., by=...) says so"
         )
-    fields = normalise(
-        by=by,
-        event_time=TIME,
-        window=window,
-        agg=agg,
-        retention=retention,
-        watermark="0 seconds",
-        allowed_lateness=allowed_lateness,
-        emit=emit,
-        name=name,
-        null_keys=null_keys,
-        time_zone=None,
-        event_time_unit=None,
-        max_ahead=forever,
-        scale=scale,
-        integer_overflow=integer_overflow,
-        positions=None,
-        ids=ids,
-        dead_letter_limit=dead_letter_limit,
-        dead_letter_retention=dead_letter_retention,
-        inputs=[i.name for i in given],
-    )
-    for one in given:
+    names = [i.name for i in inputs]
+    of_time = {"event_time": TIME, "watermark": "0 seconds", "max_ahead": forever}
+    fields = normalise(**{**options, **of_time, "inputs": names})
+    for one in inputs:
         policy_of(one.deliver, fields["ids"])
-    _check_keys(fields["by"], given)
-    _check_aggregations(agg, given)
-    return {**fields, "given_inputs": given}
+    _check_keys(fields["by"], inputs)
+    _check_aggregations(options["agg"], inputs)
+    return {**fields, "given_inputs": inputs}
 
 
 def _inputs(inputs: Any) -> tuple[Input, ...]:
-    """Return the inputs, checked: names are distinct, and an aggregate can take them."""
-    remedy = "give them as inputs=(wr.Input('orders', event_time='t'), wr.Input('paid', event_time='t'))"
-    if isinstance(inputs, Input) or not isinstance(inputs, Sequence) or not inputs:
-        raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
-    for given in inputs:
-        if not isinstance(given, Input):
-            raise ConfigurationError(f"{given!r} of inputs= is no input: {remedy}")
+    """Return the inputs, checked: an aggregate can take them."""
+    checked = normalise_inputs(
+        inputs, "(wr.Input('orders', event_time='t'), wr.Input('paid', event_time='t'))"
+    )
+    for given in checked:
         given.refuse_rules("wr.CoGroup")
         if given.window is not None:
             raise BadWindow(
@@ -98,15 +59,7 @@ def _inputs(inputs: Any) -> tuple[Input, ...]:
             raise ConfigurationError(
                 f"input {given.name!r} is static=True: a table has no part in windows; leave it out, or join it before"
             )
-    names = [i.name for i in inputs]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
-    if len({i.watermark.kind == "explicit" for i in inputs}) > 1:
-        shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in inputs)
-        raise BadWatermark(
-            f"the inputs have the watermarks {shown}: an explicit watermark is the whole operator's, use it on all of them"
-        )
-    return tuple(inputs)
+    return checked
 
 
 def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:

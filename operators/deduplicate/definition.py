@@ -75,7 +75,7 @@ class DeduplicateDefinition(OneInput):
     ) -> None:
         where = filter_of(where)
         ids = ids_of(ids)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = check.arguments(locals())
         if keep != "first":
             raise ConfigurationError(
                 f"keep={keep!r}: use 'first'. The last is known only when no other can come, as in wr.Aggregate: "

@@ -77,7 +77,7 @@ class DeliveryDefinition(OneInput):
         where: pc.Expression | None = None,
     ) -> None:
         where, guarantee = filter_of(where), filter_of(guarantee)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = check.arguments(locals())
         remedy = "use wr.deliver.latest(), newest(1000), within('2 seconds') or throttle('1 second')"
         check.of_type(policy, Policy, "policy", remedy)
         deliver = policy if guarantee is None else policy.guarantee(guarantee.expression)

@@ -55,7 +55,8 @@ def normalise_join(
     dead_letter_retention: Duration | Forever | None,
 ) -> dict[str, Any]:
     """Check the user's options and turn them into the fields of `JoinDefinition`."""
-    _check_given(left, right, emit, name, where, how, dead_letter_limit)
+    check.common(locals())
+    _check_given(left, right, emit, where, how)
     pairs = _keys(on)
     for side, keys in ((left, [p[0] for p in pairs]), (right, [p[1] for p in pairs])):
         clash = [k for k in keys if k in RESERVED_COLUMNS]
@@ -70,8 +71,6 @@ def normalise_join(
     emitted = Emit(early=every_batch, late=every_batch) if emit is None else emit
     _check_emit(emitted)
     kept_us, lateness_us = _lateness(allowed_lateness, kept_us, said=retention is not None)
-    if scale not in (None, "small", "large"):
-        raise ConfigurationError(f"scale={scale!r}: use 'small' or 'large'")
     condition = where if where is None or isinstance(where, Where) else Where(Expr(where))
     chosen = scale or ("small" if _is_small(left, right, bounds) else "large")
     made = {
@@ -117,9 +116,7 @@ def _written(
     return tuple((name, repr(value)) for name, value in written.items() if value is not None and value != ())
 
 
-def _check_given(
-    left: Input, right: Input, emit: Emit | None, name: str, where: Any, how: str, dead_letter_limit: int
-) -> None:
+def _check_given(left: Input, right: Input, emit: Emit | None, where: Any, how: str) -> None:
     """Reject options of a wrong type, or outside the choices."""
     for which, given in (("left", left), ("right", right)):
         check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
@@ -131,8 +128,6 @@ def _check_given(
             )
     if emit is not None:
         check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
-    check.name(name, "name")
-    check.number(dead_letter_limit, "dead_letter_limit", "use a number of dead letters, 0 or more")
     if where is not None:
         kinds: Any = (Where, pc.Expression)
         check.of_type(

@@ -27,24 +27,12 @@ def windowing(join: JoinDefinition) -> AggregateDefinition:
         agg={COUNT: count()},
         retention=forever,
         watermark=explicit(),
-        allowed_lateness=None,
         emit=Emit(early=every_batch, late=every_batch, on_time=False, closing_pane=join.how != "inner"),
         name=join.name,
-        null_keys="group",
-        time_zone=None,
-        event_time_unit=None,
         max_ahead=forever,
-        scale=None,
-        integer_overflow="dead_letter",
-        positions=None,
-        ids=None,
         dead_letter_limit=0,
-        dead_letter_retention=None,
     )
-    made["name"] = f"{join.name}.sessions"
-    made["retention"] = join.retention
-    made["allowed_lateness_us"] = join.allowed_lateness_us
+    own = {"name": f"{join.name}.sessions", "allowed_lateness_us": join.allowed_lateness_us}
     definition = object.__new__(AggregateDefinition)
-    for field, value in made.items():
-        object.__setattr__(definition, field, value)
+    definition._set(**made | own | {"retention": join.retention})
     return definition

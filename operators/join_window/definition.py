@@ -115,7 +115,7 @@ class JoinWindowDefinition(OneInput):
         where: pc.Expression | None = None,
         deliver: Policy | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = check.arguments(locals())
         _check_window(window)
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
@@ -133,12 +133,9 @@ class JoinWindowDefinition(OneInput):
             "event_time": check.of_type(event_time, str, "event_time", _TIME),
             "emit": _of_rows(emit),
         }
-        made = normalise(
-            **options, agg={NEW: collect_list(col(KEPT))}, scale="large", integer_overflow="dead_letter"
-        )
+        made = normalise(**options, agg={NEW: collect_list(col(KEPT))}, scale="large")
         windowing = object.__new__(Windowing)
-        for option, value in made.items():
-            object.__setattr__(windowing, option, value)
+        windowing._set(**made)
         own = {n: made[n] for n in ("window", "retention", "ids", "where")}
         self._fill(
             {**given, "ids": made["ids"], "where": made["where"]},

@@ -112,9 +112,7 @@ class OverDefinition(OneInput):
         empty: str = "emit",
     ) -> None:
         where = filter_of(where)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        if integer_overflow not in ("dead_letter", "decimal"):
-            raise ConfigurationError(f"integer_overflow={integer_overflow!r}: use 'dead_letter' or 'decimal'")
+        given = check.arguments(locals())
         remedy = "name columns, e.g. select=('x', 'y'), or leave it out for all"
         self._fill(
             given,

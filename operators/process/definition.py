@@ -91,7 +91,7 @@ class ProcessDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = check.arguments(locals())
         _check_function(function)
         if ttl is None:
             raise RetentionMissing(f"ttl=None of {name!r}: say how long a key's state is kept, or wr.forever")

@@ -5,7 +5,6 @@ Seed 004 "Event Processing Modes", "Entry Points", "Partitioning".
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,18 +14,16 @@ import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.emit import Emit
-from windrow.core.errors import BadTrigger, BadWatermark, ConfigurationError, UnknownColumn
-from windrow.core.inputs import Input, Interval
-from windrow.core.messages import JoinedRow
-from windrow.core.policy import Forever, Retention, Watermark, bounded
-from windrow.core.show import Raw, call
+from windrow.core.errors import BadTrigger, ConfigurationError, UnknownColumn
+from windrow.core.inputs import STAMPED, Input, Interval
+from windrow.core.policy import Forever, Retention, Watermark
 from windrow.core.time import Duration
 from windrow.operators.evolution import Before, Growth
-from windrow.operators.operator import Definition, Logic, Taker
+from windrow.operators.operator import Logic, Taker
 from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.rules.patterns import Pattern, Rule, bindings
 from windrow.operators.rules.validation import normalise_rules
-from windrow.operators.steps.output_rows import to_rows
+from windrow.operators.several_inputs import SeveralInputs
 
 Mode = Literal["stream", "cloud"]
 #: The columns of every row, between the keys and those of `then`; and the last one.
@@ -34,7 +31,7 @@ RULE, MATCH_ID, MATCH_TIME, MESSAGES = "rule", "match_id", "match_time", "messag
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class RulesDefinition(Definition):
+class RulesDefinition(SeveralInputs):
     """Temporal rules: combinations of events of several inputs, events that must be absent, and the facts that apply.
 
     A frozen value: compare it, print it, pickle it. It runs as `wr.Aggregate` does; messages name their input.
@@ -99,27 +96,11 @@ class RulesDefinition(Definition):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
-        fields = normalise_rules(
-            inputs=inputs,
-            rules=rules,
-            by=by,
-            mode=mode,
-            allowed_lateness=allowed_lateness,
-            emit=Emit.append() if emit is None else emit,
-            null_keys=null_keys,
-            name=name,
-            dead_letter_limit=dead_letter_limit,
-            dead_letter_retention=dead_letter_retention,
-        )
-        for field_name, value in fields.items():
-            object.__setattr__(self, field_name, value)
-
-    #: Messages are known by their positions.
-    ids = None
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        return self.given_inputs
+        given = check.arguments(locals())
+        fields = normalise_rules({**given, "emit": Emit.append() if emit is None else emit})
+        emitted = None if fields["emit"] == Emit.append() else emit
+        listed = {"inputs": list(inputs), "rules": dict(rules), "emit": emitted}
+        self._set(**fields, written=self._written({**given, **listed}))
 
     @property
     def retracts(self) -> bool:
@@ -161,15 +142,11 @@ class RulesDefinition(Definition):
         return self._changed(rules=rules)
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
-        time = () if input.stamped else (input.event_time,)
         interval, facts = input.interval or Interval(), input.facts
         of_facts = () if facts is None else (*(facts.key or ()), *((facts.deleted,) if facts.deleted else ()))
-        named = [*time, *interval.columns, *self.keys(input), *of_facts]
+        named = [*super().columns_of(input), *interval.columns, *of_facts]
         named += [own for _, _, p in self.patterns if p.input == input.name for own, _ in p.on]
-        return tuple(dict.fromkeys(named))
-
-    def keys(self, input: Input) -> tuple[str, ...]:
-        return self.by if input.by is None else input.by
+        return tuple(dict.fromkeys(name for name in named if name != STAMPED))
 
     def one_shard(self) -> str | None:
         if not self.by:
@@ -180,8 +157,9 @@ class RulesDefinition(Definition):
         return super().one_shard()
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs)
-        return self._changed(given_inputs=given, written=(("inputs", repr(list(given))), *self.written[1:]))
+        changed = super().with_watermarks(watermarks)
+        written = {**dict(self.written), "inputs": repr(list(changed.given_inputs))}
+        return changed._changed(written=tuple(written.items()))
 
     def describe(self) -> dict[str, Any]:
         """Return the options that shape the state, as plain values: the text behind the fingerprint."""
@@ -214,10 +192,6 @@ class RulesDefinition(Definition):
         ]
         return "".join(f"\n  - {change}" for change in changes) if changes else before.growth
 
-    def filing(self) -> dict[str, Any]:
-        ahead = [given.max_ahead_us for given in self.given_inputs]
-        return {**super().filing(), "allowed_lateness_us": self.late_us, "max_ahead_us": ahead}
-
     @property
     def periods(self) -> frozenset[int] | None:
         return frozenset()
@@ -236,10 +210,6 @@ class RulesDefinition(Definition):
         return tuple(dict.fromkeys([*self.by, *columns, MESSAGES]))
 
     @property
-    def known_by(self) -> None:
-        return None
-
-    @property
     def emission_mode(self) -> str:
         return "retracting" if self.retracts else "once"
 
@@ -247,29 +217,14 @@ class RulesDefinition(Definition):
     def emits_updates(self) -> bool:
         return self.retracts
 
-    def values(self, rows: pa.Table, job: str) -> Iterator[JoinedRow]:
-        return to_rows(rows, job)
-
     def taker(self, before: str) -> Taker:
-        names = [i.name for i in self.inputs]
-        if before not in names:
-            raise ConfigurationError(
-                f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
-                f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
-            )
+        taker = super().taker(before)
         given = self.input(before)
         if given.static or given.stamped:
             raise ConfigurationError(
                 f"{given!r} of {self.name!r} takes the rows of {before!r}: use wr.Input with the event time of these rows"
             )
-        others = [i.watermark for i in self.inputs if i is not given and not i.static]
-        follows = given.watermark.kind == "explicit" and given.watermark in others
-        if (given.watermark != bounded() and not follows) or given.positions is not None:
-            raise BadWatermark(
-                f"{given!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
-                "watermark= and positions= out"
-            )
-        return Taker(self.name, given, self.columns_of(given), "rules take no message back", self.late_us)
+        return replace(taker, keeps="rules take no message back")
 
     def check_followed(self, taker: Taker) -> None:
         if taker.event_time != MATCH_TIME:
@@ -292,12 +247,6 @@ class RulesDefinition(Definition):
         ]
         return self.late_us + max(waits)
 
-    def of_forwarded_rows(self, input: Input) -> Self:
-        forwarded = replace(input, max_ahead_us=None)
-        return self._changed(
-            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
-        )
-
     def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.delivery_stage import delivering
         from windrow.operators.rules.logic import RulesOperator
@@ -309,12 +258,3 @@ class RulesDefinition(Definition):
         from windrow.operators.rules.oracle import RulesOracle
 
         return delivering(self, RulesOracle(self, schemas), schemas)
-
-    def _changed(self, **changes: Any) -> Self:
-        changed = copy.copy(self)
-        for name, value in changes.items():
-            object.__setattr__(changed, name, value)
-        return changed
-
-    def __repr__(self) -> str:
-        return call("Rules", **{name: Raw(text) for name, text in self.written})

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.errors import InputError
 from windrow.core.expressions import said
 from windrow.core.frames import RowsBetween
 from windrow.core.inputs import Input
@@ -24,7 +23,6 @@ from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import Timing
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
-from windrow.operators.operator import Logic
 from windrow.operators.rules.chains import PAIRS, Candidates, Joined, Tuples, chains_of, flat
 from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.facts import (
@@ -64,6 +62,7 @@ from windrow.operators.rules.subpatterns import (
     without_any,
 )
 from windrow.operators.rules.timings import kept_us, timing_of
+from windrow.operators.several_inputs import SeveralInputsLogic
 from windrow.operators.steps.columns import (
     EARLY,
     INSERT,
@@ -75,30 +74,30 @@ from windrow.operators.steps.columns import (
     POSITION_COLUMNS,
     TIMING,
 )
-from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.output_rows import output_rows, output_schema, signed, without_labels
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.output_rows import signed, without_labels
 from windrow.operators.steps.poison_rows import is_of_data
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.schema_inference import Needs, check_keys
-from windrow.operators.steps.step import StepResult, limit, passed
+from windrow.operators.steps.schema_inference import Needs
+from windrow.operators.steps.step import limit, passed
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
-from windrow.stores.kv import KV, Batch, Overlay
+from windrow.stores.kv import KV, Overlay
 
 #: True for a tuple of which each new event is late.
 _LATE = "__late"
 
 
-class RulesOperator(Logic):
+class RulesOperator(SeveralInputsLogic):
     """The logic of rules: one definition on one store. It holds no state of its own."""
 
     def __init__(self, definition: RulesDefinition) -> None:
         definition = definition.of_rules({name: evaluated(rule) for name, rule in definition.rules.items()})
+        super().__init__(definition)
         self.definition: RulesDefinition = definition
-        self.aux_cf = f"{definition.name}.aux"
         self.pending_cf = f"{definition.name}.pending"
-        self.columns_of_rules = RuleColumns(definition, self.aux_cf)
+        self.columns_of_rules = RuleColumns(definition, self.schemas)
         self._inputs = {given.name: given for given in definition.inputs}
         self.is_cloud = definition.mode == "cloud"
         timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
@@ -150,33 +149,28 @@ class RulesOperator(Logic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        if unknown := sorted(set(tables) - set(self._inputs)):
-            names = list(self._inputs)
-            raise InputError(f"{unknown[0]!r} is no input of {self.definition.name!r}, which has {names}")
-        step = self._begin(kv, now_us)
-        arrived = {
-            name: self.intake.arrived(step, self._inputs[name], table) for name, table in tables.items()
-        }
-        fits = {name: self.intake.fits(step, name, rows) for name, rows in arrived.items()}
+    def closed_us(self, progress: Progress) -> int:
+        return progress.purged_us
+
+    def accept(self, step: RuleStep, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+        arrived = {name: self.intake.arrived(step, self._inputs[name], some) for name, some in rows.items()}
+        fits = {name: self.intake.fits(step, name, came) for name, came in arrived.items()}
         self.intake.gather(step, arrived, fits)
-        for name, rows in arrived.items():
-            self.intake.file(step, name, rows, fits[name])
+        for name, came in arrived.items():
+            self.intake.file(step, name, came, fits[name])
         new = {
-            name: self.facts[name].file(kv, rows.rows.table)
-            for name, rows in arrived.items()
+            name: self.facts[name].file(step.kv, came.rows.table)
+            for name, came in arrived.items()
             if name in self.facts
         }
         for planned in self.planned:
             self._correct(step, planned, arrived, fits)
             self._join_late_facts(step, planned, new)
             self._join(step, planned)
-        step.progress.begin(now_us)
-        return self._end(step)
+        return {name: came.rows for name, came in arrived.items()}
 
-    def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
-        step = self._begin(kv, now_us)
-        watermark_us = max(watermark_us, step.progress.watermark_us)
+    def pass_time(self, step: RuleStep, watermark_us: int) -> None:
+        kv = step.kv
         before_us, done_us = step.progress.purged_us, self._done_us(step.progress, watermark_us)
         self._decide_due(step, watermark_us, done_us)
         if done_us > before_us:
@@ -188,9 +182,7 @@ class RulesOperator(Logic):
                 kept.forget(kv, END_OF_TIME_US if end else limit(done_us, self.kept_us[name]))
             if done_us >= END_OF_TIME_US:
                 clear_all(kv, [self.tails_cf, *(facts.cf for facts in self.facts.values())])
-        progress = step.progress
-        progress.watermark_us, progress.now_us, progress.purged_us = watermark_us, now_us, done_us
-        return self._end(step)
+        step.progress.purged_us = done_us
 
     def _done_us(self, progress: Progress, watermark_us: int) -> int:
         """Return the watermark less the allowed lateness: earlier tuples are decided for good. In cloud mode no time passes."""
@@ -198,27 +190,14 @@ class RulesOperator(Logic):
             return progress.purged_us
         return max(progress.purged_us, passed(watermark_us, self.definition.late_us))
 
-    def _begin(self, kv: KV, now_us: int) -> RuleStep:
-        progress = Progress.load(kv, self.aux_cf)
-        progress.step += 1
+    def begin(self, kv: KV, now_us: int) -> RuleStep:
+        work = super().begin(kv, now_us)
         numbers = numbers_of(
             kv, self.aux_cf, [(name, binding) for name, binding, _ in self.definition.patterns]
         )
         waiting = (self.pending_cf, self.waiting_cf, self.tails_cf)
         drop_rules(kv, (*waiting, self.emitted_cf) if self.definition.retracts else waiting, numbers.gone)
-        dead = DeadLetters(self.definition.dead_letter_limit)
-        step = RuleStep(kv, progress, StepResult(), dead, now_us, numbers)
-        step.schemas = self.columns_of_rules.schemas(kv)
-        return step
-
-    def _end(self, step: RuleStep) -> StepResult:
-        batch, result = Batch(), step.result
-        step.progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        step.kv.write(batch)
-        result.dead = letters_by_input(step.dead.table())
-        for reason, n in step.dead.counts.items():
-            result.counts[f"dead.{reason}"] = n
-        return result
+        return RuleStep(**vars(work), numbers=numbers, columns=self.columns_of_rules)
 
     # -- tuples -----------------------------------------------------------------------------------------------------
 
@@ -617,45 +596,17 @@ class RulesOperator(Logic):
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return output_rows(panes, commit)
+    def needs(self, input: Input) -> Needs:
+        return self.columns_of_rules.needs(input)
 
-    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return output_schema(self.message_schema(inputs))
+    def fields(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        return self.columns_of_rules.output(schemas)
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return signed(panes) if self.definition.retracts else without_labels(panes)
 
-    def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return pa.schema(self.columns_of_rules.output(inputs))
-
-    def known_schema(self, kv: KV) -> pa.Schema | None:
-        if any(self.columns_of_rules.known(kv, name) is None for name in self._inputs):
-            return None
-        return pa.schema(self.columns_of_rules.output(self.columns_of_rules.schemas(kv)))
-
-    def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        given = self._inputs[input]
-        check_keys(self.definition.keys(given), schema)
-        self.columns_of_rules.needs(kv, given, {}).check(None, schema.names)
-        self.columns_of_rules.learn(kv, given, schema)
-
-    def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
-        for name, schema in inputs.items():
-            for column in sorted(self.columns_of_rules.required(self._inputs[name]) - set(schema.names)):
-                raise InputError(
-                    f"column {column!r} of input {name!r} is not in its schema, which has {schema.names}"
-                )
-
-    def schema_of(self, kv: KV, name: str) -> pa.Schema | None:
-        return self.columns_of_rules.known(kv, name)
-
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
-        return self.columns_of_rules.needs(kv, self._inputs[name], other_inputs)
-
-    def columns(self, kv: KV) -> list[str]:
-        made = self.known_schema(kv)
-        return [] if made is None else list(made.names)
+        return self.columns_of_rules.needs_beside(kv, self._inputs[name], other_inputs)
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]
@@ -680,14 +631,12 @@ class RulesOperator(Logic):
         if kept is None or done_us >= END_OF_TIME_US:
             return None
         found = kept.between(kv, limit(done_us, self.kept_us[name]), END_OF_TIME_US)
-        return (
-            None if found is None else self.intake.kept_candidates(self._begin(Overlay(kv), 0), name, found)
-        )
+        return None if found is None else self.intake.kept_candidates(self.begin(Overlay(kv), 0), name, found)
 
     def pending_tuples(self, kv: KV) -> Iterator[tuple[str, str, pa.Table]]:
         """Read the tuples that wait: (rule, for a "deadline" or for "facts", tuples with their deadlines in `TIME`)."""
         overlay = Overlay(kv)  # nothing of it is written
-        step = self._begin(overlay, 0)
+        step = self.begin(overlay, 0)
         for planned in self.planned:
             waiting = {"deadline": self._pending(step, planned)} if planned.decides else {}
             if planned.fact_wait_us:

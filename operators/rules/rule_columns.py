@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from windrow.core.types import widened
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE, RulesDefinition
 from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.several_inputs import InputSchemas
 from windrow.operators.steps.schema_inference import (
     Needs,
     check_filter,
@@ -26,7 +27,7 @@ from windrow.operators.steps.schema_inference import (
     learn,
     missing,
 )
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 
 #: The messages of a match, in the order of their patterns.
 MESSAGE = pa.struct(
@@ -75,8 +76,8 @@ def referred(rule: Rule) -> Iterator[tuple[str, str]]:
 class RuleColumns:
     """The columns of one definition. It holds no state: the schemas of inputs are in the store."""
 
-    def __init__(self, definition: RulesDefinition, aux_cf: str) -> None:
-        self.definition, self.aux_cf = definition, aux_cf
+    def __init__(self, definition: RulesDefinition, stored: InputSchemas) -> None:
+        self.definition, self.stored = definition, stored
         self.whole = {
             pattern.input
             for rule in definition.rules.values()
@@ -100,30 +101,21 @@ class RuleColumns:
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 
-    def known(self, kv: KV, name: str) -> pa.Schema | None:
-        """Return the columns of an input; None before its first message."""
-        packed = kv.get(self.aux_cf, b"s" + name.encode())
-        return None if packed is None else pa.ipc.read_schema(pa.py_buffer(packed))
-
     def schemas(self, kv: KV) -> dict[str, pa.Schema]:
         """Return the columns of all inputs: of those without a message the declared ones, without a type."""
-        found = {}
-        for given in self.definition.inputs:
-            known = self.known(kv, given.name)
-            if known is None:
-                known = pa.schema([(name, pa.null()) for name in sorted(self.required(given))])
-            found[given.name] = known
-        return found
+        known = self.stored.known(kv)
+        return {
+            i.name: known[i.name] if i.name in known else self._declared[i.name]
+            for i in self.definition.inputs
+        }
 
-    def learn(self, kv: KV, input: Input, seen: pa.Schema) -> pa.Schema:
-        """Learn the columns of an input from messages."""
-        known = self.known(kv, input.name)
-        schema = learn(known, seen, self.needs(kv, input, {}), None if input.stamped else input.event_time)
-        if known is None or not schema.equals(known, check_metadata=True):
-            batch = Batch()
-            batch.put(self.aux_cf, b"s" + input.name.encode(), schema.serialize().to_pybytes())
-            kv.write(batch)
-        return schema
+    @cached_property
+    def _declared(self) -> dict[str, pa.Schema]:
+        """The columns of inputs without a message."""
+        return {
+            i.name: pa.schema([(n, pa.null()) for n in sorted(self.required(i))])
+            for i in self.definition.inputs
+        }
 
     def required(self, input: Input) -> set[str]:
         """Return the columns that every message of an input must have, except those in expressions."""
@@ -152,13 +144,18 @@ class RuleColumns:
         used = self.used(input, schema.names)
         return [name for name in schema.names if name in used]
 
-    def needs(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
+    def needs(self, input: Input) -> RuleNeeds:
+        """Return the columns of an input that rules need, whatever those of other inputs are."""
+        return RuleNeeds(self, input, self._declared)
+
+    def needs_beside(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
         """Return the columns of an input that rules need. others: tables of other inputs in the same step."""
         schemas = self.schemas(kv)
         for name, table in others.items():
             if name in schemas and name != input.name:
-                known = self.known(kv, name)
-                schemas[name] = learn(known, table.schema, None, self.definition.input(name).event_time)
+                schemas[name] = learn(
+                    self.stored.of(kv, name), table.schema, None, self.definition.input(name).event_time
+                )
         return RuleNeeds(self, input, schemas)
 
     # -- output -----------------------------------------------------------------------------------------------------

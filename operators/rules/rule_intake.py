@@ -1,46 +1,23 @@
-"""Intake of rules: messages of a step that count, their intervals, and the patterns that take them."""
+"""Intervals of messages: both ends of each, from a duration or a second time column."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.inputs import STAMPED, Input
+from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
-from windrow.core.positions import Ids, Partition
 from windrow.core.time import TIME_UNITS
-from windrow.operators.one_input import conformed
-from windrow.operators.rules.definition import RulesDefinition
-from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead_letters import MALFORMED, TOO_LATE, DeadLetters
+from windrow.operators.steps.dead_letters import MALFORMED, DeadLetters
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import (
     Slice,
-    countable_rows,
-    event_time_marks,
     event_times,
-    in_known_times,
 )
-from windrow.operators.steps.message_rows import with_positions
 from windrow.stores.keyed_event_store import Hashes, hashes_of
-
-
-class RuleReading:
-    """An input of rules, as `take_in` reads it."""
-
-    ids: Ids | None = None
-
-    def __init__(self, definition: RulesDefinition, input: Input, *, group_null: bool = False) -> None:
-        self.name, self.event_time = input.name, input.event_time
-        self.by = definition.keys(input)
-        self.time_zone, self.event_time_unit = input.time_zone, input.event_time_unit
-        self.max_ahead_us = input.max_ahead_us
-        self.null_keys = "group" if group_null else definition.null_keys
 
 
 @dataclass(frozen=True)
@@ -55,53 +32,14 @@ class Arrived:
         return len(self.rows)
 
 
-@dataclass(frozen=True)
-class Intake:
-    """The intake of one input's messages in one step. closed_us: an earlier message is too late."""
+class Intervals:
+    """The intervals of one input's messages. Messages without a right one are dead letters."""
 
-    definition: RulesDefinition
-    input: Input
-    step: int
-    now_us: int
-    closed_us: int
-    dead: DeadLetters
+    def __init__(self, input: Input) -> None:
+        self.input = input
 
-    def take(
-        self, table: pa.Table, schema: pa.Schema, columns: list[str]
-    ) -> tuple[Arrived, Mapping[Partition, int]]:
-        """Give the messages that count, in the types of `schema`, and how far partitions have come."""
-        self.dead.input = self.input.name
-        table = with_positions(table, self.step, self.input.source_prefix)
-        heard: Mapping[Partition, int] = {}
-        if self.input.where is not None:
-            table, others = divided(self.input.where, table)
-            silent = countable_rows(
-                RuleReading(self.definition, self.input, group_null=True), others, self.now_us, self.dead
-            )
-            heard = event_time_marks(silent.take(np.flatnonzero(silent.times >= self._closed_us)))
-        rows = self._on_time(
-            countable_rows(RuleReading(self.definition, self.input), table, self.now_us, self.dead)
-        )
-        arrived = self._intervals(rows)
-        kept = arrived.rows.table.select([*columns, *POSITION_COLUMNS])
-        filed = pa.schema([schema.field(name) for name in columns])
-        made = Arrived(Slice(conformed(kept, filed), arrived.rows.times), arrived.starts, arrived.ends)
-        return made, further(event_time_marks(arrived.rows), heard)
-
-    @property
-    def _closed_us(self) -> int:
-        return -(1 << 63) if self.input.static else self.closed_us
-
-    def _on_time(self, rows: Slice) -> Slice:
-        late = rows.times < self._closed_us
-        if not late.any():
-            return rows
-        detail = f"the watermark of {self.definition.name!r} has passed it"
-        self.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(late), pa.array(rows.times))
-        return rows.take(np.flatnonzero(~late))
-
-    def _intervals(self, rows: Slice) -> Arrived:
-        """Read the other ends of messages; those without a right one are dead letters."""
+    def of(self, rows: Slice, dead: DeadLetters) -> Arrived:
+        """Read the other ends of messages."""
         interval = self.input.interval
         if interval is None or not len(rows):
             return Arrived(rows, rows.times, rows.times)
@@ -123,7 +61,7 @@ class Intake:
             details[f"{column!r} makes it longer than longest="] = ~wrong & (lengths > interval.longest_us)
         bad = np.zeros(len(rows), dtype=bool)
         for detail, mask in details.items():
-            self.dead.add_rows(MALFORMED, detail, rows.table, np.flatnonzero(mask), pa.array(rows.times))
+            dead.add_rows(MALFORMED, detail, rows.table, np.flatnonzero(mask), pa.array(rows.times))
             bad |= mask
         rows, lengths = rows.take(np.flatnonzero(~bad)), lengths[~bad]
         if interval.start is not None:
@@ -150,21 +88,6 @@ def _durations(values: pa.Array, unit: str) -> tuple[IntArray, np.ndarray]:
         )
         return whole // many * each_us, wrong
     return np.rint(np.where(wrong, 0, numbers) * each_us / many).astype(np.int64), wrong
-
-
-def stamped(table: pa.Table, input: Input, now_us: int) -> pa.Table:
-    """Give messages the recorded `now` as their event time, where the input has none."""
-    if not input.stamped:
-        return table
-    return table.append_column(STAMPED, pa.array(np.full(len(table), now_us, dtype=np.int64)))
-
-
-def in_times(table: pa.Table, input: Input, known: pa.Schema | None) -> pa.Table:
-    """Write event times in the type that is known."""
-    kind = (
-        known.field(input.event_time).type if known is not None and input.event_time in known.names else None
-    )
-    return in_known_times(table, input.event_time, input.time_zone, kind, input.event_time_unit)
 
 
 def hashes(table: pa.Table, by: tuple[str, ...]) -> Hashes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -19,20 +19,16 @@ from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.framed import evaluation_of
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
-from windrow.operators.rules.rule_intake import Arrived, Intake, hashes, in_times, stamped
+from windrow.operators.rules.rule_intake import Arrived, Intervals, hashes
 from windrow.operators.rules.rule_state import KeptMessages, Numbers
 from windrow.operators.rules.subpatterns import (
     Failures,
 )
 from windrow.operators.steps.columns import POSITION_COLUMNS
-from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.intake import event_times
-from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.schema_inference import check_keys
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.intake import Slice, event_times
+from windrow.operators.steps.work import Work
 from windrow.stores.event_log import TIME
-from windrow.stores.kv import KV
 from windrow.stores.spill import Away
 
 RULE_FAILED = "rule_failed"
@@ -68,20 +64,19 @@ class Planned:
 
 
 @dataclass
-class RuleStep:
-    """A step of rules: its store, progress and result, and the columns of inputs."""
+class RuleStep(Work):
+    """A step of rules, and the columns of inputs as they are once their messages have come."""
 
-    kv: KV
-    progress: Progress
-    result: StepResult
-    dead: DeadLetters
-    now_us: int
     numbers: Numbers
-    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    columns: RuleColumns
     candidates: dict[str, Candidates] = field(default_factory=dict)
     slices: int = 0
     #: The positions of the late messages whose tuples are decided again: failures are reported of these alone.
     reported: set[tuple[object, ...]] | None = None
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        return self.columns.schemas(self.kv)
 
     def slice(self) -> int:
         """Number a slice of tuples that is filed."""
@@ -119,19 +114,12 @@ class StepMessages:
         self.definition, self.columns, self.kept, self.planned = definition, columns, kept, planned
         self._inputs = {given.name: given for given in definition.inputs}
 
-    def arrived(self, step: RuleStep, input: Input, table: pa.Table) -> Arrived:
-        """Take the messages of an input that count."""
-        table = stamped(table, input, step.now_us)
-        table = in_times(table, input, self.columns.known(step.kv, input.name))
-        check_keys(self.definition.keys(input), table.schema)
-        schema = self.columns.learn(step.kv, input, table.schema)
-        step.schemas[input.name] = schema
-        intake = Intake(
-            self.definition, input, step.progress.step, step.now_us, step.progress.purged_us, step.dead
-        )
-        arrived, marks = intake.take(table, schema, self.columns.kept(input, schema))
-        step.result.marks.update(marks)
-        return arrived
+    def arrived(self, step: RuleStep, input: Input, rows: Slice) -> Arrived:
+        """Return the messages of an input that count, in the columns that are kept."""
+        step.dead.input = input.name
+        arrived = Intervals(input).of(rows, step.dead)
+        kept = [*self.columns.kept(input, step.schemas[input.name]), *POSITION_COLUMNS]
+        return replace(arrived, rows=Slice(arrived.rows.table.select(kept), arrived.rows.times))
 
     def fits(self, step: RuleStep, name: str, arrived: Arrived) -> dict[tuple[str, str], BoolArray]:
         """Judge which patterns take the messages of an input."""

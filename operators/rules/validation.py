@@ -15,7 +15,6 @@ from windrow.core.errors import (
     BadDuration,
     BadRule,
     BadTrigger,
-    BadWatermark,
     ConfigurationError,
     ReservedColumn,
 )
@@ -27,51 +26,39 @@ from windrow.core.temporal import END, Point, Span, Timing, holds, links_of
 from windrow.core.time import duration_us, show_duration
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.timings import kept_us, timing_of
+from windrow.operators.several_inputs import normalise_inputs
 
 MODES = ("stream", "cloud")
 #: The columns that every row has, besides keys.
 OWN_COLUMNS = ("rule", "match_id", "match_time", "messages", *RESERVED_COLUMNS)
 
 
-def normalise_rules(**given: Any) -> dict[str, Any]:
-    """Check the options and turn them into the fields of `RulesDefinition`. given: as the user wrote them."""
-    by = check.names(
-        given["by"], "by", "name a column, several as by=('room', 'floor'), or () for one partition"
-    )
-    if len(set(by)) != len(by):
-        raise ConfigurationError(f"by={by!r} names a column twice: name each once")
+def normalise_rules(options: dict[str, Any]) -> dict[str, Any]:
+    """Check the options and turn them into the fields of `RulesDefinition`. options: as the user wrote them."""
+    check.common(options)
+    by = check.keys(options["by"], "name a column, several as by=('room', 'floor'), or () for one partition")
     clash = [key for key in by if key in OWN_COLUMNS]
     if clash:
         raise ReservedColumn(
             f"key {clash[0]!r} has the name of a column of every row, {', '.join(OWN_COLUMNS)}: rename it"
         )
-    inputs, emit = _inputs(given["inputs"], by), given["emit"]
-    if given["mode"] not in MODES:
-        raise ConfigurationError(f"mode={given['mode']!r}: use 'stream' or 'cloud'")
-    if given["null_keys"] not in ("group", "dead_letter"):
-        raise ConfigurationError(f"null_keys={given['null_keys']!r}: use 'group' or 'dead_letter'")
-    check.name(given["name"], "name")
-    check.number(given["dead_letter_limit"], "dead_letter_limit", "use a number of dead letters, 0 or more")
-    late_us = duration_us(given["allowed_lateness"], "allowed_lateness")
+    inputs = _inputs(options["inputs"], by)
+    check.choice(options["mode"], "mode", MODES)
+    late_us = duration_us(options["allowed_lateness"], "allowed_lateness")
     if late_us < 0:
         raise BadDuration(
-            f"allowed_lateness {given['allowed_lateness']!r} is negative: use '0 seconds' or more"
+            f"allowed_lateness {options['allowed_lateness']!r} is negative: use '0 seconds' or more"
         )
-    _check_emit(emit)
-    rules = _rules(given["rules"], {i.name: i for i in inputs}, given["mode"], by)
+    _check_emit(options["emit"])
+    rules = _rules(options["rules"], {i.name: i for i in inputs}, options["mode"], by)
     return {
+        **{name: options[name] for name in ("mode", "emit", "null_keys", "name", "dead_letter_limit")},
         "by": by,
         "given_inputs": inputs,
         "rules": rules,
-        "mode": given["mode"],
         "late_us": late_us,
-        "emit": emit,
-        "null_keys": given["null_keys"],
-        "name": given["name"],
-        "retention": _retention(rules, inputs, given["mode"], late_us),
-        "dead_letter_limit": given["dead_letter_limit"],
-        "dead_letter_retention_us": letters_us(given["dead_letter_retention"]),
-        "written": _written(given),
+        "retention": _retention(rules, inputs, options["mode"], late_us),
+        "dead_letter_retention_us": letters_us(options["dead_letter_retention"]),
     }
 
 
@@ -81,23 +68,6 @@ def _retention(rules: Mapping[str, Rule], inputs: Sequence[Input], mode: str, la
     timings = {name: timing_of(rule, given) for name, rule in rules.items()}
     longest_us = max((kept_us(timings, rules, one) or 0 for one in inputs), default=0)
     return Retention(None if mode == "cloud" or longest_us >= INFINITE_US else max(longest_us, 0) + late_us)
-
-
-_DEFAULTS = {
-    "by": (),
-    "mode": "stream",
-    "allowed_lateness": "0 seconds",
-    "emit": Emit.append(),
-    "null_keys": "group",
-    "name": "rules",
-    "dead_letter_limit": 10_000,
-    "dead_letter_retention": None,
-}
-
-
-def _written(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    listed = {**options, "inputs": list(options["inputs"]), "rules": dict(options["rules"])}
-    return tuple((name, repr(value)) for name, value in listed.items() if value != _DEFAULTS.get(name, ...))
 
 
 def _check_emit(emit: Any) -> None:
@@ -117,23 +87,10 @@ def _check_emit(emit: Any) -> None:
 
 
 def _inputs(inputs: Any, by: Sequence[str]) -> tuple[Input, ...]:
-    remedy = "give them as inputs=[wr.Input('fires', event_time='at'), wr.Table('rooms', key='room')]"
-    if isinstance(inputs, Input | str) or not isinstance(inputs, Sequence) or not inputs:
-        raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
-    for one in inputs:
-        if not isinstance(one, Input):
-            raise ConfigurationError(f"{one!r} of inputs= is no input: {remedy}")
+    checked = normalise_inputs(inputs, "[wr.Input('fires', event_time='at'), wr.Table('rooms', key='room')]")
+    for one in checked:
         _check_input(one, by)
-    names = [i.name for i in inputs]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
-    explicit = {i.watermark.kind == "explicit" for i in inputs if not i.static}
-    if len(explicit) > 1:
-        shown = ", ".join(f"{i.name!r}: {i.watermark!r}" for i in inputs if not i.static)
-        raise BadWatermark(
-            f"the inputs have the watermarks {shown}: an explicit watermark is the whole operator's, use it on all of them"
-        )
-    return tuple(inputs)
+    return checked
 
 
 def _check_input(one: Input, by: Sequence[str]) -> None:
