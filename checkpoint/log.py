@@ -150,7 +150,7 @@ class RecordLog:
     def commits(self, from_commit: int | None = None) -> Iterator[Commit]:
         with self._lock:
             self.tail()
-            first = self._first_commit
+            first = self.first_commit
             wanted = first if from_commit is None else max(from_commit, 1)
             if wanted < first:
                 raise StateLost(f"commit {wanted} was truncated: the log begins at commit {first}")
@@ -164,7 +164,7 @@ class RecordLog:
             yield record
 
     @property
-    def _first_commit(self) -> int:
+    def first_commit(self) -> int:
         """The oldest commit in the log; the one to come if there is none."""
         return self._state.commit_number + 1 - len(self._commit_seqs)
 
@@ -239,9 +239,9 @@ class RecordLog:
     def truncate(self, before_commit: int) -> int:
         with self._lock:
             kept = min(before_commit, self._state.commit_number)
-            if kept <= self._first_commit or self._own is None:
+            if kept <= self.first_commit or self._own is None:
                 return 0
-            before, gone = self._state.first_seq, kept - self._first_commit
+            before, gone = self._state.first_seq, kept - self.first_commit
             first_seq = self._commit_seqs[gone]
             try:
                 summary = self._state.summary.after(self._read_commits(self._commit_seqs[:gone]))

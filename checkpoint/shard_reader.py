@@ -38,6 +38,13 @@ class ShardView:
         self.way = way
         self.base = base
 
+    def follow(self, known: Mapping[int, Commit]) -> None:
+        """Lay the segments of the commits that follow over it. They are all there, or an error says that the view is lost."""
+        for number in sorted(known):
+            for part in self.spec.files.read(known[number]):
+                self.kv.batch.extend(part.only(self.spec.cfs))
+            self.commit = number
+
     def close(self) -> None:
         self.kv.base.close()
 
@@ -100,13 +107,12 @@ def _brought(
     """Return a view of `kv`, which holds commit `base`, with the later segments laid over it."""
     overlay = Overlay(kv)
     try:
-        for number in range(base + 1, commit + 1):
-            for part in spec.files.read(known[number]):
-                overlay.batch.extend(part.only(spec.cfs))
+        view = ShardView(spec, overlay, commit, way, base)
+        view.follow({number: known[number] for number in range(base + 1, commit + 1)})
     except BaseException:
         kv.close()
         raise
-    return ShardView(spec, overlay, commit, way, base)
+    return view
 
 
 def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scratch: str) -> ShardView | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from datetime import UTC
+from functools import partial
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -33,8 +34,13 @@ def table(options: argparse.Namespace, out: TextIO) -> int:
     with _state(options) as state:
         numbers = state.timed(name, operator, given) is None
         start, end = (_bound(text, numbers=numbers) for text in (options.start, options.end))
-        found = state.table(name, start, end, key=_key(options, state, name), operator=operator, input=given)
-    _say_rows(found, options, out)
+        key = _key(options, state, name)
+        if options.last is None:
+            rows = state.table(name, start, end, key=key, operator=operator, input=given).to_pylist()
+        else:
+            some = partial(state.page, name, start, end, key=key, operator=operator, input=given)
+            rows = some(descending=True, limit=options.last).rows.to_pylist()[::-1]
+    _say_rows(rows, options, out)
     return 0
 
 
@@ -128,9 +134,7 @@ def place(position: Position | None) -> str | None:
     return f"{source or '(no source)'}/{partition} {offset}{f'.{ordinal}' if ordinal else ''}"
 
 
-def _say_rows(table: pa.Table, options: argparse.Namespace, out: TextIO) -> None:
-    rows = table.to_pylist()
-    rows = rows if options.last is None else rows[-options.last :]
+def _say_rows(rows: list[dict[str, Any]], options: argparse.Namespace, out: TextIO) -> None:
     if options.json:
         for row in rows:
             say_json(row, out)

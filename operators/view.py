@@ -7,7 +7,7 @@ rejects a table that the operator does not have.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -48,6 +48,17 @@ class Made:
     joined_by: Position | None = None
     #: Of a row, a line for each condition that made it.
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it is stored, in order. show: of rows of it, those that users see; names of columns are the same.
+
+    Only `first` and `last` may differ in type, and `window` may be its two bounds, `START` and `END`.
+    """
+
+    rows: pa.Table
+    show: Callable[[pa.Table], pa.Table] = lambda rows: rows
 
 
 class View(ABC):
@@ -107,6 +118,12 @@ class View(ABC):
         if table == MESSAGES in self.definition.tables:
             return messages_table(self.messages(start, end, key, input), self.message_schema(input))
         raise self.refuse(table)
+
+    def stored_table(
+        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
+    ) -> StoredTable:
+        """Return `table`, where showing all of it may cost more than reading it."""
+        return StoredTable(self.table(table, start, end, key, input))
 
     def timed(self, table: str) -> str | None:
         """Return the column of a table whose times `start` and `end` bound; None where they are numbers."""

@@ -33,8 +33,10 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import POSITION
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
+    WINDOWS,
     Bound,
     Made,
+    StoredTable,
     View,
     alone,
     as_given,
@@ -107,13 +109,22 @@ class AggregateView(View):
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> pa.Table:
+        stored = self.stored_table(WINDOWS, start, end, key, input)
+        return stored.show(stored.rows)
+
+    def stored_table(
+        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
+    ) -> StoredTable:
+        if table != WINDOWS:
+            return super().stored_table(table, start, end, key, input)
         self.input(input)
         definition = self.definition
         rows = self._rows(start, end, key)
         emitted = ("window", *definition.by, *definition.agg)
+        known = pa.schema([f for f in self.schema() if f.name in emitted])
         schema = pa.schema(
             [
-                *(f for f in self.schema() if f.name in emitted),
+                *known,
                 ("messages", pa.int64()),
                 ("first", POSITION),
                 ("last", POSITION),
@@ -122,18 +133,26 @@ class AggregateView(View):
             ]
         )
         if rows is None:
-            return schema.empty_table()
+            return StoredTable(schema.empty_table())
         columns = [
-            window_column(definition, combine(rows.column(START)), combine(rows.column(END))),
+            combine(rows.column(START)),
+            combine(rows.column(END)),
             *(combine(rows.column(b)).cast(schema.field(b).type) for b in definition.by),
             *(combine(rows.column(VALUE + a)).cast(schema.field(a).type) for a in definition.agg),
             combine(rows.column(MESSAGES)),
-            _positions(rows.column(FIRST).to_pylist(), self.prefix),
-            _positions(rows.column(LAST).to_pylist(), self.prefix),
+            rows.column(FIRST),
+            rows.column(LAST),
             combine(rows.column(PANES)),
             pa.array(self._fired(rows)),
         ]
-        return pa.table(columns, schema=schema)
+        return StoredTable(pa.table(columns, [START, END, *schema.names[1:]]), partial(self._shown, schema))
+
+    def _shown(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
+        """Return stored rows of windows as users see them."""
+        starts, ends, *values, first, last, panes, fired = rows.columns
+        window = window_column(self.definition, combine(starts), combine(ends))
+        positions = [_positions(column.to_pylist(), self.prefix) for column in (first, last)]
+        return pa.table([window, *values, *positions, panes, fired], schema=schema)
 
     def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
         """Return the window rows of all shards, sorted; None where there are none."""

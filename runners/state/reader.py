@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,17 +31,28 @@ from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, Tu
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
-from windrow.operators.view import MESSAGES, View, check_message_bounds, key_of, stored, window_bounds
+from windrow.operators.view import (
+    MESSAGES,
+    StoredTable,
+    View,
+    check_message_bounds,
+    key_of,
+    stored,
+    window_bounds,
+)
 from windrow.runners.dead_letters import letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
+from windrow.runners.state.paging import Page, page_of
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
 
 T = TypeVar("T")
 
 #: A running job may sweep files while they are read: the reader then looks again, this many times.
 ATTEMPTS = 5
+#: A state that follows a job reads its stores anew when the commits since take more bytes.
+FOLLOWED_BYTES = 64 << 20
 
 
 def read_state(
@@ -129,6 +141,7 @@ class State:
 
     def _look(self) -> None:
         self._scratch = make_scratch("read")
+        self._stored: dict[tuple[str, str, str | None], StoredTable] = {}
         self.look = seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
@@ -170,10 +183,39 @@ class State:
 
     def refresh(self) -> int:
         """Move on to the job's last commit, and return it. As of a commit, nothing moves."""
+        if self._as_of is None and self._follow():
+            return self.commit
         self.close()
         self._live = True
         self._open()
         return self.commit
+
+    def _follow(self) -> bool:
+        """Add newer commits to the open views. False where all must be opened anew: another driver, too much, a lost file."""
+        if self._scratch is None:
+            return False
+        try:
+            before, seen = self.look.epoch, self.look.log.tail()
+            if seen.epoch is None or (seen.epoch.epoch, seen.epoch.job) != (before.epoch, before.job):
+                return False
+            known = {c.commit: c for c in self.look.log.commits(self.commit + 1)}
+            if not known:
+                return True
+            if [*known] != [*range(self.commit + 1, max(known) + 1)]:
+                return False
+            for view in self._views:
+                view.follow(known)
+        except (StateLost, CorruptState, FileNotFoundError):
+            return False
+        if max((view.kv.batch.nbytes for view in self._views), default=0) > FOLLOWED_BYTES:
+            return False
+        self._known |= known
+        self._known = {n: c for n, c in self._known.items() if n >= self.look.log.first_commit}
+        self.look = replace(self.look, epoch=seen.epoch, state=seen)
+        self._dead_letters = letters_kept(seen.summary, self._known.values())
+        self.commit = max(known)
+        self._stored.clear()
+        return True
 
     def _read(self, read: Callable[[], T]) -> T:
         """Run `read()`; where the live store turns out to be damaged, once more from snapshots and segments."""
@@ -308,11 +350,52 @@ class State:
 
         `covering`: only windows that hold all of the range.
         """
-        if table == MESSAGES:
-            check_message_bounds(start, end)
-        else:
-            start, end = window_bounds(start, end, covering)
+        start, end = self._bounds(table, start, end, covering)
         return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
+
+    def page(
+        self,
+        table: str,
+        start: Any = None,
+        end: Any = None,
+        *,
+        order: str = "start",
+        descending: bool = False,
+        after: int = 0,
+        limit: int = 50,
+        contains: str | None = None,
+        key: Any = None,
+        operator: str | None = None,
+        input: str | None = None,
+    ) -> Page:
+        """Return some rows of a table: `rows` as `table` has them, and the number of all in `total`.
+
+        order: "start", the table's own order; "key"; or a column. Nulls come last
+        after: so many rows are left out before the page
+        contains: only rows of which some value contains this text, whatever its case
+
+        The table is read once a commit, however many pages of it are asked for.
+        """
+        start, end = self._bounds(table, start, end, covering=False)
+        definition = self._definitions.of(operator, input, table)
+        name, whole = (definition.name, table, input), start is None and end is None and key is None
+        stored = self._stored.get(name) if whole else None
+        if stored is None:
+            stored = self._read(
+                lambda: self._view(definition.name).stored_table(table, start, end, key, input)
+            )
+        if whole:
+            self._stored[name] = stored
+        by = tuple(b for b in definition.by if b in stored.rows.column_names)
+        return page_of(
+            stored,
+            by,
+            order=order,
+            descending=descending,
+            after=after,
+            limit=limit,
+            contains=contains,
+        )
 
     def timed(self, table: str, operator: str | None = None, input: str | None = None) -> str | None:
         """Return the column of a table whose times `start` and `end` bound; None for numbers, as of tuple windows."""
@@ -417,6 +500,13 @@ class State:
     def _ask(self, table: str, operator: str | None, input: str | None, ask: Callable[[View], T]) -> T:
         definition = self._definitions.of(operator, input, table)
         return self._read(lambda: ask(self._view(definition.name)))
+
+    def _bounds(self, table: str, start: Any, end: Any, covering: bool) -> tuple[Any, Any]:
+        """Check the bounds of a table's rows, and return them as its view takes them."""
+        if table != MESSAGES:
+            return window_bounds(start, end, covering)
+        check_message_bounds(start, end)
+        return start, end
 
     def _view(self, name: str) -> View:
         """Return the view of an operator, over all shards that are open."""
