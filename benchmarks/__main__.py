@@ -12,6 +12,7 @@ from tests.kafka.spark_jars import jars
 
 from . import sparks
 from .big_batch import big_batch
+from .driver import driver
 from .embedded import embedded, full_state
 from .firing import firing, firing_many
 from .harness import quiet, run, table, write
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "restore": restore,
     "replay": replay,
     "purge": purge,
+    "driver": driver,
     "memory": memory,
 }
 #: Those that take so long that they run only where they are named.
