@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +17,11 @@ from windrow.checkpoint.files import ShardFiles
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard_commits import PackedCommit
 from windrow.connectors.pane_files import PaneFiles
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.runners.spark.shipping import Shipping
 from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
 from windrow.stores.files import make_folder
@@ -44,6 +47,18 @@ class _Dropped:
         return None
 
 
+class _Shipping(Shipping):
+    """Counts the bytes of broadcasts instead of making them."""
+
+    bytes = 0
+
+    def _placed(self, value: Any, nbytes: int, most: int) -> Any:
+        if nbytes <= most:
+            return value
+        self.bytes += len(pickle.dumps(value))
+        return None
+
+
 class _Job:
     """A job of so many shards, whose answers are made up, and CPU seconds of what its driver does."""
 
@@ -61,7 +76,9 @@ class _Job:
         self.spec = ShardSpec(self.job.folders, self.job.job, -1, logic.metadata_cfs, logic.message_cfs)
         publisher = Publisher(self.job, (self.definition,), {"counts": _Dropped()})
         self.protocol = BatchProtocol(self.job, (self.definition,), publisher, tidy_every=1 << 30)
-        self.task_bytes = 0
+        self.shipping = _Shipping()
+        self._packed: tuple[PackedCommit, ...] = ()
+        self.task_bytes = self.executor_bytes = 0
         self.cpu_s, self._others_s = 0.0, 0.0
 
     def commit(self, batch_id: int) -> None:
@@ -81,12 +98,21 @@ class _Job:
             dict(plan.watermarks_us),
             b"",
             None,
-            tuple(job.recent),
+            self._recent(),
         )
-        self.task_bytes = len(pickle.dumps(task))
+        before = self.shipping.bytes
+        self.task_bytes = len(pickle.dumps(self.shipping.ship(None, task)))
+        self.executor_bytes = self.shipping.bytes - before
         with self._elsewhere():
             came = [pickle.dumps(self._answer(plan.commit, shard)) for shard in range(job.shards)]
         return [pickle.loads(answer) for answer in came]
+
+    def _recent(self) -> tuple[PackedCommit, ...]:
+        known = {commit.commit: commit for commit in self._packed}
+        self._packed = tuple(
+            known.get(c.commit) or PackedCommit.of(c, self.job.shards) for c in self.job.recent
+        )
+        return self._packed
 
     def _answer(self, commit: int, shard: int) -> Answer:
         changes = Batch()
@@ -147,6 +173,7 @@ def driver(context: Context) -> list[Row]:
             tidied = job.tidied()
             figures = {
                 "bytes of a task's plan": ("B", float(job.task_bytes)),
+                "bytes to each executor, a commit": ("B", float(job.executor_bytes)),
                 "files of a commit": ("", files),
                 "driver, CPU a commit": ("ms", 1000 * job.cpu_s / (COMMITS - COMMITS // 2)),
                 "garbage collection, CPU a round": ("ms", 1000 * tidied),

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from windrow.checkpoint.compaction import bases_of, commit_of
 from windrow.checkpoint.job_paths import JobFolders, attempt_name, base_name
 from windrow.checkpoint.records import PANES_OF, Commit, ShardResult
+from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.checkpoint.truncation_summary import DEAD, DEAD_FILE, DeadLetterFile
 from windrow.core.errors import CorruptState, TypeClash
@@ -56,18 +57,18 @@ class ShardFiles:
 
     # -- what commits changed ---------------------------------------------------------------------------------------
 
-    def named(self, record: Commit) -> Iterator[Named]:
+    def named(self, record: CommitOfShards) -> Iterator[Named]:
         """Yield the files of a commit's changes: window metadata, then messages, each where there is any."""
-        for result in record.shards:
-            if result.shard != self.shard or result.segment is None:
-                continue
-            metadata, _, messages = (result.digest or "-").partition("-")
-            changelog, segment = self.folders.changelog(result.segment), self.folders.segment(result.segment)
-            for kind, path, digest in ((CHANGELOG, changelog, metadata), (SEGMENT, segment, messages)):
-                if digest:
-                    yield Named(kind, path, digest, result.kept.get(kind))
+        result = record.result_of(self.shard)
+        if result is None or result.segment is None:
+            return
+        metadata, _, messages = (result.digest or "-").partition("-")
+        changelog, segment = self.folders.changelog(result.segment), self.folders.segment(result.segment)
+        for kind, path, digest in ((CHANGELOG, changelog, metadata), (SEGMENT, segment, messages)):
+            if digest:
+                yield Named(kind, path, digest, result.kept.get(kind))
 
-    def has(self, record: Commit | None, *, metadata_only: bool = False) -> bool:
+    def has(self, record: CommitOfShards | None, *, metadata_only: bool = False) -> bool:
         """True if all that a commit changed is here, or can be fetched; metadata_only: of window metadata."""
         return record is not None and all(
             os.path.exists(n.path) or (n.at is not None and self.transport.has(self.shard, n.at))
@@ -76,13 +77,13 @@ class ShardFiles:
         )
 
     def lead(
-        self, base: int, commit: int, known: Mapping[int, Commit], *, metadata_only: bool = False
+        self, base: int, commit: int, known: Mapping[int, CommitOfShards], *, metadata_only: bool = False
     ) -> bool:
         """True if the files of the changes after commit `base`, up to `commit`, exist."""
         numbers = range(base + 1, commit + 1)
         return all(self.has(known.get(n), metadata_only=metadata_only) for n in numbers)
 
-    def read(self, record: Commit, *, metadata_only: bool = False) -> Iterator[Batch]:
+    def read(self, record: CommitOfShards, *, metadata_only: bool = False) -> Iterator[Batch]:
         """Yield the changes of a commit, in parts."""
         for named in self.named(record):
             if named.kind == CHANGELOG or not metadata_only:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgpack
-import xxhash
 
-from windrow.checkpoint.records import Commit
+from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.core.envelope import check_version
 from windrow.stores.kv import KV
 
@@ -26,8 +25,8 @@ class Marker(NamedTuple):
     identity: str | None
 
     @classmethod
-    def of(cls, job: str, shard: int, commit: int, record: Commit | None = None) -> Marker:
-        return cls(job, shard, commit, None if record is None else identity_of(record))
+    def of(cls, job: str, shard: int, commit: int, record: CommitOfShards | None = None) -> Marker:
+        return cls(job, shard, commit, None if record is None else record.identity)
 
     def pack(self) -> bytes:
         packed: bytes = msgpack.packb([FORMAT, *self])
@@ -39,21 +38,14 @@ class Marker(NamedTuple):
         check_version("the store's marker", version, FORMAT)
         return cls(*fields)
 
-    def is_of(self, known: Mapping[int, Commit]) -> bool:
+    def is_of(self, known: Mapping[int, CommitOfShards]) -> bool:
         """True unless the log has another commit of that number, or none any more, which leaves no evidence."""
         if self.identity is None or self.commit == 0:
             return True
-        return self.commit in known and identity_of(known[self.commit]) == self.identity
+        return self.commit in known and known[self.commit].identity == self.identity
 
 
-def identity_of(record: Commit) -> str:
-    """Return a hash that distinguishes a commit from that of the same number in another history: a restored backup's."""
-    wrote = [[r.shard, r.segment, r.digest] for r in record.shards]
-    emitted: bytes = msgpack.packb([record.seq, record.epoch, record.commit, record.now_us, wrote])
-    return xxhash.xxh3_64_hexdigest(emitted)
-
-
-def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, Commit]) -> bool:
+def is_of(kv: KV | None, marker: Marker | None, known: Mapping[int, CommitOfShards]) -> bool:
     """True if the log has the commit that a store holds, and the one of which it holds a part. False where there is none."""
     if kv is None or marker is None:
         return False

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from windrow.checkpoint.marker import begun, is_of, marker_of
-from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.shard_inspection import missing_after
 from windrow.checkpoint.transport import FILES
 from windrow.core.errors import StateError
@@ -41,7 +41,7 @@ class Resting(Overlay):
         self.base.close()
 
 
-def open_resting(spec: ShardSpec, committed: int, recent: Sequence[Commit]) -> Shard | None:
+def open_resting(spec: ShardSpec, committed: int, recent: Sequence[CommitOfShards]) -> Shard | None:
     """Open the shard as of commit `committed`; None where its store does not reach it by small commits in `recent`."""
     if spec.transport != FILES:
         return None
@@ -64,7 +64,7 @@ def open_resting(spec: ShardSpec, committed: int, recent: Sequence[Commit]) -> S
         return shard
 
 
-def _are_small(spec: ShardSpec, missing: Sequence[Commit]) -> bool:
+def _are_small(spec: ShardSpec, missing: Sequence[CommitOfShards]) -> bool:
     """True if all of it is there, and not much."""
     if not all(map(spec.files.has, missing)):
         return False

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import msgpack
+import xxhash
 
 from windrow.checkpoint.offsets import Offsets
 from windrow.core.check import name as operator_name
@@ -144,6 +145,19 @@ class Commit:
     def now_us(self) -> int | None:
         """`now` of the last step; the next commit's is not lower."""
         return max((step.now_us for step in self.steps), default=None)
+
+    @property
+    def identity(self) -> str:
+        """Hash that distinguishes a commit from that of the same number in another history: a restored backup's."""
+        wrote = [[r.shard, r.segment, r.digest] for r in self.shards]
+        emitted: bytes = msgpack.packb([self.seq, self.epoch, self.commit, self.now_us, wrote])
+        return xxhash.xxh3_64_hexdigest(emitted)
+
+    def result_of(self, shard: int) -> ShardResult | None:
+        """Return the answer of a shard; None where it gave none."""
+        if shard < len(self.shards) and self.shards[shard].shard == shard:
+            return self.shards[shard]
+        return next((r for r in self.shards if r.shard == shard), None)
 
 
 Record = Epoch | Intent | Commit

@@ -22,6 +22,7 @@ from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.recovery import ShardAction, ShardDecision, ShardFacts, StoreFound, on_shard_open
+from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.shard_inspection import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
@@ -130,6 +131,18 @@ def _raise_if_refused(decision: ShardDecision, facts: ShardFacts) -> None:
         raise
 
 
+def _whole_records(known: Mapping[int, CommitOfShards], upto: int) -> list[Commit]:
+    """Return the records of commits up to `upto`. Raises `StateError` where the log does not show one of them here yet."""
+    commits = [known[number] for number in sorted(known) if number <= upto]
+    records = [commit for commit in commits if isinstance(commit, Commit)]
+    if len(records) < len(commits):
+        unseen = [commit.commit for commit in commits if not isinstance(commit, Commit)]
+        raise StateError(
+            f"the log does not show commits {unseen} here yet, which the driver has made: try again"
+        )
+    return records
+
+
 class Shard:
     """The open store of one shard, at commit `applied`."""
 
@@ -148,7 +161,7 @@ class Shard:
         spec: ShardSpec,
         committed: int,
         commits: Commits,
-        recent: Sequence[Commit] = (),
+        recent: Sequence[CommitOfShards] = (),
         *,
         lock_wait_s: float = LOCK_WAIT_S,
         replay: Replay | None = None,
@@ -158,7 +171,7 @@ class Shard:
         """
         inode = _folder(spec.path)
         kv, found, marker = look(spec, spec.path, lock_wait_s)
-        by_number = {c.commit: c for c in recent}
+        by_number: dict[int, CommitOfShards] = {c.commit: c for c in recent}
         if kv is not None and marker is not None and is_of(kv, marker, by_number):
             missing = missing_after(marker, committed, by_number)
             if missing is not None and all(map(spec.files.has, missing)):
@@ -166,8 +179,7 @@ class Shard:
                     return cls._led_on(spec, kv, marker.commit, missing)
                 except StoreDamaged:
                     kv, found, marker = None, StoreFound.ABSENT, None
-        known = {c.commit: c for c in commits()}
-        known.update(by_number)
+        known = {**by_number, **{c.commit: c for c in commits()}}
         past = marker is not None and marker.commit <= committed
         if kv is not None and marker is not None and past and not is_of(kv, marker, known):
             logger.warning("the store is of another history of the job", path=spec.path, commit=marker.commit)
@@ -204,7 +216,9 @@ class Shard:
                     found, applied = StoreFound.ABSENT, None
 
     @classmethod
-    def _led_on(cls, spec: ShardSpec, kv: LocalStore, applied: int, missing: Sequence[Commit]) -> Shard:
+    def _led_on(
+        cls, spec: ShardSpec, kv: LocalStore, applied: int, missing: Sequence[CommitOfShards]
+    ) -> Shard:
         shard = cls(spec, kv, applied)
         try:
             shard.catch_up(missing)
@@ -218,7 +232,7 @@ class Shard:
         cls,
         spec: ShardSpec,
         decision: ShardDecision,
-        known: dict[int, Commit],
+        known: Mapping[int, CommitOfShards],
         kv: LocalStore | None,
         replay: Replay | None,
         inode: Inode,
@@ -292,7 +306,7 @@ class Shard:
             self.set_aside()
             raise StoreDamaged(error.message) from error
 
-    def catch_up(self, records: Iterable[Commit]) -> None:
+    def catch_up(self, records: Iterable[CommitOfShards]) -> None:
         """Apply committed segments in the order of their commits, small ones of several together."""
         held, last, apart = Batch(), None, self.spec.transport != FILES
         for record in records:
@@ -313,13 +327,15 @@ class Shard:
             last = record
         self._let_go(held, last)
 
-    def _let_go(self, held: Batch, last: Commit | None) -> Batch:
+    def _let_go(self, held: Batch, last: CommitOfShards | None) -> Batch:
         """Apply the held changes of commits up to the `last`. Returns an empty batch."""
         if last is not None:
             self.apply(last.commit, held, last)
         return Batch()
 
-    def apply(self, commit: int, changes: Batch, record: Commit | None = None, begun: bool = False) -> None:
+    def apply(
+        self, commit: int, changes: Batch, record: CommitOfShards | None = None, begun: bool = False
+    ) -> None:
         """Apply a commit's changes: first to the transport's changelog, then to the store. record: of the commit;
         without it the store cannot be distinguished from that of another history. begun: a part of it is there."""
         spec, batch, marker = self.spec, Batch(), self.marker(commit, record)
@@ -345,17 +361,17 @@ class Shard:
             batch.put_many(cf, points.keys(), points.values())  # type: ignore[arg-type]
         return batch
 
-    def marker(self, commit: int, record: Commit | None = None) -> bytes:
+    def marker(self, commit: int, record: CommitOfShards | None = None) -> bytes:
         """Return the marker that a store has when it holds this commit."""
         return Marker.of(self.spec.job, self.spec.shard, commit, record).pack()
 
-    def _mark(self, commit: int, record: Commit | None = None) -> None:
+    def _mark(self, commit: int, record: CommitOfShards | None = None) -> None:
         batch = Batch()
         batch.put(MARKER_CF, MARKER, self.marker(commit, record))
         self._write(batch)
         self.applied = commit
 
-    def _rebuild(self, upto: int, known: dict[int, Commit], replay: Replay | None) -> None:
+    def _rebuild(self, upto: int, known: Mapping[int, CommitOfShards], replay: Replay | None) -> None:
         """Rebuild window metadata from its changelog: the newest base, then later commits. Then messages, by `replay`."""
         spec, base = self.spec, newest_base(self.spec)
         first = 1
@@ -378,7 +394,7 @@ class Shard:
                 spec.transport.copy(spec.job, spec.shard, number, partial(self._key_by_key, batch))
                 self.kv.write(batch)
         if replay is not None:
-            replay(self.spec, self.kv, [known[n] for n in sorted(known) if n <= upto])
+            replay(self.spec, self.kv, _whole_records(known, upto))
         # Last: a store that was killed before this counts as empty.
         self._mark(upto, known.get(upto))
 

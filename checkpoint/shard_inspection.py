@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from windrow.checkpoint.marker import MARKER, MARKER_CF, Marker
-from windrow.checkpoint.records import Commit
 from windrow.checkpoint.recovery import ShardFacts, StoreFound
+from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.core.errors import CorruptState, NewerFormat, StateLocked
 from windrow.stores.kv import LocalStore
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from windrow.checkpoint.shard import ShardSpec
 
 
-def missing_after(marker: Marker, committed: int, recent: Mapping[int, Commit]) -> list[Commit] | None:
+def missing_after(
+    marker: Marker, committed: int, recent: Mapping[int, CommitOfShards]
+) -> list[CommitOfShards] | None:
     """Return the commits after the one that a store holds; None where `recent` does not have them."""
     numbers = range(marker.commit + 1, committed + 1)
     known = marker.commit <= committed and all(n in recent for n in numbers)
@@ -66,7 +68,7 @@ def look(
 def facts_of(
     spec: ShardSpec,
     committed: int,
-    known: dict[int, Commit],
+    known: Mapping[int, CommitOfShards],
     found: StoreFound,
     applied: int | None,
     can_replay: bool,

@@ -18,11 +18,11 @@ from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
+from windrow.checkpoint.shard_commits import CommitOfShards, Packed, of_shard
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation, ConfigurationError, CorruptState, StateError
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
-from windrow.core.positions import Partition
 from windrow.core.zones import DATABASE
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
@@ -73,15 +73,17 @@ class TaskPlan:
     watermarks_us: dict[str, int]
     schema: bytes
     parts: tuple[str, ...] | None
-    recent: tuple[Commit, ...]
+    #: Commits that a store may not have applied, and the one that it holds.
+    recent: tuple[CommitOfShards, ...]
     lock_wait_s: float = 10.0
     #: True if lost messages can be read again: a shard that has lost its own then reports it, and does not fail.
     can_replay: bool = False
     #: Operators inside chains whose panes are wanted too.
     outputs: tuple[str, ...] = ()
-    #: Rows are ranges of offsets, which the task reads for itself, but what lies below `taken`; topic -> its partitions.
+    #: Rows are ranges of offsets, which the task reads for itself, but what lies below `taken`: by shard, lists of (source,
+    #: partition, next offset). partitions: topic -> its partitions.
     reads: KafkaStream | None = None
-    taken: Mapping[Partition, int] = field(default_factory=dict)
+    taken: Packed | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
     #: A shard takes a snapshot every so many commits.
     snapshot_every: int = SNAPSHOT_EVERY
@@ -117,8 +119,9 @@ class TaskPlan:
         if not os.path.isdir(spec.folders.snapshots):
             spec.folders.make()  # on another machine than the driver's, where the log is elsewhere
 
+        recent = of_shard(self.recent, number)
         if replay is None and self._leaves_store(number):
-            shard = open_resting(spec, self.commit - 1, self.recent)
+            shard = open_resting(spec, self.commit - 1, recent)
             if shard is not None:
                 return shard
 
@@ -131,7 +134,7 @@ class TaskPlan:
             spec,
             self.commit - 1,
             self.commits or commits,
-            self.recent,
+            recent,
             lock_wait_s=self.lock_wait_s,
             replay=replay,
         )
@@ -268,7 +271,9 @@ class Work:
         ranges.check_partitions(wanted, self.plan.partitions)
         for one in wanted:
             self.answer.seen(ranges.partition_of(one), one.start, one.end - 1)
-        rows, counts = ranges.read_rows(stream, wanted, self.plan.taken)
+        packed = self.plan.taken
+        taken = [] if packed is None else packed[self.shard.spec.shard]
+        rows, counts = ranges.read_rows(stream, wanted, {(s, p): offset for s, p, offset in taken})
         self.counters.update(counts)
         yield from chunks(rows, CHUNK_ROWS)
 

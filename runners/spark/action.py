@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -15,6 +16,7 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import GROUPS_OF
 from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard_commits import Packed, PackedCommit
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateError
 from windrow.core.logs import get_logger
@@ -27,6 +29,7 @@ from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.plan_cache import Planned, are_there, planned
 from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
 from windrow.runners.spark.shared_folder_check import Nonce
+from windrow.runners.spark.shipping import Shipping
 from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
 
@@ -86,6 +89,8 @@ class Action:
         self._job, self._definitions, self._inputs, self._nonce = job, definitions, inputs, nonce
         self._reads, self._local_dir, self._outputs = reads, local_dir, tuple(outputs)
         self._replays, self._bring_back = replays, bring_back
+        self._shipping = Shipping()
+        self._packed: tuple[PackedCommit, ...] = ()
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
@@ -160,7 +165,7 @@ class Action:
             return None
         parts = None if what is None else tuple(what.parts)
         task = self._task(attempt, parts, self._columns[attempt.df.schema, parts])
-        function = jvm_calls.function_of(rows, partial(run_on_partition, task), routes.ANSWER)
+        function = jvm_calls.function_of(rows, self._function(attempt, task), routes.ANSWER)
         return None if function is None else (task, partial(ready.answers, rows, function))
 
     def _anew(
@@ -175,7 +180,7 @@ class Action:
         else:
             control = self._control = self._control or routes.control_rows(attempt.spark, job.shards)
         task = self._task(attempt, parts, columns)
-        on_shards = routes.on_shards(frame, job.shards, control, partial(run_on_partition, task))
+        on_shards = routes.on_shards(frame, job.shards, control, self._function(attempt, task))
 
         def answers() -> list[bytes]:
             if alike is not None and rows is not None and self._planned.get(alike, True):
@@ -212,15 +217,37 @@ class Action:
             dict(plan.watermarks_us),
             schema.serialize().to_pybytes(),
             parts,
-            tuple(job.recent),
+            self._recent(),
             can_replay=self._replays,
             outputs=self._outputs,
             reads=self._reads if keyed else None,
-            taken=dict(job.progress.next_offsets) if keyed else {},
+            taken=self._taken() if keyed else None,
             partitions=job.sharding,
             nonce=self._nonce.name,
             columns=columns,
         )
+
+    def _function(self, attempt: BatchAttempt, task: TaskPlan) -> jvm_calls.Mapped:
+        """Return the function that runs a task. Unpickled, its argument is the plan."""
+        shipped: Any = self._shipping.ship(attempt.spark.sparkContext, task)
+        return partial(run_on_partition, shipped)
+
+    def _recent(self) -> tuple[PackedCommit, ...]:
+        """Return the commits that a store may not have applied. Each is packed once."""
+        job, packed = self._job, {commit.commit: commit for commit in self._packed}
+        self._packed = tuple(packed.get(c.commit) or PackedCommit.of(c, job.shards) for c in job.recent)
+        return self._packed
+
+    def _taken(self) -> Packed:
+        """Return the offsets that the job has reached, by the shard of their partition."""
+        offsets: list[list[list[Any]]] = [[] for _ in range(self._job.shards)]
+        for (source, partition), offset in self._job.progress.next_offsets.items():
+            offsets[partition % self._job.shards].append([source, partition, offset])
+        return Packed.of(offsets)
+
+    def close(self) -> None:
+        """Drop the broadcasts on executors."""
+        self._shipping.close()
 
     def _collected(
         self, attempt: BatchAttempt, emitted: Callable[[], list[bytes]], *, is_planned: bool

@@ -237,6 +237,7 @@ class BatchFunction:
         """Let the job go; the next batch would open it again."""
         if self._job is not None:
             self._nonce.forget()
+            self._action.close()
             self._job.close()
 
     def pane_schema(self, df: DataFrame, operator: str) -> StructType:

@@ -79,8 +79,10 @@ class _Known:
                 self._columns.popitem(last=False)
             return found
 
-    def function(self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int) -> Any:
-        """Return a Python function as a Spark object."""
+    def function(
+        self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int, held: Sequence[Any]
+    ) -> Any:
+        """Return a Python function as a Spark object. held: the broadcasts that it uses"""
         given = (dict(sc.environment), list(sc._python_includes))
         if given != self._converted:
             environment = self._jvm.java.util.HashMap()
@@ -91,6 +93,10 @@ class _Known:
                 includes.add(path)
             self._converted, self._with_each = given, (environment, includes, self._jvm.java.util.ArrayList())
         environment, includes, broadcasts = self._with_each
+        if held:
+            broadcasts = self._jvm.java.util.ArrayList()
+            for broadcast in held:
+                broadcasts.add(broadcast)
         name = kind.json()
         if name not in self._types:
             self._types[name] = self._jvm.org.apache.spark.sql.types.DataType.fromJson(name)
@@ -192,9 +198,11 @@ def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | No
     sc: Any = df.sparkSession.sparkContext
     sc._pickled_broadcast_vars.clear()
     pickled = bytes(CloudPickleSerializer().dumps((function, kind)))  # type: ignore[no-untyped-call]
-    if len(pickled) > INLINE_BYTES or len(list(sc._pickled_broadcast_vars)):
+    broadcasts = [broadcast._jbroadcast for broadcast in sc._pickled_broadcast_vars]
+    sc._pickled_broadcast_vars.clear()
+    if len(pickled) > INLINE_BYTES:
         return None
-    return known(df).function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    return known(df).function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, broadcasts)
 
 
 def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:

@@ -21,6 +21,7 @@ from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.records import Commit, decode_payload
 from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard_commits import PackedCommit
 from windrow.connectors import manifests
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition
@@ -202,7 +203,7 @@ class Stage:
             dict(plan.watermarks_us),
             self.table([], 0).schema.serialize().to_pybytes(),
             None,
-            tuple(job.recent),
+            tuple(PackedCommit.of(commit, job.shards) for commit in job.recent),
             lock_wait_s=0.0,
             outputs=tuple(self.outlets),
             snapshot_every=self.snapshot_every,

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import functions as F
 
 import windrow as wr
-from windrow.runners.spark import action, jvm_calls, routes, session
+from windrow.runners.spark import action, jvm_calls, routes, session, shipping
 from windrow.runners.spark.plan_cache import Planned
 from windrow.runners.spark.session import Tagged
 from windrow.testing.clock import ManualClock
@@ -165,15 +166,24 @@ def test_what_is_kept_in_a_cache_is_not_read_past_it(
     assert told == {"planned": 2, "as before": 1}
 
 
-def test_a_large_function_goes_as_spark_s_broadcast(
+def test_a_large_plan_goes_once_to_each_executor(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(jvm_calls, "INLINE_BYTES", 10)
-    given, sink = batches(4), wr.sinks.memory()
+    """So do the names of all shards' files: a broadcast a commit, which later plans share. None is left at the end."""
+    monkeypatch.setattr(jvm_calls, "INLINE_BYTES", 2_000)
+    monkeypatch.setattr(shipping, "WITH_TASKS_BYTES", 0)
+    made: list[Any] = []
+    destroyed: list[Any] = []
+    broadcast, destroy = SparkContext.broadcast, Broadcast.destroy
+    monkeypatch.setattr(SparkContext, "broadcast", lambda *given: made.append(broadcast(*given)) or made[-1])
+    monkeypatch.setattr(Broadcast, "destroy", lambda one: destroyed.append(one) or destroy(one))
+    given, sink = batches(8), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     start(spark, feed(), tmp_path, function, given)
+    assert told == {"planned": 2, "as before": 6}
+    assert len(made) == 8 + 7 and len(destroyed) == 7 + 2
     function.close()
-    assert told["as before"] == 0
+    assert set(map(id, destroyed)) == set(map(id, made))
     assert same(plain(sink.panes), embedded(define(), given))
 
 
