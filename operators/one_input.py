@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -263,15 +263,25 @@ class OneInputLogic(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         [table] = tables.values()
-        work, [reading] = self._begin(kv, now_us), self.readings
+        work = self._begin(kv, now_us)
+        self._ingest(work, self.readings[0], table, self.accept)
+        return self._end(work)
+
+    def _ingest(
+        self, work: Work, reading: InputReading, table: pa.Table, accept: Callable[[Work, Slice], Slice]
+    ) -> None:
+        """Ingest the table of an input. accept: processes the messages that can be counted"""
         table = reading.in_known_times(table, work.progress.schema)
         self._learn(work.progress, table.schema)
-        rows, marks = reading.arrivals(table, now_us, work.dead, partial(self._on_time, work))
+        if self.definition.by_input:
+            work.dead.input = reading.input.name
+        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, reading))
         if len(rows):
-            rows = self.accept(work, Slice(conformed(rows.table, work.schema), rows.times))
-        work.result.marks.update(further(event_time_marks(rows), marks))
-        work.progress.begin(now_us)
-        return self._end(work)
+            rows = accept(work, Slice(conformed(rows.table, work.schema), rows.times))
+        prefix = self.definition.prefix(reading.input)
+        reached = further(event_time_marks(rows), marks)
+        work.result.marks.update({(s or prefix, p): t for (s, p), t in reached.items()})
+        work.progress.begin(work.now_us)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         work = self._begin(kv, now_us)
@@ -287,13 +297,12 @@ class OneInputLogic(Logic):
         return work
 
     def _end(self, work: Work) -> StepResult:
-        result = work.end(self.aux_cf, by_input=self.definition.by_input)
-        prefix = self.definition.prefix(self.definition.inputs[0])
-        result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
-        return result
+        return work.end(self.aux_cf, by_input=self.definition.by_input)
 
-    def _on_time(self, work: Work, rows: Slice, dead: DeadLetters) -> Slice:
-        """Drop the messages that the watermark has passed by more than the definition allows."""
+    def _on_time(self, work: Work, reading: InputReading, rows: Slice, dead: DeadLetters) -> Slice:
+        """Drop the messages that the watermark has passed by more than the definition allows; none of a static input."""
+        if reading.input.static:
+            return rows
         late = rows.times < passed(work.progress.watermark_us, self.definition.late_us)
         return without_late(rows, late, dead, f"the watermark of {self.definition.name!r} has passed it")
 

@@ -92,7 +92,15 @@ def _once(definition: AggregateDefinition) -> bool:
     no_late, in_time = isinstance(emit.late, Never), definition.allowed_lateness_us == 0
     # An emitted session may still grow unless no late message is accepted.
     settled = no_late and in_time if definition.session else no_late or in_time
-    return isinstance(emit.early, Never) and settled and emit.on_time and not emit.closing_pane
+    once = isinstance(emit.early, Never) and settled and emit.on_time and not emit.closing_pane
+    return once or emits_at_close(definition)
+
+
+def emits_at_close(definition: AggregateDefinition) -> bool:
+    """True if each window is emitted once, when it closes."""
+    emit = definition.emit
+    silent = isinstance(emit.early, Never) and isinstance(emit.late, Never)
+    return silent and emit.closing_pane and not emit.on_time
 
 
 def emitted_until_us(definition: AggregateDefinition, reached_us: int) -> int:
@@ -136,7 +144,8 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
 def _trouble(first: AggregateDefinition, second: Taker) -> str:
     """Return the reason why `second` would count panes of `first` twice, or too late; "" where it would not."""
     emit = first.emit
-    if not emit.on_time and emit.emits_late and first.allowed_lateness_us:
+    closes = emits_at_close(first)
+    if not emit.on_time and emit.emits_late and first.allowed_lateness_us and not closes:
         return (
             "without ON_TIME panes the rest of a window is emitted when it is late; use on_time=True, or "
             "emit=wr.Emit.append()"
@@ -147,7 +156,7 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
             "come last"
         )
     if not first.emits_updates:
-        discarding = emit.mode == "discarding" and emit.closing_pane
+        discarding = emit.mode == "discarding" and emit.closing_pane and not closes
         return "a closing pane emits a window again; leave it out" if discarding else ""
     if second.keeps:
         return (

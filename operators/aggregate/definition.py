@@ -306,7 +306,9 @@ class AggregateDefinition(Definition):
     def output_delay_us(self, event_time: str) -> int:
         # A session that can never be corrected is emitted a moment after its end, not at it. One that may be retracted may be
         # retracted at the very moment at which its end is late.
-        return 1 if self.session and (not self.emit.emits_late or self.emits_updates) else 0
+        closes = chaining.emits_at_close(self) and not self.emits_updates
+        once = not self.emit.emits_late or self.emits_updates or closes
+        return (1 if self.session and once else 0) + (self.allowed_lateness_us if closes else 0)
 
     def of_forwarded_rows(self, input: Input) -> Self:
         return self._changed(

@@ -23,7 +23,8 @@ from windrow.core.errors import (
 )
 from windrow.core.expressions import Expr
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
-from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark
+from windrow.core.inputs import Input
+from windrow.core.policy import UNBOUNDED_US, Forever, Retention, Watermark, bounded
 from windrow.core.positions import Positions
 from windrow.core.time import Duration, TimeUnit, duration_us, show_duration
 from windrow.operators.alert.actions import Action, actions_of, by_now
@@ -77,6 +78,8 @@ class AlertDefinition(OneInput):
     actions: name -> wr.Action(...); default: one, which emits OPEN and CANCEL
     ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. By default never:
         a key with an open alert, or whose samples are counted, is kept for good
+    history: the name of a static input of the same columns: its messages before the first one of a key fill the window of that
+        key, without an evaluation. Give it with the first commit
     version: under another one windows and statuses are dropped, without a row
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver, integer_overflow: as
         for `wr.Aggregate`
@@ -102,6 +105,7 @@ class AlertDefinition(OneInput):
     leaving: bool
     actions: Mapping[str, Action]
     ttl_us: int | None
+    history: str | None
     version: str
     integer_overflow: str
     retention: Retention
@@ -121,6 +125,7 @@ class AlertDefinition(OneInput):
         leaving: bool = True,
         actions: Mapping[str, Action] | None = None,
         ttl: Duration | Forever | None = None,
+        history: str | None = None,
         version: str = "1",
         where: pc.Expression | None = None,
         name: str = "alert",
@@ -154,6 +159,7 @@ class AlertDefinition(OneInput):
             leaving=check.flag(leaving, "leaving"),
             actions=actions_of(actions),
             ttl_us=ttl_us,
+            history=_history(given, framed),
             version=check.of_type(version, str, "version", "use text, e.g. version='2'"),
             integer_overflow=integer_overflow,
             retention=Retention(None),
@@ -188,6 +194,18 @@ class AlertDefinition(OneInput):
     # -- what shapes it ---------------------------------------------------------------------------------------------
 
     @property
+    def by_input(self) -> bool:
+        return self.input_name is not None or self.history is not None
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        [given] = super().inputs
+        if self.history is None:
+            return (given,)
+        past = replace(given, name=self.history, watermark=bounded(), static=True, deliver=None)
+        return given, replace(past, max_ahead_us=None, positions=None)
+
+    @property
     def size_us(self) -> int | None:
         """The length of its window of time."""
         return -self.frame.low_us if isinstance(self.frame, RangeBetween) else None
@@ -213,6 +231,7 @@ class AlertDefinition(OneInput):
             frame=None if self.frame is None else repr(self.frame),
             agg={alias: a.describe() for alias, a in self.agg.items()} or None,
             ttl=None if self.ttl_us is None else show_duration(self.ttl_us),
+            **({} if self.history is None else {"history": self.history}),
             integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
         )
 
@@ -316,6 +335,21 @@ def _evaluate(value: Any, frame: Frame | None) -> int:
     if frame is None:
         raise BadWindow(f"evaluate={value!r} without a window: give frame=, e.g. '5 minutes'")
     return value.period_us
+
+
+def _history(options: Mapping[str, Any], frame: Frame | None) -> str | None:
+    """Return the name of the input of history."""
+    history: str | None = options["history"]
+    if history is None:
+        return None
+    check.name(history, "history")
+    if frame is None:
+        raise BadWindow(
+            f"history={history!r} without a window, which it would fill: give frame=, e.g. '5 minutes'"
+        )
+    if history == (options["input"] or options["name"]):
+        raise ConfigurationError(f"history={history!r} is the name of the input, too: give it another one")
+    return history
 
 
 def _ttl(options: Mapping[str, Any], frame: Frame | None) -> int | None:

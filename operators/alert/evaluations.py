@@ -9,7 +9,7 @@ import numpy as np
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import Frame, RangeBetween
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.alert.definition import AlertDefinition
 from windrow.operators.over.partitions import Bounds, Lines
 
@@ -23,13 +23,15 @@ class Clock:
     """The moments of keys in a step, by their numbers.
 
     moments: at which windows end before the step; seen: of the last sample of each key. until: up to when `advance` makes
-    things due, None as samples come. watermark_us: what a clocked window ends with
+    things due, None as samples come. watermark_us: what a clocked window ends with. loading: true for keys that have history
+    alone: what leaves their windows causes no evaluation
     """
 
     moments: IntArray
     seen: IntArray
     until_us: int | None
     watermark_us: int
+    loading: BoolArray
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,17 @@ def of_samples(
     once = _quiet(lines, of_late, clock.moments[of_late], LATE, ends - many)
     upto = clock.moments.copy()
     np.maximum.at(upto, codes, moments)
-    return _in_order([once, _leaving(definition, lines, clock, upto), added])
+    first = clock.moments.copy()  # from when on samples leave with an evaluation
+    some = added.heads & (clock.loading & ~late)[added.codes]
+    first[added.codes[some]] = added.moments[some]
+    return _in_order([once, _leaving(definition, lines, first, upto), added])
 
 
 def of_time(definition: AlertDefinition, lines: Lines, clock: Clock) -> Evaluations:
     """Return those of an advance: samples that leave, and keys that expire."""
     assert clock.until_us is not None
-    parts = [_leaving(definition, lines, clock, np.full(lines.size, clock.until_us))]
+    first = np.where(clock.loading, END_OF_TIME_US, clock.moments)
+    parts = [_leaving(definition, lines, first, np.full(lines.size, clock.until_us))]
     if definition.ttl_us is not None:
         ends = clock.seen + definition.ttl_us + 1
         over = np.flatnonzero((ends <= clock.until_us) & (clock.seen > START_OF_TIME_US))
@@ -140,13 +146,13 @@ def _ends(lines: Lines, codes: IntArray) -> IntArray:
     return np.searchsorted(lines.codes, codes, side="right")
 
 
-def _leaving(definition: AlertDefinition, lines: Lines, clock: Clock, upto: IntArray) -> Evaluations:
-    """Return one for each moment at which samples leave a window of time, up to a time of each key."""
+def _leaving(definition: AlertDefinition, lines: Lines, after: IntArray, upto: IntArray) -> Evaluations:
+    """Return one for each moment at which samples leave a window of time, after a time of each key and up to another."""
     if definition.size_us is None or not definition.leaving:
         none = np.zeros(0, dtype=np.int64)
         return _quiet(lines, none, none, LEAVING, none)
     moments, codes = lines.times + definition.size_us + 1, lines.codes
-    due = (moments > clock.moments[codes]) & (moments <= upto[codes])
+    due = (moments > after[codes]) & (moments <= upto[codes])
     last = np.ones(len(lines), dtype=bool)  # of samples that leave together
     last[:-1] = (codes[1:] != codes[:-1]) | (moments[1:] != moments[:-1])
     places = np.flatnonzero(due & last)

@@ -41,6 +41,7 @@ from windrow.operators.over.emitted_marks import ID, STEP_BITS
 from windrow.operators.over.frame_values import Part, anchors_of, over_frame, parts_of, read_by
 from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
+from windrow.operators.steps.arrivals import without_late
 from windrow.operators.steps.columns import (
     EARLY,
     ON_TIME,
@@ -52,6 +53,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import POSITION_TYPES, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
@@ -173,19 +175,56 @@ class Alerting(OneInputLogic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
+    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
+        past = self.definition.history
+        if past is None or past not in tables:
+            return super().ingest(kv, tables, now_us)
+        work = self._begin(kv, now_us)
+        self._ingest(work, self.readings[1], tables[past], self._load)
+        work.progress.step += 1  # samples of history come before those of messages
+        for name, table in tables.items():
+            if name != past:
+                self._ingest(work, self.readings[0], table, self.accept)
+        return self._end(work)
+
+    def _states(self, work: Work, rows: Slice) -> tuple[States, IntArray]:
+        """Return the states of the keys of rows, and the numbers of these keys by row."""
+        by = self.definition.by
+        encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
+        coded = pa.array(encoded, pa.binary()).dictionary_encode()
+        states = self.states.load(work.kv, coded.dictionary.to_pylist())
+        return states, coded.indices.to_numpy().astype(np.int64)
+
+    def _load(self, work: Work, rows: Slice) -> Slice:
+        """Fill the windows of keys whose first message has not come, without an evaluation."""
+        self._follow_version(work)
+        try_all(self.definition.agg, rows.table)
+        states, codes = self._states(work, rows)
+        begun = (states.there & ~states.loading)[codes]
+        if begun.any():
+            detail = f"the first message of its key has come to {self.definition.name!r}, whose history it is"
+            rows = without_late(rows, begun, work.dead, detail)
+            if not len(rows):
+                return rows
+            states, codes = self._states(work, rows)
+        seen = states.seen
+        np.maximum.at(seen, codes, rows.times)
+        states.records["seen"], states.records["change"] = seen, NEVER
+        watermark_us = work.progress.watermark_us
+        window = self.window(work, states, self.moments(watermark_us, states, work.now_us), rows, codes)
+        self._write(work, states, window, np.zeros(len(states), dtype=np.int64), watermark_us)
+        return rows
+
     def accept(self, work: Work, rows: Slice) -> Slice:
         self._follow_version(work)
         try_all(self.definition.agg, rows.table)
         by = self.definition.by
-        encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
-        coded = pa.array(encoded, pa.binary()).dictionary_encode()
-        codes = coded.indices.to_numpy().astype(np.int64)
-        states = self.states.load(work.kv, coded.dictionary.to_pylist())
+        states, codes = self._states(work, rows)
         firsts = np.empty(len(states), dtype=np.int64)
         firsts[codes[::-1]] = np.arange(len(rows))[::-1]
         keys = rows.table.select(list(by)).take(pa.array(firsts))
         moments = self.moments(work.progress.watermark_us, states, work.now_us)
-        clock = Clock(moments, states.seen, None, work.progress.watermark_us)
+        clock = Clock(moments, states.seen, None, work.progress.watermark_us, states.loading)
         if self._samples is None:
             self._judge_messages(work, rows, codes, keys, states, clock)
             return rows
@@ -199,6 +238,7 @@ class Alerting(OneInputLogic):
                 rows, codes = rows.take(some), codes[some]
                 if not len(rows):
                     return rows
+        states.begin(codes)
         self._judge_samples(work, rows, codes, keys, states, clock)
         return rows
 
@@ -312,7 +352,7 @@ class Alerting(OneInputLogic):
         states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
         states.records["wake"] = NEVER
         before = self.moments(work.progress.watermark_us, states, work.now_us)
-        clock = Clock(before, states.seen, watermark_us, watermark_us)
+        clock = Clock(before, states.seen, watermark_us, watermark_us, states.loading)
         window = self.window(work, states, before, None, None)
         of = events.of_time(self.definition, window.lines, clock)
         incoming, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
@@ -326,9 +366,13 @@ class Alerting(OneInputLogic):
         keys = self.states.all_keys(work.kv)
         if not self.definition.by and watermark_us > START_OF_TIME_US:
             keys = keys or [b""]
+        states = self.states.load(work.kv, keys)
+        if self.definition.history is not None and self.definition.by and states.loading.any():
+            keys = [key for key, loading in zip(keys, states.loading.tolist(), strict=True) if not loading]
+            states = self.states.load(work.kv, keys)
         if not keys:
             return
-        states = self.states.load(work.kv, keys)
+        states.begin(np.arange(len(states)))
         moments = self.moments(watermark_us, states, work.now_us)
         window = self.window(work, states, moments, None, None)
         of = events.of_keys(window.lines, moments)

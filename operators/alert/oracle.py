@@ -24,7 +24,7 @@ from windrow.operators.oracle.aggregates import IntegerOverflow, Row, evaluate
 from windrow.operators.oracle.arrow import Arguments, Columns, Raised
 from windrow.operators.oracle.cells import Key
 from windrow.operators.oracle.one_input import OneInputOracle
-from windrow.operators.oracle.oracle import Messages, Outcome, listed
+from windrow.operators.oracle.oracle import Messages, Outcome, by_input, listed
 
 #: In this order things are due that are due at one moment.
 _DELAY, _EXPIRY, _LEAVING = range(3)
@@ -44,13 +44,14 @@ class Sample:
 class Watched:
     """The window and the status of one key.
 
-    seen_us: the moment of its last sample. pending: action -> when its delay ends, and the row of the opening. repeats:
-    action -> the `now` of its next row. last: the row of the last evaluation
+    seen_us: the moment of its last sample. begun: false while it has history alone. pending: action -> when its delay ends, and
+    the row of the opening. repeats: action -> the `now` of its next row. last: the row of the last evaluation
     """
 
     key: Key
     samples: list[Sample] = field(default_factory=list)
     seen_us: int = START_OF_TIME_US
+    begun: bool = False
     status: str = "CANCEL"
     count: int = 0
     open_us: int | None = None
@@ -92,7 +93,15 @@ class AlertOracle(OneInputOracle):
         self._arguments.learn([{**m.payload, time: None} for m in listed(messages)])
         self._began = self._began or bool(listed(messages))
         self._step_us = now_us
-        buried = super().ingest(messages, now_us, watermark_us)
+        given = by_input(self.definition.inputs, messages)
+        past, loaded = given.pop(self.definition.history or "", []), list[Any]()
+        if past:
+            self._input, self.counted = self.definition.inputs[1], []
+            self._ingest(past, now_us, self._load)
+            self._fill()
+            loaded = self.counted
+        buried = super().ingest([m for some in given.values() for m in some], now_us, watermark_us)
+        self.counted = [*loaded, *self.counted]
         if self._now_us is None:
             self._now_us = now_us
         for key, samples in self._new.items():
@@ -102,22 +111,49 @@ class AlertOracle(OneInputOracle):
         emitted = self._outcome()
         return Outcome(emitted.rows, buried.dead + emitted.dead)
 
-    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
-        payload, key = dict(message.payload), self.key_of(message.payload)
-        encoded = encode_key([plain_number(value) for value in key])
+    def _load(self, message: Message, time_us: int, now_us: int) -> bool:
+        """Accept a message of history."""
+        sample = self._sample(message, time_us)
+        if sample is None:
+            return False
+        key = self.key_of(message.payload)
+        watched = self._keys.setdefault(encode_key([plain_number(v) for v in key]), Watched(key))
+        if watched.begun:
+            self.bury("too_late", message, time_us)
+            return False
+        watched.samples.append(sample)
+        return True
+
+    def _fill(self) -> None:
+        """Let keys whose first message has not come begin with the history that is in their windows."""
+        for watched in self._keys.values():
+            if not watched.begun:
+                watched.seen_us = max([watched.seen_us, *(s.time_us for s in watched.samples)])
+                self._window(watched, self._moment(watched))
+        self._flush()
+
+    def _sample(self, message: Message, time_us: int) -> Sample | None:
+        """Return a message as it is kept in a window; None for a dead letter."""
+        payload = dict(message.payload)
         assert message.position is not None
         self._arguments.learn([payload])
         try:
-            arguments = self._arguments.of(payload)
+            return Sample(time_us, message.position, payload, self._arguments.of(payload))
         except Raised:
             self.bury("malformed", message, time_us)
+            return None
+
+    def accept(self, message: Message, time_us: int, now_us: int) -> bool:
+        key, sample = self.key_of(message.payload), self._sample(message, time_us)
+        encoded = encode_key([plain_number(value) for value in key])
+        if sample is None:
             return False
         watched = self._keys.setdefault(encoded, Watched(key))
         size_us = self.definition.size_us
         if size_us is not None and time_us < self._moment(watched) - size_us:
             self.bury("too_late", message, time_us)
             return False
-        self._new.setdefault(encoded, []).append(Sample(time_us, message.position, payload, arguments))
+        self._new.setdefault(encoded, []).append(sample)
         return True
 
     def pass_time(self, before_us: int, now_us: int) -> None:
@@ -152,7 +188,9 @@ class AlertOracle(OneInputOracle):
         if not self.definition.by and self._began and self.watermark_us > START_OF_TIME_US:
             self._keys.setdefault(b"", Watched(()))
         for watched in self._in_order():
-            self._evaluate(watched, self._moment(watched), "evaluate", "ON_TIME", grid_us)
+            if watched.begun or not self.definition.by:
+                watched.begun = True
+                self._evaluate(watched, self._moment(watched), "evaluate", "ON_TIME", grid_us)
         self._flush()
 
     def _in_order(self) -> list[Watched]:
@@ -186,6 +224,7 @@ class AlertOracle(OneInputOracle):
             older = [one for one in older if one.time_us >= stored[0].time_us]
         if older:
             watched.samples += older
+            watched.begun = True
             watched.seen_us = max(watched.seen_us, moment_us)
             self._evaluate(watched, moment_us, "late", "LATE")
         for one in sorted((s for s in samples if s.time_us >= late_us), key=lambda s: s.time_us):
@@ -194,6 +233,7 @@ class AlertOracle(OneInputOracle):
     def _newest(self, watched: Watched, sample: Sample, moment_us: int) -> None:
         if not self.definition.clocked:
             self._pass(watched, self._moment(watched), moment_us, "EARLY")
+        watched.begun = True
         watched.seen_us = max(watched.seen_us, moment_us, sample.time_us)
         if self.definition.frame is None:
             watched.samples = []
@@ -209,7 +249,7 @@ class AlertOracle(OneInputOracle):
             seen_us = watched.seen_us
             if made.ttl_us is not None and START_OF_TIME_US < seen_us < until_us - made.ttl_us:
                 due.append((seen_us + made.ttl_us + 1, _EXPIRY, ""))
-            if made.size_us is not None and made.leaving:
+            if made.size_us is not None and made.leaving and watched.begun:
                 leave = {s.time_us + made.size_us + 1 for s in watched.samples}
                 due += [(at, _LEAVING, "") for at in leave if before_us < at <= until_us]
             if not due:

@@ -8,7 +8,8 @@
     <name>.timers      `e<time i64><key><0>` event time, `n<time i64><key><0>` of `now`: at most one each for a key, which may
                        be too early
 
-A time that no longer applies is written as the end of time.
+A time that no longer applies is written as the end of time. It is the moment of the last change of a key that has history
+alone.
 """
 
 from __future__ import annotations
@@ -63,6 +64,17 @@ class States:
     @property
     def seen(self) -> IntArray:
         return np.array(self.records["seen"], dtype=np.int64)
+
+    @property
+    def loading(self) -> BoolArray:
+        """True for keys that have history alone: no message of theirs has come."""
+        quiet: BoolArray = (self.records["status"] == CANCEL) & (self.records["change"] == NEVER)
+        return quiet
+
+    def begin(self, numbers: IntArray) -> None:
+        """Record that messages of these keys have come."""
+        change = self.records["change"]
+        change[numbers] = np.where(change[numbers] == NEVER, 0, change[numbers])
 
     def carried(self, some: IntArray) -> Carried:
         part = self.records[some]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Timing
@@ -23,6 +23,8 @@ class OneInputOracle(Oracle):
         self._rows: list[JoinedRow] = []
         self._dead: list[DeadLetter] = []
         self._filter = Filter(definition.where)
+        #: The input whose messages are ingested.
+        self._input = definition.inputs[0]
 
     @abstractmethod
     def accept(self, message: Message, time_us: int, now_us: int) -> bool:
@@ -37,6 +39,12 @@ class OneInputOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         self.counted = []
+        self._input = self.definition.inputs[0]
+        self._ingest(messages, now_us, self.accept)
+        return self._outcome()
+
+    def _ingest(self, messages: Messages, now_us: int, accept: Callable[[Message, int, int], bool]) -> None:
+        """Ingest messages of one input. accept: as `OneInputOracle.accept`"""
         timed = [m for m in listed(messages) if self._time_us(m, now_us) is not None]
         self._filter.learn(
             [dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in listed(messages)]
@@ -51,9 +59,8 @@ class OneInputOracle(Oracle):
                 continue
             assert time_us is not None and message.position is not None
             payload = {**message.payload, self.definition.event_time: to_datetime(time_us)}
-            if self.accept(Message(payload, message.position), time_us, now_us):
+            if accept(Message(payload, message.position), time_us, now_us):
                 self.counted.append((*message.position[:2], time_us))
-        return self._outcome()
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         before_us, self.watermark_us = self.watermark_us, max(watermark_us, self.watermark_us)
@@ -79,7 +86,7 @@ class OneInputOracle(Oracle):
 
     def _time_us(self, message: Message, now_us: int) -> int | None:
         made, value = self.definition, message.payload.get(self.definition.event_time)
-        return event_time_us(value, made.time_zone, now_us, made.max_ahead_us, made.event_time_unit)
+        return event_time_us(value, made.time_zone, now_us, self._input.max_ahead_us, made.event_time_unit)
 
     def _passes(self, message: Message, time_us: int) -> bool:
         """True if a message passes the filter of the input. A rejected one still advances the watermark."""
@@ -95,6 +102,8 @@ class OneInputOracle(Oracle):
         return False
 
     def _is_too_late(self, time_us: int) -> bool:
+        if self._input.static:
+            return False
         late_us = self.definition.late_us
         bounded = late_us < UNBOUNDED_US and time_us < self.watermark_us - late_us
         return bounded or self.watermark_us == END_OF_TIME_US

@@ -205,6 +205,10 @@ ALERTS: dict[str, tuple[str, ...]] = {
     "any cut, nothing late: the same transitions": (
         "operators/alert/test_alerts: with nothing late transitions do not depend on the cut",
     ),
+    "history of eight hours before the first message: its window has the last hour, or the last ten; no row while it loads": (
+        "operators/alert/test_alerts: history fills the window of a key before its first message without a row",
+        "operators/test_contract: spark tells what the embedded operator tells",
+    ),
     "two actions, own frequencies, one opening and `alert_id`": (
         "operators/alert/test_alerts: each action has triggers of its own and the incident is shared",
     ),

@@ -447,8 +447,9 @@ ATSD: dict[str, tuple[str, ...]] = {
     "the condition is evaluated as data is received and removed, and status changes trigger actions": (
         "operators/alert/test_alerts: samples that leave cause an evaluation",
     ),
-    "no history is loaded unless Load History is on (Load History is not there: replay the source from an earlier offset)": (
+    "no history is loaded unless Load History is on (`history=`): as long as the window, or as many samples": (
         "operators/alert/test_alerts: one true evaluation opens and a second one repeats",
+        "operators/alert/test_alerts: history fills the window of a key before its first message without a row",
     ),
     "the window of a key is created by its first command": (
         "operators/alert/test_alerts: samples that leave cause an evaluation",

@@ -127,7 +127,7 @@ class AnchoredOvers(OneInputLogic):
             table = without_timeless(self.definition, table, known)
         schema = self._learned(work.kv, work.progress, side, table.schema)
         table = with_positions(table, work.progress.step, self.definition.prefix(input))
-        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work))
+        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, reading))
         if len(rows):
             rows = Slice(conformed(rows.table, empty_rows(schema).schema), rows.times)
             rows = self._accept_anchors(work, rows) if side else self.accept(work, rows)

@@ -132,12 +132,17 @@ def cases(draw: st.DrawFn) -> Case:
         null_keys=draw(st.sampled_from(["group", "group", "dead_letter"])),
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
         input=draw(st.sampled_from([None, None, "readings"])),
+        history=None if frame is None else draw(st.sampled_from([None, "past"])),
         where=draw(st.sampled_from([None, None, wr.col("y") > 0])),
         deliver=draw(policies("x")),
     )
     start_us = draw(st.sampled_from([0, 10 * S]))
-    named = rows.map(drawn).map(lambda one: one._replace(input=definition.input_name))
-    return Case(definition=definition, messages=named, schema=SCHEMA, start_us=start_us)
+    names = [given.name for given in definition.inputs] if definition.by_input else [None]
+    named = st.builds(
+        lambda row, name: drawn(row)._replace(input=name), rows, st.sampled_from([*names, names[0]])
+    )
+    schema = dict.fromkeys(names, SCHEMA) if definition.history else SCHEMA
+    return Case(definition=definition, messages=named, schema=schema, start_us=start_us)
 
 
 OPERATOR = Operator(
@@ -152,13 +157,28 @@ OPERATOR = Operator(
         until=wr.col("n") < 1,
         actions={"mail": wr.Action(delay="1 second", repeat=wr.every(1)), "log": wr.Action()},
         ttl="10 seconds",
+        history="past",
+        input="live",
         max_ahead=wr.forever,
     ),
-    SCHEMA,
+    {"live": SCHEMA, "past": SCHEMA},
     [
-        drawn({"t": t, "k": k, "x": x, "y": x / 2})
+        drawn({"t": t, "k": k, "x": x, "y": x / 2})._replace(input="past" if x < 3 else "live")
         for x, (t, k) in enumerate(
-            [(0, "a"), (3, "a"), (3, "b"), (4, "a"), (9, None), (None, "a"), (7, "b"), (30, "b"), (31, "b")]
+            [
+                *[(-7, "a"), (-1, "a"), (-1, "b")],
+                *[
+                    (0, "a"),
+                    (3, "a"),
+                    (3, "b"),
+                    (4, "a"),
+                    (9, None),
+                    (None, "a"),
+                    (7, "b"),
+                    (30, "b"),
+                    (31, "b"),
+                ],
+            ]
         )
     ],
 )

@@ -121,6 +121,66 @@ def test_samples_that_leave_cause_an_evaluation(leaving: bool) -> None:
     assert told == [("a", "OPEN", 0.0, False, "sample"), *after]
 
 
+PAST: dict[str, Any] = {"history": "past", "input": "live", "actions": ALL, "ttl": "2 hours"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("frame", "n", "mean"), [("1 hour", 7, (6 * 90 + 10) / 7), (10, 10, (3 * 50 + 6 * 90 + 10) / 10)]
+)
+def test_history_fills_the_window_of_a_key_before_its_first_message_without_a_row(
+    frame: Any, n: int, mean: float, together: bool
+) -> None:
+    """Load samples every ten minutes for eight hours, the last hour of them at 90; the first message comes on time."""
+    options = {"agg": {"mean": wr.avg("x"), "n": wr.count()}, "when": wr.col("mean") > 40, "frame": frame}
+    past = messages([50] * 42 + [90] * 6, range(0, 48 * 600, 600))
+    first = messages([10], [48 * 600])
+    with driven(alert(**options, **PAST)) as driver:
+        if together:
+            driver.feed({"past": past, "live": first})
+        else:
+            driver.feed(past, input="past")
+            driver.crash()
+            driver.restart()
+            driver.feed(past, input="past")
+            assert not driver.panes()
+            driver.feed(first, input="live")
+        [row] = driver.panes()
+        assert (row["status"], row["n"], row["mean"]) == ("OPEN", n, mean)
+        driver.feed(past[-1:], input="past")
+        assert [letter.reason for letter in driver.dead_letters()] == ["too_late"]
+
+
+def test_what_leaves_a_window_of_history_alone_causes_no_evaluation_and_what_leaves_later_does() -> None:
+    options = {"frame": "10 seconds", "when": wr.col("leaving"), "evaluate": wr.every("1 second")}
+    with driven(alert(**options, **PAST)) as driver:
+        driver.feed(
+            [*messages([1, 1, 1], [0, 2, 4]), *messages([1], [3], key="b"), *messages([1], [3], key="c")],
+            input="past",
+        )
+        driver.feed(messages([1], [8]), input="live")
+        driver.feed(messages([1], [13]), input="live")
+        driver.advance_clock(5 * S)
+        driver.timeout()
+        driver.feed(messages([1, 1], [19, 20], key="b"), input="live")
+        driver.timeout()
+        found = rows(driver, "k", "cause", "status", "time")
+    assert sorted(found, key=lambda one: one[3]) == [
+        ("a", "leaving", "OPEN", 10.000001),
+        ("a", "leaving", "REPEAT", 12.000001),
+        ("a", "sample", "CANCEL", 13.0),
+        ("a", "leaving", "OPEN", 14.000001),
+        ("a", "leaving", "REPEAT", 18.000001),
+    ]
+
+
+def test_a_backtest_begins_with_history() -> None:
+    definition = alert(frame="1 hour", agg={"n": wr.count()}, when=wr.col("n") > 3, **PAST)
+    past, live = messages([1, 1, 1], [-3, -2, -1]), messages([1, 1])
+    found = definition.backtest({"past": past, "live": live}, drain=False).to_pylist()
+    assert [(row["n"], row["status"]) for row in found] == [(4, "OPEN"), (5, "REPEAT")]
+
+
 def test_repeats_by_number_count_evaluations() -> None:
     with driven(alert(actions={"log": wr.Action(repeat=wr.every(10))})) as driver:
         driver.feed(messages([80] * 21))
@@ -432,22 +492,45 @@ DELAYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("emit", [wr.Emit.append()])
-def test_an_alert_judges_the_rows_of_what_emits_each_once(emit: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("emit", "lateness"),
+    [
+        (wr.Emit.append(), None),
+        (wr.Emit.final(), "0 seconds"),
+        (wr.Emit.final(), "10 seconds"),
+        (wr.Emit.final(mode="discarding"), "10 seconds"),
+    ],
+)
+def test_an_alert_judges_the_rows_of_what_emits_each_once(
+    emit: Any, lateness: str | None, tmp_path: Path
+) -> None:
     late = alert(
         name="late",
         event_time="window_time",
         when=wr.col("delay") > 60,
         until=wr.col("delay") < 30,
+        variables={"mean": wr.col("delay") + 0},
+        actions=ALL,
         max_ahead=None,
     )
-    with wr.Aggregate(**DELAYS, emit=emit).then(late).open(str(tmp_path)) as op:
-        op.add_messages(messages([50, 70, 40, 20, 0], [1, 11, 21, 31, 300]))
-        op.add_messages(messages([0], [301]))
-        assert [(row["status"], _plain(row["time"])) for row in op.get_result()] == [
-            ("OPEN", 19.999999),
-            ("CANCEL", 39.999999),
+    delays = wr.Aggregate(**DELAYS, emit=emit, allowed_lateness=lateness)
+    with driven(delays.then(late), tmp_path) as driver:
+        for values, times in (
+            ([50, 70, 40], [1, 11, 21]),
+            ([20], [31]),
+            ([90], [22]),
+            ([0], [300]),
+            ([0], [301]),
+        ):
+            driver.feed(messages(values, times))
+        # A window that stays open for late messages is emitted with them, and the alert's time waits for it.
+        kept = lateness == "10 seconds"
+        assert rows(driver, "status", "time", "mean") == [
+            ("OPEN", 19.999999, 70.0),
+            ("REPEAT", 29.999999, 65.0 if kept else 40.0),
+            ("CANCEL", 39.999999, 20.0),
         ]
+        assert len(driver.dead_letters()) == (0 if kept else 1)
 
 
 def test_what_emits_rows_again_is_refused_before_an_alert_with_the_remedy() -> None:

@@ -27,7 +27,7 @@ def emits(draw: st.DrawFn, modes: tuple[str, ...], *, before: bool) -> wr.Emit:
     mode = draw(st.sampled_from(modes))
     triggers = st.sampled_from([wr.never, wr.every_batch, wr.every(2), wr.every("3 seconds")])
     if before and mode == "accumulating":
-        return draw(st.sampled_from([wr.Emit.append(), wr.Emit(late=wr.never)]))
+        return draw(st.sampled_from([wr.Emit.append(), wr.Emit(late=wr.never), wr.Emit.final()]))
     return wr.Emit(early=draw(triggers), late=draw(triggers), mode=mode)
 
 
