@@ -66,3 +66,34 @@ def test_the_state_and_the_timers_of_a_function_that_follows_another_operator(
         assert code == 1 and "definition" in err
     finally:
         sys.modules.pop("its_job", None)
+
+
+def test_alerts_now_and_as_of_a_commit_and_the_samples_of_the_one_that_opened(
+    windrow: Callable[..., Said], tmp_path: Path
+) -> None:
+    """Run an alert of five commits, a sample each: it opens in the second, and is cancelled in the fourth."""
+    job = tmp_path / "job"
+    hot = wr.Alert(
+        by="k",
+        event_time="t",
+        frame="10 seconds",
+        agg={"mean": wr.avg("x")},
+        when=wr.col("mean") > 75,
+        actions={"mail": wr.Action(repeat=wr.every("1 hour"))},
+    )
+    with hot.open(str(job), clock=ManualClock(10 * S)) as op:
+        for second, x in enumerate((70, 99, 90, 10, 20)):
+            op.add_messages([{"t": second * S, "k": "a", "x": x}])
+            op.next_offsets()
+        found = {}
+        for commit in (1, 3, None):
+            asked = () if commit is None else ("--as-of", commit)
+            [row] = windrow("table", job, "alerts", "--key", "k=a", *asked, "--json").lines
+            found[commit] = [row[n] for n in ("status", "count", "samples", "mean", "due")]
+        [why] = windrow("explain", job, 1 * S, "--key", "k=a", "--as-of", 2, "--json").lines
+    assert found == {
+        1: ["CANCEL", 0, 1, 70.0, None],
+        3: ["REPEAT", 1, 3, 259 / 3, "mail repeat 1970-01-01 01:00:10"],
+        None: ["CANCEL", 0, 5, 57.8, None],
+    }
+    assert [place["offset"] for place in why["positions"]] == [0, 1] and why["complete"]

@@ -450,6 +450,12 @@ def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
         ),
         ({"agg": {"mean": wr.avg("x")}}, BadWindow, "frame="),
         ({"evaluate": wr.every("1 minute")}, BadWindow, "frame="),
+        ({"history": "past"}, BadWindow, "frame="),
+        (
+            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "alert"},
+            wr.ConfigurationError,
+            "another one",
+        ),
         ({"frame": "1 hour", "when": wr.col("samples") > 1, "evaluate": wr.every(3)}, BadTrigger, "1 minute"),
         ({"variables": {"count": X}}, ReservedColumn, "count"),
         ({"by": "time"}, ReservedColumn, "time"),
@@ -531,6 +537,65 @@ def test_an_alert_judges_the_rows_of_what_emits_each_once(
             ("CANCEL", 39.999999, 20.0),
         ]
         assert len(driver.dead_letters()) == (0 if kept else 1)
+
+
+INPUTS = [wr.Input(name, event_time="t", max_ahead=wr.forever) for name in ("one", "two")]
+
+
+@pytest.mark.parametrize(
+    ("before", "time", "column", "expected"),
+    [
+        (
+            wr.Join(left=INPUTS[0], right=INPUTS[1], on="k", within=("0 seconds", "4 seconds"), name="both"),
+            "one_t",
+            "one_x",
+            [("OPEN", 4), ("REPEAT", 8), ("CANCEL", 12), ("OPEN", 16), ("CANCEL", 20)],
+        ),
+        (
+            wr.Over(
+                by="k",
+                event_time="t",
+                frame=wr.range_between("-5 seconds", 0),
+                agg={"mean": wr.avg("x")},
+                max_ahead=wr.forever,
+                name="around",
+            ),
+            "t",
+            "mean",
+            [("OPEN", 8), ("CANCEL", 12)],
+        ),
+        (
+            wr.Rules(
+                by="k",
+                inputs=INPUTS,
+                rules={
+                    "pair": wr.Rule(
+                        when={"a": wr.event("one"), "b": wr.event("two", time=wr.after("a", 0, "3 seconds"))},
+                        then={"x": wr.col("a.x")},
+                    )
+                },
+                name="pairs",
+            ),
+            "match_time",
+            "x",
+            [("OPEN", 5), ("REPEAT", 9), ("CANCEL", 13), ("OPEN", 17), ("CANCEL", 21)],
+        ),
+        (alert(name="first", when=X > 15, actions=ALL), "time", "count", [("OPEN", 8), ("CANCEL", 12)]),
+    ],
+    ids=["join", "over", "rules", "alert"],
+)
+def test_an_alert_judges_rows_of_joins_windows_rules_and_alerts(
+    before: Any, time: str, column: str, expected: list[Any]
+) -> None:
+    """Give a sample each four seconds to input one, and a partner a second later to input two."""
+    least = 1 if column == "count" else 60
+    late = alert(name="late", event_time=time, when=wr.col(column) > least, actions=ALL, max_ahead=None)
+    with driven(before.then(late)) as driver:
+        for place, x in enumerate([50, 70, 90, 10, 80, 20, 0]):
+            one, two = messages([x], [4 * place]), messages([1], [4 * place + 1])
+            driver.feed({"one": one, "two": two} if before.by_input else one)
+        driver.timeout()
+        assert rows(driver, "status", "time")[: len(expected)] == expected
 
 
 def test_what_emits_rows_again_is_refused_before_an_alert_with_the_remedy() -> None:
