@@ -20,7 +20,6 @@ from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, letters_us
 from windrow.core.positions import Ids, Positions
 from windrow.core.time import TimeUnit
 from windrow.core.types import as_type
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.steps.arrivals import InputReading, without_late
 from windrow.operators.steps.columns import POSITION_COLUMNS
@@ -354,7 +353,7 @@ class OneInputLogic(Logic):
         return [] if made is None else list(made.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        return OneInputView(self, stores, watermark_us, prefix)
+        return View(self, stores, watermark_us, prefix)
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:

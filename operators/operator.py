@@ -54,7 +54,7 @@ class Definition(ABC):
     dead_letter_retention_us: int | None = None
     retention: Retention
     #: The user's arguments, as text, without those that have their default.
-    written: tuple[tuple[str, str], ...]
+    written: tuple[tuple[str, str], ...] = ()
 
     def _set(self, **fields: Any) -> None:
         """Set the fields of the frozen value."""

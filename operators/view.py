@@ -6,7 +6,6 @@ rejects a table that the operator does not have.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.output_columns import POSITION, STAMP, STORED
+from windrow.operators.steps.output_rows import output_schema
 from windrow.stores.kv import KV
 
 WINDOWS, MESSAGES = "windows", "messages"
@@ -61,7 +61,7 @@ class StoredTable:
     show: Callable[[pa.Table], pa.Table] = lambda rows: rows
 
 
-class View(ABC):
+class View:
     """The queries on one operator, over the stores of its shards.
 
     watermark_us: the operator's; prefix: the prefix that the job adds to sources of positions there
@@ -99,13 +99,22 @@ class View(ABC):
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def schema(self) -> pa.Schema:
         """Return the columns of the emitted rows, as far as some store knows them."""
+        known = union([self.logic.known_schema(kv) for kv in self.stores])
+        return pa.schema([]) if known is None else output_schema(known)
 
-    @abstractmethod
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         """Return the types of the key columns, of an input; null where they are not known yet."""
+        given = self.definition.inputs[0] if input is None else self.input(input)
+        known = self.known(given.name) or pa.schema([])
+        keys = self.definition.keys(given)
+        return {b: known.field(b).type if b in known.names else pa.null() for b in keys}
+
+    def known(self, input: str | None = None) -> pa.Schema | None:
+        """Return the columns of an input, as far as some store knows them; without a name of the first."""
+        name = self.definition.inputs[0].name if input is None else input
+        return union([self.logic.schema_of(kv, name) for kv in self.stores])
 
     # -- its tables -------------------------------------------------------------------------------------------------
 
@@ -160,13 +169,13 @@ class View(ABC):
         """Return the conditions that keep messages from a row. offsets: those of messages by the name of their pattern."""
         raise ConfigurationError(f"{self.definition.name!r} has no rules: only wr.Rules says why not")
 
-    @abstractmethod
     def made_at(self, at: Instant, key: Any) -> list[Made]:
         """Return the provenance at a time: of windows that start there, of rows of a message of that time."""
+        return []
 
-    @abstractmethod
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
         """Return the provenance of each of these rows, which it emitted, or of some columns of them."""
+        return [[] for _ in rows]
 
     def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
         """Return message counts of a window in what one commit wrote, in the families `counted_in` of `kv`.
@@ -263,6 +272,18 @@ def alone(window: AnyWindow, end: Bound | None) -> AnyWindow:
     return window
 
 
+def selected(rows: Slice, start: Bound | None, end: Bound | None) -> BoolArray:
+    """True for messages between two bounds; an offset counts among messages of the bound's own time."""
+    (low_us, first), (high_us, last) = bounds_between(start, end)
+    mask: BoolArray = (rows.times >= low_us) & (rows.times <= high_us)
+    offsets = rows.table.column(OFFSET).to_numpy()
+    if first is not None:
+        mask &= (rows.times > low_us) | (offsets >= first)
+    if last is not None:
+        mask &= (rows.times < high_us) | (offsets <= last)
+    return mask
+
+
 def _bound(value: Bound | None, default: int) -> tuple[int, Any]:
     if value is None:
         return default, None
@@ -336,19 +357,23 @@ def merged(found: Sequence[Slice], by: Sequence[str], *, fields_first: bool) -> 
     return [rows.take(np.array(order, dtype=np.int64))]
 
 
+def union(schemas: Sequence[pa.Schema | None]) -> pa.Schema | None:
+    """Return the columns of all; None without any."""
+    known = [schema.empty_table() for schema in schemas if schema is not None]
+    return concat(known).schema if known else None
+
+
 def message_columns(schemas: Sequence[pa.Schema | None]) -> pa.Schema:
     """Return the columns of a table of messages: `stored`, and those that stores know."""
     found = [pa.schema([("stored", STORED)])]
-    for schema in schemas:
-        if schema is None:
-            continue
+    for schema in filter(None, schemas):
         own = user_columns(schema.empty_table())
         if "stored" in own:
             raise ConfigurationError(
                 "a column of the messages is called 'stored', as the column of their positions: use get_messages"
             )
         found.append(pa.schema([schema.field(n) for n in own]))
-    return concat([f.empty_table() for f in found]).schema
+    return union(found)
 
 
 def messages_table(found: Sequence[Slice], schema: pa.Schema) -> pa.Table:

@@ -48,6 +48,7 @@ from windrow.operators.view import (
     rows_without_prefix,
     stored,
     times_between,
+    union,
     without_prefix,
 )
 from windrow.stores.kv import KV
@@ -67,12 +68,12 @@ class AggregateView(View):
     # -- its rows ---------------------------------------------------------------------------------------------------
 
     def schema(self) -> pa.Schema:
-        found = []
-        for kv in self.stores:
-            known = self._known(kv)
-            if known is not None:
-                found.append(pane_schema(self.definition, self.logic.calculation))
-        return concat([f.empty_table() for f in found]).schema if found else pa.schema([])
+        panes = [
+            pane_schema(self.definition, self.logic.calculation)
+            for kv in self.stores
+            if self._known(kv) is not None
+        ]
+        return union(panes) or pa.schema([])
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         self.input(input)

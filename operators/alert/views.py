@@ -15,19 +15,18 @@ from windrow.operators.alert import evaluations as events
 from windrow.operators.alert.states import NEVER, States
 from windrow.operators.alert.status import CANCEL, NAMES
 from windrow.operators.one_input import Work
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.step import StepResult
-from windrow.operators.view import Made, key_of, of_key, rows_without_prefix, stored
+from windrow.operators.view import Made, View, key_of, of_key, rows_without_prefix, stored
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import Overlay
 
 ALERTS = "alerts"
 
 
-class AlertView(OneInputView):
+class AlertView(View):
     """The view of an alert. `alerts`: a row for each key that has a window or an open alert."""
 
     def table(
@@ -51,7 +50,7 @@ class AlertView(OneInputView):
         return None
 
     def _schema(self) -> pa.Schema:
-        types, known = self.key_types(), self._known()
+        types, known = self.key_types(), self.known()
         outputs = [] if known is None else self.logic.outputs(known)
         own = [
             ("status", pa.string()),

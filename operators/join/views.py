@@ -37,6 +37,7 @@ from windrow.operators.view import (
     rows_without_prefix,
     stored,
     times_between,
+    union,
 )
 from windrow.stores.kv import KV
 
@@ -51,7 +52,7 @@ class JoinView(View):
         for kv in self.stores:
             left, right = self.logic.inputs.schemas(kv)
             found.append(joined_schema(self.logic.inputs.called(kv, (left, right)), left, right))
-        return concat([f.empty_table() for f in found]).schema if found else pa.schema([])
+        return union(found) or pa.schema([])
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         side = self._side(self.definition.left.name if input is None else input)

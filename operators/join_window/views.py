@@ -13,10 +13,11 @@ from windrow.core.messages import WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.aggregate.views import view_of
 from windrow.operators.join_window.windows import of_view
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import (
     Bound,
+    View,
     key_of,
     merged,
     message_columns,
@@ -27,7 +28,7 @@ from windrow.operators.view import (
 from windrow.stores.kv import KV
 
 
-class JoinWindowView(OneInputView):
+class JoinWindowView(View):
     """A view of windows, as of an aggregate but without values, and of messages by session keys and join keys."""
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
@@ -36,8 +37,12 @@ class JoinWindowView(OneInputView):
         self._windows = view_of(windowing)(of_view(logic.windows), stores, watermark_us, prefix)
         self._windows.definition = windowing._changed(agg={})
 
+    def schema(self) -> pa.Schema:
+        known = self.known()
+        return pa.schema([]) if known is None else output_schema(self.logic.fields(known))
+
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
-        known = self._known() or pa.schema([])
+        known = self.known() or pa.schema([])
         return {
             name: known.field(name).type if name in known.names else pa.null()
             for name in self.definition.fields

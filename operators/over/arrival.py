@@ -16,7 +16,6 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.one_input import Work
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.definition import OverDefinition, reach_rows
 from windrow.operators.over.due_rows import DueRows, Reached, Sums
 from windrow.operators.over.emitted_marks import ID, STEP_BITS
@@ -153,4 +152,4 @@ class ArrivalOvers(Overs):
             self.remembered.sums.put(kv, held.sums.found, rows)
 
     def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        return OneInputView(self, stores, watermark_us, prefix)
+        return View(self, stores, watermark_us, prefix)

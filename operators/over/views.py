@@ -11,10 +11,8 @@ import pyarrow as pa
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.over.explaining import KeptLines
 from windrow.operators.over.partitions import ordered
-from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.step import limit
@@ -23,18 +21,19 @@ from windrow.operators.view import (
     WINDOWS,
     Bound,
     Made,
-    bounds_between,
+    View,
     key_of,
     message_columns,
     messages_table,
     of_key,
     rows_without_prefix,
+    selected,
 )
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
 
-class OverView(OneInputView):
+class OverView(View):
     """A view of `messages`: unsettled ones, and those that later windows reach back to; by event time, then position."""
 
     def refuse(self, table: str) -> ConfigurationError:
@@ -55,23 +54,17 @@ class OverView(OneInputView):
         self, found: Sequence[pa.Table], start: Bound | None, end: Bound | None, key: object, prefix: str
     ) -> list[Slice]:
         """Return the kept messages of these bounds and this key, in order."""
-        (low_us, first), (high_us, last) = bounds_between(start, end)
         wanted = key_of(self.definition.by, key)
         if not found:
             return []
-        rows = concat(found)
-        times, offsets = rows.column(TIME).to_numpy(), rows.column(OFFSET).to_numpy()
-        inside = (times >= low_us) & (times <= high_us) & of_key(rows, wanted)
-        if first is not None:
-            inside &= (times > low_us) | (offsets >= first)
-        if last is not None:
-            inside &= (times < high_us) | (offsets <= last)
-        some = Slice(rows, times).take(np.flatnonzero(inside))
+        table = concat(found)
+        rows = Slice(table, table.column(TIME).to_numpy())
+        some = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
         return [rows_without_prefix(some.take(ordered(some.times, some.table)), prefix)]
 
     def message_schema(self, input: str | None) -> pa.Schema:
         self.input(input)
-        known = self._known()
+        known = self.known()
         return message_columns([None if known is None else self.logic.filed(known)])
 
     def table(

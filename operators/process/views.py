@@ -11,12 +11,11 @@ from windrow.core.byte_order import decode_u32
 from windrow.core.errors import ConfigurationError
 from windrow.core.show import json_text
 from windrow.core.types import concat
-from windrow.operators.one_input_view import OneInputView
 from windrow.operators.process.calls import Families
 from windrow.operators.process.keyed import Kind, unpacked
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.output_columns import STAMP
-from windrow.operators.view import key_of, of_key, times_between
+from windrow.operators.view import View, key_of, of_key, times_between
 from windrow.stores.kv import KV
 
 STATE, TIMERS = "state", "timers"
@@ -25,7 +24,7 @@ OF_STATE = (pa.field("state", pa.string()), pa.field("value", pa.string()))
 OF_TIMERS = (pa.field("at", STAMP), pa.field("of", pa.string()))
 
 
-class ProcessView(OneInputView):
+class ProcessView(View):
     """A view with the tables `state`, a row for each value of a key, as JSON, and `timers`, a row for each pending one."""
 
     def table(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.time import Instant
 from windrow.core.types import concat
 from windrow.operators.rules.definition import MATCH_TIME, MESSAGES
 from windrow.operators.rules.matches import in_order, messages_of
@@ -18,16 +17,15 @@ from windrow.operators.steps.columns import OFFSET, POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import STAMP
-from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import (
     Bound,
     Made,
     View,
-    bounds_between,
     key_of,
     message_columns,
     of_key,
     rows_without_prefix,
+    selected,
     times_between,
 )
 from windrow.stores.event_log import TIME
@@ -38,35 +36,18 @@ PENDING = "pending"
 class RulesView(View):
     """The view of rules. `messages` of each input that are kept, and `pending` tuples, by their deadlines."""
 
-    def schema(self) -> pa.Schema:
-        found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
-        return output_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
-
-    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
-        given = self.definition.inputs[0] if input is None else self.input(input)
-        known = self._columns(given.name) or pa.schema([])
-        keys = self.definition.keys(given)
-        return {k: known.field(k).type if k in known.names else pa.null() for k in keys}
-
     def source_prefix(self, input: str) -> str:
         return str(self.definition.input(input).source_prefix)
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         given = self.input(input)
-        (low_us, first), (high_us, last) = bounds_between(start, end)
         wanted = key_of(self.definition.keys(given), key)
         parts = [part for kv in self.stores if (part := self.logic.kept_messages(kv, given.name)) is not None]
         if not parts:
             return []
-        rows = concat([table for table, _ in parts])
-        times = np.concatenate([times for _, times in parts])
-        offsets = rows.column(OFFSET).to_numpy()
-        inside = (times >= low_us) & (times <= high_us) & of_key(rows, wanted)
-        if first is not None:
-            inside &= (times > low_us) | (offsets >= first)
-        if last is not None:
-            inside &= (times < high_us) | (offsets <= last)
-        kept = Slice(rows, times).take(np.flatnonzero(inside))
+        table = concat([table for table, _ in parts])
+        rows = Slice(table, np.concatenate([times for _, times in parts]))
+        kept = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
         places = kept.table.select(POSITION_COLUMNS).rename_columns([f".{n}" for n in POSITION_COLUMNS])
         order = in_order(places, [""])
         order = order[np.argsort(kept.times[order], kind="stable")]
@@ -74,7 +55,7 @@ class RulesView(View):
 
     def message_schema(self, input: str | None) -> pa.Schema:
         given = self.input(input)
-        known = self._columns(given.name)
+        known = self.known(given.name)
         if known is None:
             return message_columns([])
         columns = self.logic.columns_of_rules.kept(given, known)
@@ -120,9 +101,6 @@ class RulesView(View):
 
     row_time = MATCH_TIME
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
-        return []
-
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
         reasons = Reasons(self.logic, self.definition, self.stores)
         return [
@@ -132,8 +110,3 @@ class RulesView(View):
 
     def why_not(self, offsets: Mapping[str, int]) -> list[str]:
         return Reasons(self.logic, self.definition, self.stores).why_not(offsets)
-
-    def _columns(self, name: str) -> pa.Schema | None:
-        """Return the columns of an input, as far as a store knows them."""
-        found = [s for kv in self.stores if (s := self.logic.schema_of(kv, name)) is not None]
-        return concat([s.empty_table() for s in found]).schema if found else None

@@ -85,6 +85,7 @@ class AggregateRuns(Runs, Generic[S]):
         self._looked = False
         leaves = self.definition.emit.leaves
         self._periods_us = sorted({leaf.period_us for leaf in leaves if isinstance(leaf, EveryPeriod)})
+        self._purged_us = operator.progress(kv).purged_us
         self._look_ahead()
 
     def _look_ahead(self) -> None:
@@ -192,18 +193,7 @@ class AggregateRuns(Runs, Generic[S]):
 class WindowRuns(AggregateRuns["WindowAggregator"]):
     """The runs of an aggregate over time windows."""
 
-    def __init__(
-        self,
-        operator: WindowAggregator,
-        kv: KV,
-        largest_us: Mapping[Partition, int],
-        seen_us: Mapping[Partition, int],
-        watermark: int,
-        now_us: int | None,
-    ) -> None:
-        self._assigner = operator.assigner
-        self._purged_us = operator.progress(kv).purged_us
-        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+    _operator: WindowAggregator
 
     def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         return ingest_windows(self._operator, kv, table, run)
@@ -228,16 +218,18 @@ class WindowRuns(AggregateRuns["WindowAggregator"]):
         for reach_us in (0, definition.allowed_lateness_us, definition.retention.time_us):
             if reach_us is None or reach_us >= UNBOUNDED_US:
                 continue
-            start = self._assigner.first_open(limit(watermark, reach_us))
-            end = int(self._assigner.ends(np.array([start], dtype=np.int64))[0])
+            start = self._operator.assigner.first_open(limit(watermark, reach_us))
+            end = int(self._operator.assigner.ends(np.array([start], dtype=np.int64))[0])
             horizon = min(horizon, end + reach_us)
         self._next_event_us = horizon
-        self._open_from_us = self._assigner.first_open(passed(watermark, definition.allowed_lateness_us))
+        self._open_from_us = self._operator.assigner.first_open(
+            passed(watermark, definition.allowed_lateness_us)
+        )
         kept_us = definition.retention.time_us
         self._floor_us = (
             START_OF_TIME_US
             if kept_us is None
-            else max(self._purged_us, self._assigner.first_open(limit(watermark, kept_us)))
+            else max(self._purged_us, self._operator.assigner.first_open(limit(watermark, kept_us)))
         )
 
 

@@ -7,7 +7,6 @@ which advance passed it. A message below the watermark is a run of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
-from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.micro_batching.boundaries import AggregateRuns
 from windrow.operators.aggregate.micro_batching.ingest import STEPS, Taken
@@ -40,19 +38,10 @@ if TYPE_CHECKING:
 class SessionRuns(AggregateRuns["SessionAggregator"]):
     """The runs of an aggregate over sessions."""
 
-    def __init__(
-        self,
-        operator: SessionAggregator,
-        kv: KV,
-        largest_us: Mapping[Partition, int],
-        seen_us: Mapping[Partition, int],
-        watermark: int,
-        now_us: int | None,
-    ) -> None:
-        #: True if an advance forgets ids, or messages, where it purges sessions.
-        self._forgets = operator.seen is not None or operator.history is not None
-        self._purged_us = operator.progress(kv).purged_us
-        super().__init__(operator, kv, largest_us, seen_us, watermark, now_us)
+    @property
+    def _forgets(self) -> bool:
+        """True if an advance forgets ids, or messages, where it purges sessions."""
+        return self._operator.seen is not None or self._operator.history is not None
 
     def ingest_run(self, kv: KV, table: pa.Table, run: Run) -> StepResult:
         if len(run) == 1:

@@ -12,7 +12,6 @@ from windrow.core.between import Between, Ticks
 from windrow.core.errors import UnknownColumn
 from windrow.core.messages import StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
-from windrow.core.types import concat
 from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
 from windrow.operators.over.partitions import ordered
@@ -22,7 +21,6 @@ from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.message_rows import empty_rows
-from windrow.operators.steps.output_rows import output_schema
 from windrow.operators.view import (
     Bound,
     Made,
@@ -38,14 +36,6 @@ from windrow.stores.kv import KV
 
 class AnchoredView(OverView):
     """A view of `messages`, of either input; by event time, then position."""
-
-    def schema(self) -> pa.Schema:
-        found = [made for kv in self.stores if (made := self.logic.known_schema(kv)) is not None]
-        return output_schema(concat([m.empty_table() for m in found]).schema) if found else pa.schema([])
-
-    def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
-        known = self._columns(0 if input is None else self._side(input)) or pa.schema([])
-        return {b: known.field(b).type if b in known.names else pa.null() for b in self.definition.by}
 
     def source_prefix(self, input: str) -> str:
         return self.prefix if not self.definition.by_input else self.definition.input(input).source_prefix
@@ -131,10 +121,7 @@ class AnchoredView(OverView):
         return [given.name for given in self.definition.inputs].index(self.input(input).name)
 
     def _columns(self, side: int) -> pa.Schema | None:
-        """Return the columns of an input, as far as some store knows them."""
-        name = self.definition.inputs[side].name
-        found = [s for kv in self.stores if (s := self.logic.schema_of(kv, name)) is not None]
-        return concat([s.empty_table() for s in found]).schema if found else None
+        return self.known(self.definition.inputs[side].name)
 
     def _filed(self, side: int, known: pa.Schema) -> pa.Schema:
         """Return the columns that are kept of the messages of an input."""
