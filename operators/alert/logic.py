@@ -22,7 +22,7 @@ from windrow.operators.aggregations.base import SumOverflow
 from windrow.operators.aggregations.calculation import Calculation, try_all
 from windrow.operators.alert import evaluations as events
 from windrow.operators.alert.conditions import Carried, Conditions, judge, nothing_judged
-from windrow.operators.alert.definition import ROW, AlertDefinition
+from windrow.operators.alert.definition import FIELDS, ROW, AlertDefinition
 from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import halves, number_of, seeds
 from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
@@ -293,7 +293,7 @@ class Alerting(OneInputLogic):
         table = with_positions(rows.table, work.progress.step)
         at = np.maximum(of.places, 0)  # of a key that expires nothing is judged
         times, some = rows.times[at], pa.array(at)
-        columns = {n: combine(table.column(n).take(some)) for n in work.schema.names}
+        columns = {n: combine(table.column(n).take(some)) for n in work.schema.names if n not in FIELDS}
         once = np.ones(len(of), dtype=np.int64)
         columns |= window_fields(of, once, times, times, work.now_us)
         late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
@@ -435,7 +435,7 @@ class Alerting(OneInputLogic):
         definition, lines = self.definition, window.lines
         columns: dict[str, pa.Array] = {}
         if definition.frame is None:  # keys expire, and nothing is judged
-            columns = {f.name: pa.nulls(len(of), f.type) for f in work.schema}
+            columns = {f.name: pa.nulls(len(of), f.type) for f in work.schema if f.name not in FIELDS}
         whole = bounds_of(definition, definition.frame, lines, of)
         broken = []
         every = np.arange(len(lines))

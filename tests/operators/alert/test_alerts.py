@@ -580,7 +580,12 @@ INPUTS = [wr.Input(name, event_time="t", max_ahead=wr.forever) for name in ("one
             "x",
             [("OPEN", 5), ("REPEAT", 9), ("CANCEL", 13), ("OPEN", 17), ("CANCEL", 21)],
         ),
-        (alert(name="first", when=X > 15, actions=ALL), "time", "count", [("OPEN", 8), ("CANCEL", 12)]),
+        (
+            alert(name="first", when=X > 15, actions=ALL, variables={"load": X}),
+            "time",
+            "load",
+            [("OPEN", 4), ("REPEAT", 8), ("CANCEL", 12), ("OPEN", 16), ("CANCEL", 20)],
+        ),
     ],
     ids=["join", "over", "rules", "alert"],
 )
@@ -588,8 +593,9 @@ def test_an_alert_judges_rows_of_joins_windows_rules_and_alerts(
     before: Any, time: str, column: str, expected: list[Any]
 ) -> None:
     """Give a sample each four seconds to input one, and a partner a second later to input two."""
-    least = 1 if column == "count" else 60
-    late = alert(name="late", event_time=time, when=wr.col(column) > least, actions=ALL, max_ahead=None)
+    load = wr.col(column)
+    until = (load <= 60) | (wr.col("count") > 5)  # its own count, where rows have one, too
+    late = alert(name="late", event_time=time, when=load > 60, until=until, actions=ALL, max_ahead=None)
     with driven(before.then(late)) as driver:
         for place, x in enumerate([50, 70, 90, 10, 80, 20, 0]):
             one, two = messages([x], [4 * place]), messages([1], [4 * place + 1])
