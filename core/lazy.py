@@ -79,3 +79,8 @@ class LazyList(Sequence[T]):
             return repr(list(self))
         some = ", ".join(map(repr, self._built(0, _SHOWN)))
         return f"[{some}, ... {self._size - _SHOWN:,} more]"
+
+    def _repr_html_(self) -> str:
+        from windrow.core.notebook import MOST, of_items
+
+        return of_items(self._built(0, MOST), self._size)

@@ -161,6 +161,11 @@ class Pane:
         last = " last" if self.is_last else ""
         return f"{self.window!r}  {key}  {self.timing.value} #{self.index}{last}{mark}  {_shown(self.values)}"
 
+    def _repr_html_(self) -> str:
+        from windrow.core.notebook import of_items
+
+        return of_items([self], 1)
+
 
 @dataclass(frozen=True, slots=True)
 class JoinedRow:
@@ -192,6 +197,11 @@ class JoinedRow:
         mark = "" if self.kind is Kind.INSERT else "  RETRACT"
         return f"{self.timing.value}{mark}  {_shown(self.values)}"
 
+    def _repr_html_(self) -> str:
+        from windrow.core.notebook import of_items
+
+        return of_items([self], 1)
+
 
 @dataclass(frozen=True, slots=True)
 class WindowInfo:
@@ -209,6 +219,11 @@ class WindowInfo:
     values: dict[str, Any]
     panes: int
     fired: bool
+
+    def _repr_html_(self) -> str:
+        from windrow.core.notebook import of_items
+
+        return of_items([self], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +265,11 @@ class DeadLetter:
     commit: int = -1
     input: str | None = None
     operator: str | None = None
+
+    def _repr_html_(self) -> str:
+        from windrow.core.notebook import of_items
+
+        return of_items([self], 1)
 
 
 def _field(name: str, *parts: Mapping[str, Any]) -> Any:

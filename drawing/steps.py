@@ -36,10 +36,19 @@ class Step:
 
 
 def steps_picture(
-    steps: Sequence[Step], *, title: str, description: str = "", numbers: bool = False, style: bool = True
+    steps: Sequence[Step],
+    *,
+    title: str,
+    description: str = "",
+    numbers: bool = False,
+    more: int = 0,
+    style: bool = True,
 ) -> str:
-    """Draw steps downwards, event time to the right: dots are messages, the line is the watermark, bars are panes."""
-    shown, cut = steps[:MOST], len(steps) - MOST
+    """Draw steps downwards, event time to the right: dots are messages, the line is the watermark, bars are panes.
+
+    more: steps that there are besides these
+    """
+    shown, cut = steps[:MOST], len(steps[MOST:]) + more
     values = [
         v
         for s in shown
@@ -51,7 +60,8 @@ def steps_picture(
     body, drawn, y = list[str](), list[str](), TOP
     line = list[tuple[float, float]]()
     for n, step in enumerate(shown):
-        height = ROW + CHIP * len(step.emitted)
+        head = ROW if step.dot is not None or not step.emitted else 6
+        height = head + CHIP * len(step.emitted)
         if n % 2 == 0:
             body.append(tag("rect", class_="band", x=0, y=y, width=WIDTH, height=height))
         drawn.append(text(fitted(step.name, left - MARGIN - 8), MARGIN, y + 18))
@@ -60,14 +70,16 @@ def steps_picture(
         if step.watermark is not None:
             line.append((axis.x(step.watermark), y + ROW / 2))
         for m, pane in enumerate(step.emitted):
-            drawn.append(_chip(pane, axis.x(pane.start), axis.x(pane.end), y + ROW + CHIP * m - 2))
+            drawn.append(_chip(pane, axis.x(pane.start), axis.x(pane.end), y + head + CHIP * m - 2))
         y += height
     body += axis.drawn(TOP, y)
     if line:
         path = f"M{line[0][0]:.1f} {line[0][1]:.1f}" + "".join(f"V{down:.1f}H{x:.1f}" for x, down in line[1:])
         body.append(tag("path", tooltip("watermark"), class_="line", d=f"{path}V{y:.1f}"))
     body += drawn
-    body += _legend([e.timing for s in shown for e in s.emitted], any(s.dot and s.dot.dead for s in shown))
+    dots = [s.dot for s in shown if s.dot is not None]
+    timings = [e.timing for s in shown for e in s.emitted]
+    body += _legend(timings, messages=bool(dots), dead=any(d.dead for d in dots), watermark=bool(line))
     if cut > 0:
         notice = f"{cut:,} more steps are not drawn"
         body.append(text(notice, MARGIN, y + 46, class_="soft"))
@@ -97,13 +109,14 @@ def _chip(pane: EmittedWindow, left: float, right: float, y: float) -> str:
     return shape + text(fitted(pane.label, left - 12), left - 6, y + 13, anchor="end")
 
 
-def _legend(timings: Sequence[str], dead: bool) -> list[str]:
+def _legend(timings: Sequence[str], *, messages: bool, dead: bool, watermark: bool) -> list[str]:
     """Draw what dots, line and bars are, above the first step."""
     x, y = float(MARGIN), 14.0
-    entries = [(tag("circle", class_="dot", cx=6, cy=0, r=4), "message")]
+    entries = [(tag("circle", class_="dot", cx=6, cy=0, r=4), "message")] if messages else []
     if dead:
         entries.append((tag("path", class_="dead", d="M2 -4l8 8m0 -8l-8 8"), "dead letter"))
-    entries.append((tag("path", class_="line", d="M0 0h12"), "watermark"))
+    if watermark:
+        entries.append((tag("path", class_="line", d="M0 0h12"), "watermark"))
     for timing in [t for t in WORDS if t in timings]:
         entries.append(
             (tag("rect", class_=timing, x=0, y=-5, width=12, height=10, rx=2), f"pane, {WORDS[timing]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable
 from xml.sax.saxutils import escape, quoteattr
@@ -72,6 +73,23 @@ def picture(
         f'viewBox="0 0 {_number(width)} {_number(height)}" role="img" aria-labelledby="{" ".join(names)}" '
         f'font-family="{FONT}" font-size="{FONT_SIZE}">\n{head}{rules}\n{page}\n{drawn}\n</svg>\n'
     )
+
+
+class Picture(str):
+    """A picture as SVG text. A notebook shows it; `save` writes it to a file."""
+
+    __slots__ = ()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture to a file, which browsers and documents show."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self)
+
+    def _repr_html_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"<picture of {len(self):,} characters: save(path) writes it, a notebook shows it>"
 
 
 def _number(value: object) -> str:

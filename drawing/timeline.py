@@ -10,7 +10,7 @@ from windrow.drawing.svg import CHARACTER, fitted, picture, tag, text, tooltip
 
 #: More windows than this are cut, with a notice.
 MOST = 40
-WIDTH, MARGIN, LANE, TOP = 880, 16, 24, 14
+WIDTH, MARGIN, LANE, TOP = 880, 16, 24, 20
 #: Timings of panes, each with the shape of its mark around (0, 0), so that colour alone says nothing.
 SHAPES = {
     "early": "M-6 0L4 -6V6Z",

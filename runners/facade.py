@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from windrow.connectors.kafka.source import KafkaSource
     from windrow.connectors.kafka.stream import KafkaStream
+    from windrow.drawing.svg import Picture
     from windrow.runners.embedded import Embedded
     from windrow.runners.embedded.intake import Schemas
     from windrow.runners.embedded.replay import Again
@@ -34,6 +35,7 @@ _USED = frozenset(
         "backtest",
         "foreach_batch",
         "open",
+        "plot",
         "run",
         "then",
         "together",
@@ -334,6 +336,29 @@ class Verbs(Definition, metaclass=_Shown):
 
         given = frames_of(self, df, frames, "backtest")
         return backtest(self, given, commits=commits, arrived=arrived, drain=drain, dead_letters=dead_letters)
+
+    def plot(self, messages: Any) -> Picture:
+        """Draw the windows into which a handful of messages fall, with the watermark and the panes.
+
+        messages: in the order in which they come: `wr.Message`s or dicts, an Arrow table, a data frame. Of several inputs
+            {input: messages}, which come by event time; messages of one input stay in their order
+
+        Messages run through the live operator in memory, one a step, with their event times as `now`; at the end the watermark
+        passes all windows. Gives SVG, as text with `save(path)`. After 60 messages it is cut, with a notice.
+
+        >>> import windrow as wr
+        >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})
+        >>> counts.plot([{"t": "2013-07-01 05:10Z"}, {"t": "2013-07-01 06:05Z"}])[:4]
+        '<svg'
+        """
+        from windrow.runners.embedded.plot import plot
+
+        return plot(self, messages)
+
+    def _repr_html_(self) -> str:
+        from windrow.runners.definition_picture import definition_html
+
+        return definition_html(self)
 
     def then(self, second: Definition) -> Chain:
         """Chain this operator, or chain, and one that takes its panes or rows as messages: `wr.chain(self, second)`.

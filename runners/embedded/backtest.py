@@ -37,7 +37,7 @@ from windrow.stores.kv import MemoryKV, Overlay
 EMITTED_AT = "emitted_at"
 
 
-class _Job:
+class InMemoryJob:
     """A job in memory, as far as an intake needs one, and its emitted rows."""
 
     def __init__(self, definition: Definition) -> None:
@@ -119,7 +119,7 @@ def backtest(
         raise BadDuration(f"commits={commits!r}: use a period of more than 0, e.g. '1 second'")
     given = {i.name: i for i in definition.inputs}
     tables = {name: _arrivals(given[name], _table_of(frame), arrived) for name, frame in frames.items()}
-    job = _Job(definition)
+    job = InMemoryJob(definition)
     intake = Intake(job, {})
     for number, messages in _periods(tables, period_us, every=_acts_by_now(definition)):
         job.now_us = (number + 1) * period_us

@@ -40,6 +40,7 @@ from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
 from windrow.runners.embedded.step_transaction import one_at_a_time
 from windrow.runners.embedded.user_input import Many, MessageLike, message_of
+from windrow.runners.job_html import job_html
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.client import TopicPartition
@@ -445,3 +446,20 @@ class Embedded:
     def __repr__(self) -> str:
         state = "closed" if self.engine.closed else f"commit {self.engine.job.progress.commit}"
         return f"<{self.definition!r} at {self.engine.job.folders.location}, {state}>"
+
+    @one_at_a_time
+    def _repr_html_(self) -> str:
+        """Return the job with its windows, for a notebook; one that is closed has only its name."""
+        open_ = not self.engine.closed and not self.engine.whole.torn and self.engine.paused is None
+        if open_:
+            self._ones.settle()
+        staged = self.engine.staged
+        progress = {
+            "job": self.job,
+            "commit": self.last_commit,
+            "paused by": self.engine.paused and repr(self.engine.paused),
+        }
+        parts = self.definition.parts if open_ else ()
+        watermarks = {one.name: self.definition.watermark_of(one.name, staged.watermark_us) for one in parts}
+        title = f"{self.definition.name} at {self.engine.job.folders.location}"
+        return job_html(title, progress, watermarks, parts, lambda name: self.get_windows(operator=name))

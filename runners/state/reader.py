@@ -41,6 +41,7 @@ from windrow.operators.view import (
     window_bounds,
 )
 from windrow.runners.dead_letters import letters_of
+from windrow.runners.job_html import job_html
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
@@ -534,6 +535,14 @@ class State:
 
     def __repr__(self) -> str:
         return f"<state of {self.job} at {self.location}, commit {self.commit}>"
+
+    def _repr_html_(self) -> str:
+        """Return the job with its windows, for a notebook; one that is closed has only its name."""
+        found = list(self._definitions.found.values()) if self._scratch is not None else []
+        progress = {"job": self.job, "shards": self.shards, "operators": ", ".join(self.operators)}
+        return job_html(
+            repr(self), progress, self.watermarks, found, lambda name: self.get_windows(operator=name)
+        )
 
 
 def _row_of(emitted: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from tests.docs import api, pictures, references, statements
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
+    "assets/first-job.svg": pictures.first_job_picture,
     "assets/watermark.svg": pictures.watermark_picture,
     "reference/errors.md": references.errors_page,
     "reference/cli.md": references.commands_page,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import windrow as wr
 from windrow.testing import ManualClock
@@ -194,3 +198,14 @@ def watermark_picture() -> str:
         + "\n  ".join(line for line in drawn if line)
         + "\n</svg>\n"
     )
+
+
+def first_job_picture() -> str:
+    """The picture of docs/tutorial/first-job.md, by the code of the page that makes it."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "first-job.md").read_text("utf-8")
+    code = "".join(re.findall(r"^```python\n(.*?)^```\n", page, re.M | re.S)[:6])
+    wanted = ("import windrow", "delays =", "def flight", "flights =")
+    body = [node for node in ast.parse(code).body if ast.unparse(node).startswith(wanted)]
+    namespace: dict[str, Any] = {}
+    exec(compile(ast.Module(body, []), "first-job.md", "exec"), namespace)
+    return str(namespace["delays"].plot(namespace["flights"]))
