@@ -160,6 +160,12 @@ class Commit:
         return next((r for r in self.shards if r.shard == shard), None)
 
 
+def now_of(commit: Commit) -> int | None:
+    """Return `now` of a commit; a commit without steps has it in `meta`."""
+    now_us: int | None = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
+    return now_us
+
+
 Record = Epoch | Intent | Commit
 R = TypeVar("R", Epoch, Intent, Commit)
 

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from windrow.checkpoint import job_admin
 from windrow.checkpoint.health import Health, size_of
-from windrow.checkpoint.records import REPAIR
+from windrow.checkpoint.records import REPAIR, now_of
 from windrow.console import views
 from windrow.console.state import instant
 from windrow.console.text import driver, modules_from_here, say_facts, say_json
@@ -22,7 +22,7 @@ from windrow.core.time import (
     show_duration,
     show_instant,
 )
-from windrow.runners.repair import Back, now_of, set_back
+from windrow.runners.repair import Back, set_back
 from windrow.runners.state.definitions import imported, location_and_log
 
 OK, UNWELL = 0, 1

@@ -13,12 +13,11 @@ from typing import Any, TextIO
 from windrow.checkpoint import backup as backups
 from windrow.checkpoint import job_admin
 from windrow.checkpoint.health import size_of
-from windrow.checkpoint.records import Commit
+from windrow.checkpoint.records import Commit, now_of
 from windrow.console.text import driver, modules_from_here, say_facts, say_json, say_table
 from windrow.console.views import commit_row
 from windrow.core.clock import SystemClock
 from windrow.core.time import iso, show_instant
-from windrow.runners.repair import now_of
 from windrow.runners.state.definitions import location_and_log
 
 

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from windrow.checkpoint import job_admin
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of
-from windrow.checkpoint.records import Commit
+from windrow.checkpoint.records import Commit, now_of
 from windrow.checkpoint.storage import FolderRecords
 from windrow.core.messages import Position, TupleWindow, Window
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, iso
 from windrow.operators.view import key_of, of_key
-from windrow.runners.repair import now_of
 from windrow.runners.state import State
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explanation

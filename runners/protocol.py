@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from windrow.checkpoint.batches import BatchAction, BatchDecision, BatchFacts, on_batch
 from windrow.checkpoint.health import note_alive
@@ -28,6 +28,7 @@ from windrow.operators.operator import Definition
 from windrow.runners.publishing import Publisher
 from windrow.runners.task_result import Answer, Gathered, gathered
 from windrow.runners.tasks import SNAPSHOT_EVERY
+from windrow.runners.telemetry import Stages
 from windrow.stores.files import on_disk
 from windrow.stores.incremental_work import whole
 
@@ -89,6 +90,8 @@ class BatchProtocol:
     tidy_every: int = SNAPSHOT_EVERY
     #: Messages that are lost can be read again.
     replays: bool = False
+    #: The times of the commit, for telemetry.
+    stages: Stages = field(default_factory=Stages)
 
     def batch(self, query_id: str, batch_id: int, positioned: bool, act: Act) -> Commit | None:
         """Run steps 1 to 5 for one batch. None if all of it was committed before; its panes are then published all the same."""
@@ -103,11 +106,28 @@ class BatchProtocol:
                 plan = self.job.plan(query_id=query_id, batch_id=batch_id, unread=self.unread())
                 with self._on_disk():
                     self.job.record_intent(plan)
-            record = self.commit(plan, act(plan, decision), query_id, batch_id, positioned)
+            record = self._recorded(plan, lambda: act(plan, decision), query_id, batch_id, positioned)
             if record is not None:
+                self.stages.begin("publish")
                 self.publish()
+                self.stages.begin("tidy")
                 self.tidy(record.commit)
             return record
+
+    def _recorded(
+        self,
+        plan: Plan,
+        act: Callable[[], Sequence[Answer]],
+        query_id: str | None,
+        batch_id: int | None,
+        positioned: bool,
+    ) -> Commit | None:
+        """Run the shards and commit their answers, and note when each stage begins."""
+        self.stages.begin("run")
+        answers = act()
+        self.stages.begin("record")
+        self.stages.shards = [(a.result.shard, a.began_ns, a.ended_ns) for a in answers]
+        return self.commit(plan, answers, query_id, batch_id, positioned)
 
     def rests(self, query_id: str, batch_id: int) -> bool:
         """True if nothing has come and nothing is due: then the batch leaves no record (1.3).
@@ -203,8 +223,9 @@ class BatchProtocol:
         last = self.job.log.last_commit
         query_id, batch_id = (None, None) if last is None else (last.query_id, last.batch_id)
         with self._unless_over():
-            record = self.commit(plan, act(plan), query_id, batch_id, False)
+            record = self._recorded(plan, lambda: act(plan), query_id, batch_id, False)
             assert record is not None  # only the rows of a batch may all be old
+            self.stages.begin("publish")
             self.publish()
             return record
 

@@ -13,7 +13,7 @@ from typing import Any
 from windrow.checkpoint import job_admin
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult
+from windrow.checkpoint.records import REPAIR, Commit, Mark, ShardResult, now_of
 from windrow.checkpoint.replay import STEP_OF
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.transport import FILES, Transport
@@ -107,12 +107,6 @@ def _lower(what: str, from_us: int | None, to_us: int) -> None:
 
 def _watermarks(commit: Commit) -> dict[str, int]:
     return dict(commit.meta.get("watermarks", {}))
-
-
-def now_of(commit: Commit) -> int | None:
-    """Return `now` of a commit; a commit without steps has it in `meta`."""
-    now_us: int | None = commit.now_us if commit.now_us is not None else commit.meta.get("now_us")
-    return now_us
 
 
 def _shard(

@@ -30,6 +30,9 @@ class Answer:
     uncounted_rows: int = 0
     #: Rows that came in groups and have to be looked at one by one: the commit is redone with rows.
     faulty_rows: int = 0
+    #: The time of its steps, by the clock of its machine, in nanoseconds.
+    began_ns: int = 0
+    ended_ns: int = 0
     #: Why the shard cannot go on before its messages are replayed.
     lost: str | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -221,11 +222,14 @@ def _lost(number: int, why: MessagesLost) -> Answer:
 
 def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
     """Run the steps of one commit on an open shard, over its rows, and write the files of their changes (3.2)."""
+    began_ns = time.time_ns()
     with contextlib.closing(Work(plan, shard)) as work:
         work.gather(tables if plan.reads is None else work.read(plan.reads, tables))
         for definition, spool in zip(plan.definitions, work.spools, strict=True):
             work.steps(definition, spool)
-        return work.written()
+        answer = work.written()
+    answer.began_ns, answer.ended_ns = began_ns, time.time_ns()
+    return answer
 
 
 def by_definition(

@@ -37,6 +37,7 @@ from windrow.runners.embedded.step_transaction import Attempt, Whole, ingested
 from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
+from windrow.runners.telemetry import Stages, Telemetry
 from windrow.stores.files import on_disk
 
 logger = get_logger()
@@ -96,6 +97,7 @@ class Engine:
         self.definition = definition = definition.of_apart(self.definitions)
         self.logic = definition.logic(wanted)
         self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
+        self._telemetry = Telemetry(self.job, self.definitions)
         self._gives = bool(self.sinks) or letters is not None
         self.spec = self._spec(store)
         try:
@@ -306,14 +308,17 @@ class Engine:
         """Make the staged steps durable, then their panes visible."""
         if not self.staged.matters and not empty_ok:
             return
-        began = time.perf_counter()
+        began, stages = time.perf_counter(), Stages()
         with on_disk(self.job.folders.location):
-            self._make_durable()
+            record = self._make_durable(stages)
         if self._gives:
+            stages.begin("publish")
             self.publish()
+        stages.begin("tidy")
         self._tidy((time.perf_counter() - began) * TIDY_SHARE)
+        self._telemetry.committed(record, stages)
 
-    def _make_durable(self) -> None:
+    def _make_durable(self, stages: Stages) -> Commit:
         job, number, staged = self.job, self.job.progress.commit + 1, self.staged
         panes = self.logic.emitted(staged.result, number)
         dead = of_operator(pa.concat_tables(staged.dead), self.definition.name) if staged.dead else None
@@ -324,7 +329,9 @@ class Engine:
             if (logic := definition.logic()).refiling() is not None:
                 counters[STEP_OF + definition.name] = logic.progress(staged.overlay).step
                 filing[definition.name] = definition.filing()
+        stages.begin("run")
         result = self.shard.write(number, changes, panes, dead, counters, snapshot=self._taken)
+        stages.begin("record")
         now_us = self.now() if staged.now_us is None else staged.now_us
         with self.whole:  # the commit may be in the log, and its steps must not be committed again
             record = job.commit(
@@ -348,6 +355,7 @@ class Engine:
             self.owes = self._gives
             self._taken = None
             self.staged = self.stage(staged.advanced_us)
+        return record
 
     # -- step 6 -----------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ from windrow.runners.spark.shared_folder_check import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
 from windrow.runners.spark.source_metadata import Asked
 from windrow.runners.task_result import Answer
+from windrow.runners.telemetry import Stages, Telemetry
 from windrow.stores.files import on_disk
 
 logger = get_logger()
@@ -163,7 +164,7 @@ class BatchFunction:
 
         record = protocol.batch(query_id, batch_id, positioned, act)
         if record is not None:
-            self._log(record, batch_id, started)
+            self._log(record, batch_id, started, protocol.stages)
 
     def _without_old(self, df: DataFrame, decision: BatchDecision, query_id: str) -> DataFrame:
         """Mark the rows of the frame that were counted before, or leave them out."""
@@ -222,9 +223,10 @@ class BatchFunction:
                 nothing, _ = self._positioned(nothing)
             return self._action.run(spark, nothing, plan, False)
 
-        record = commit(self._protocol(spark), act)
+        protocol = self._protocol(spark)
+        record = commit(protocol, act)
         if record is not None:
-            self._log(record, -1 if record.batch_id is None else record.batch_id, started)
+            self._log(record, -1 if record.batch_id is None else record.batch_id, started, protocol.stages)
 
     def open(self, spark: SparkSession) -> None:
         """Open the job before its first batch: an error is raised here, and fails no query. The definitions
@@ -266,6 +268,7 @@ class BatchFunction:
             if self.log is FILES:  # elsewhere, the output of a task is in the log
                 self._nonce.make(self.location)
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
+            self._telemetry = Telemetry(self._job, self.definitions)
             self._action = Action(
                 self._job,
                 self.definitions,
@@ -340,7 +343,7 @@ class BatchFunction:
         source = Source(self.inputs, self.reads, self.replay, self.input_schema, self.of_files)
         replay_messages(source, self.job, spark, task, lost)
 
-    def _log(self, record: Commit, batch_id: int, started: float) -> None:
+    def _log(self, record: Commit, batch_id: int, started: float, stages: Stages) -> None:
         last = record.steps[-1]
         seconds = time.monotonic() - started
         watermark_us = START_OF_TIME_US if record.watermark_us is None else record.watermark_us
@@ -360,6 +363,7 @@ class BatchFunction:
         lag = self._asked.lag(self.job)
         if lag is not None:
             self.last_progress["lag"] = lag
+        self._telemetry.committed(record, stages, lag)
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
             listener(self.last_progress)

@@ -398,7 +398,17 @@ def handles() -> list[tuple[str, str, type, str]]:
 
 def public() -> set[str]:
     """The names of `windrow` that are nobody's module."""
-    modules = ("core", "stores", "operators", "checkpoint", "connectors", "runners", "console", "testing")
+    modules = (
+        "drawing",
+        "core",
+        "stores",
+        "operators",
+        "checkpoint",
+        "connectors",
+        "runners",
+        "console",
+        "testing",
+    )
     return {
         n
         for n in vars(wr)

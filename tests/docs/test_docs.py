@@ -207,7 +207,7 @@ def test_no_page_names_a_machine(page: Path) -> None:
 #: Those in whose text a prompt stands: to look through all that others define takes seconds, and finds nothing.
 MODULES = sorted(
     f"windrow.{'.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')}"
-    for folder in ("core", "stores", "operators", "checkpoint", "connectors", "runners", "testing")
+    for folder in ("drawing", "core", "stores", "operators", "checkpoint", "connectors", "runners", "testing")
     for path in (ROOT / folder).rglob("*.py")
     if "spark" not in path.parts and ">>> " in path.read_text(encoding="utf-8")
 )
