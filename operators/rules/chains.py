@@ -94,8 +94,12 @@ def _chain(first: str, rule: Rule, timing: Timing) -> Chain:
 
 def _width(hop: Hop) -> tuple[bool, int]:
     """Order hops: those with equal columns first, then the narrowest."""
-    widths = [up - down for _, down, up in hop.ranges]
-    return not hop.on, min(widths, default=2 * INFINITE_US)
+    return not hop.on, width(hop)
+
+
+def width(hop: Hop) -> int:
+    """Return the length of the range in which a hop finds its messages."""
+    return min((up - down for _, down, up in hop.ranges), default=2 * INFINITE_US)
 
 
 def _hop(binding: str, bound: Sequence[str], rule: Rule, timing: Timing) -> Hop:
@@ -161,7 +165,7 @@ class Joined:
             of, at = found.of(cut)
             if len(of):
                 made = {name: where[of] for name, where in tuples.items()} | {hop.binding: rows[at]}
-                kept = self._fits(hop, made, len(of))
+                kept = self.fits(hop, made, OfCandidates(self.inputs, made), len(of))
                 if kept.any():
                     made = made if kept.all() else {name: where[kept] for name, where in made.items()}
                     yield from self._joined(made, hops[1:], first)
@@ -190,9 +194,8 @@ class Joined:
     def _column(self, binding: str, name: str, rows: IntArray) -> pa.Array:
         return combine(self.inputs[binding].table.column(name)).take(pa.array(rows))
 
-    def _fits(self, hop: Hop, tuples: Tuples, n: int) -> BoolArray:
+    def fits(self, hop: Hop, tuples: Tuples, moments: Moments, n: int) -> BoolArray:
         """True for the tuples that fulfil all conditions of a hop."""
-        moments = OfCandidates(self.inputs, tuples)
         kept = holds(hop.links, moments.values, n)
         for binding, relation in hop.relations:
             kept &= related(binding, relation, moments, n)
@@ -218,12 +221,18 @@ class Moments(Protocol):
 
 @dataclass(frozen=True)
 class OfCandidates:
-    """The moments of tuples of candidates."""
+    """The moments of tuples of candidates; each is read once."""
 
     inputs: Mapping[str, Candidates]
     rows: Tuples
+    _read: dict[Point, IntArray] = field(default_factory=dict)
 
     def values(self, point: Point) -> IntArray:
+        if point not in self._read:
+            self._read[point] = self._values(point)
+        return self._read[point]
+
+    def _values(self, point: Point) -> IntArray:
         if not point.binding:
             return np.full(1, int(point.place), dtype=np.int64)
         messages, rows = self.inputs[point.binding], self.rows[point.binding]

@@ -45,10 +45,22 @@ from windrow.operators.rules.framed import (
     leaving_ids,
     shifted,
 )
-from windrow.operators.rules.matches import AT, ID, in_order, match_ids, match_times, rows_of
+from windrow.operators.rules.matches import (
+    AT,
+    ID,
+    Words,
+    ids_of,
+    in_order,
+    match_ids,
+    match_times,
+    places_of,
+    rows_and_numbers,
+    rows_of,
+)
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
 from windrow.operators.rules.rule_corrections import EmittedRows, corrected, late_partitions
+from windrow.operators.rules.rule_groups import Group, groups_of
 from windrow.operators.rules.rule_intake import Arrived, hashes
 from windrow.operators.rules.rule_state import KeptMessages, PendingTuples, drop_rules, numbers_of
 from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessages
@@ -102,6 +114,7 @@ class RulesOperator(SeveralInputsLogic):
         self.is_cloud = definition.mode == "cloud"
         timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
         self.planned = [self._plan(name, rule, timings[name]) for name, rule in definition.rules.items()]
+        self.groups = groups_of(self.planned)
         #: Retention of messages, by input; only of inputs whose messages a rule needs.
         self.kept_us: dict[str, int] = {}
         for given in definition.inputs:
@@ -140,7 +153,8 @@ class RulesOperator(SeveralInputsLogic):
         waits = [us for span in timing.subpatterns for _, us in timing.deadline_of(span.binding)]
         wait_us = max([rule.delay_us or 0, *waits], default=0)
         fact_wait_us = max(map(self._fact_wait_us, rule.facts.values()), default=0)
-        return Planned(name, rule, timing, chains_of(rule, timing), prefixes, wait_us, fact_wait_us)
+        place = list(self.definition.rules).index(name)
+        return Planned(name, place, rule, timing, chains_of(rule, timing), prefixes, wait_us, fact_wait_us)
 
     def cfs(self) -> tuple[str, ...]:
         of_inputs = [*(kept.cf for kept in self.kept.values()), *(facts.cf for facts in self.facts.values())]
@@ -166,7 +180,9 @@ class RulesOperator(SeveralInputsLogic):
         for planned in self.planned:
             self._correct(step, planned, arrived, fits)
             self._join_late_facts(step, planned, new)
-            self._join(step, planned)
+        for group in self.groups:
+            self._join(step, group)
+        step.in_order()
         return {name: came.rows for name, came in arrived.items()}
 
     def pass_time(self, step: RuleStep, watermark_us: int) -> None:
@@ -201,28 +217,52 @@ class RulesOperator(SeveralInputsLogic):
 
     # -- tuples -----------------------------------------------------------------------------------------------------
 
-    def _join(self, step: RuleStep, planned: Planned) -> None:
-        """Find the tuples of a rule that the new messages complete."""
-        events = {binding: pattern.input for binding, pattern in planned.rule.events.items()}
-        if any(name not in step.candidates for name in events.values()):
+    def _join(self, step: RuleStep, group: Group) -> None:
+        """Find the tuples of a group of rules that the new messages complete."""
+        if any(name not in step.candidates for name in group.events.values()):
             return
-        candidates = {binding: step.candidates[name] for binding, name in events.items()}
-        takes = {binding: one.fits[planned.name, binding] for binding, one in candidates.items()}
-        joined, gathered = Joined(candidates, takes), list[tuple[pa.Table, BoolArray]]()
-        for chain in planned.chains:
+        candidates = {binding: step.candidates[name] for binding, name in group.events.items()}
+        joined, gathered = Joined(candidates, group.takes(candidates)), list[Tuples]()
+        for chain in group.chains:
             for tuples in joined.tuples(chain):
-                gathered.append(self._flat(step, planned, joined, tuples))
-                if sum(len(late) for _, late in gathered) > PAIRS:
-                    self._with_facts(step, planned, gathered)
-                    step.away.gathered()
-        self._with_facts(step, planned, gathered)
+                gathered.append(tuples)
+                if sum(len(next(iter(some.values()))) for some in gathered) > PAIRS:
+                    self._divide(step, group, joined, gathered)
+        self._divide(step, group, joined, gathered)
+
+    def _divide(self, step: RuleStep, group: Group, joined: Joined, gathered: list[Tuples]) -> None:
+        """Divide the tuples of a group among its rules."""
+        if not gathered:
+            return
+        tuples = {binding: np.concatenate([some[binding] for some in gathered]) for binding in group.events}
+        gathered.clear()
+        order = in_order(flat(joined, tuples, {}), list(tuples))
+        tuples = {binding: rows[order] for binding, rows in tuples.items()}
+        table, late = self._flat(step, group, joined, tuples)
+        places = places_of(table, list(tuples))
+        plain = list[tuple[Planned, IntArray]]()
+        for planned, rows in group.of_rules(joined, tuples):
+            if not planned.is_plain:
+                self._with_facts(step, planned, table.take(pa.array(rows)), late[rows])
+                continue
+            if planned.compares:
+                rows = rows[self._conditions(step, planned, table.take(pa.array(rows)))]
+            plain.append((planned, rows))
+            if sum(len(rows) for _, rows in plain) > PAIRS:
+                self._emit_all(step, plain, table, late, places)
+        self._emit_all(step, plain, table, late, places)
+        step.away.gathered()
 
     def _flat(
-        self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples
+        self, step: RuleStep, group: Group, joined: Joined, tuples: Tuples
     ) -> tuple[pa.Table, BoolArray]:
-        """Give tuples as a table, and which of them only late messages have completed."""
-        table = flat(joined, tuples, self._named(step, planned))
-        table = self._with_keys(step, planned, table, joined, tuples)
+        """Give tuples as a table, with their largest ends, and which of them only late messages have completed."""
+        named: dict[str, list[str]] = {}
+        for planned in group.rules:
+            for binding, columns in self._named(step, planned).items():
+                named[binding] = list(dict.fromkeys([*named.get(binding, ()), *columns]))
+        table = self._with_keys(step, group, flat(joined, tuples, named), joined, tuples)
+        table = table.append_column(AT, pa.array(match_times(table, list(tuples))))
         late = np.ones(len(table), dtype=bool)
         for binding, rows in tuples.items():
             messages = joined.inputs[binding]
@@ -230,16 +270,44 @@ class RulesOperator(SeveralInputsLogic):
             late[is_new] &= messages.late[rows[is_new]]
         return table, late
 
-    def _with_facts(
-        self, step: RuleStep, planned: Planned, gathered: list[tuple[pa.Table, BoolArray]]
+    def _emit_all(
+        self,
+        step: RuleStep,
+        rules: list[tuple[Planned, IntArray]],
+        tuples: pa.Table,
+        late: BoolArray,
+        places: Words,
     ) -> None:
-        """Join tuples of events with facts, and complete those for which all are there; others may wait for theirs."""
-        if not gathered:
+        """Emit rows of rules that have nothing to wait for, over the same tuples."""
+        parts = [(planned, rows) for planned, rows in rules if len(rows)]
+        rules.clear()
+        if not parts:
             return
-        names = gathered[0][0].schema.names
-        table = pa.concat_tables([table.select(names) for table, _ in gathered]).combine_chunks()
-        late = np.concatenate([late for _, late in gathered])
-        gathered.clear()
+        of = [(planned.name, planned.rule, rows) for planned, rows in parts]
+        at, numbers = rows_and_numbers(of)
+        ids = ids_of([name for name, _, _ in of], places[:, at], numbers)
+        try:
+            rows = rows_of(of, tuples, ids, self.columns_of_rules.output(step.schemas), parts[0][0].inputs)
+        except Exception as error:
+            if not is_of_data(error):
+                raise
+            for planned, own in parts:
+                some = tuples.take(pa.array(own)).append_column(ID, ids.filter(pa.array(numbers == 0)))
+                numbers = numbers - 1
+                self._emit(step, planned, some, np.where(late[own], LATE, EARLY))
+            return
+        timing = pa.array([EARLY, LATE]).take(pa.array(late[at].astype(np.int8)))
+        rows = self._noted(step, parts[0][0], rows.append_column(TIMING, timing), step.progress.purged_us)
+        first, last = parts[0][0].place, parts[-1][0].place
+        if last - first < len(parts):
+            step.emit(rows, first, last)
+            return
+        ends = np.cumsum([len(own) for _, own in parts])
+        for (planned, own), end in zip(parts, ends.tolist(), strict=True):
+            step.emit(rows.slice(end - len(own), len(own)), planned.place)
+
+    def _with_facts(self, step: RuleStep, planned: Planned, table: pa.Table, late: BoolArray) -> None:
+        """Join tuples of events with facts, and complete those for which all are there; others may wait for theirs."""
         evaluation = evaluation_of(planned.rule)
         if evaluation is not None:
             table, late = self._evaluations(step, planned, evaluation, table, late)
@@ -339,7 +407,8 @@ class RulesOperator(SeveralInputsLogic):
         if not len(table):
             return
         at_us = match_times(table, list(planned.rule.events))
-        table = table.append_column(AT, pa.array(at_us))
+        at = table.column_names.index(AT)
+        table = table.set_column(at, AT, pa.array(at_us))
         table = table.append_column(ID, match_ids(planned.name, table, bindings))
         timings = np.where(late, LATE, EARLY)
         if not planned.decides:
@@ -385,17 +454,16 @@ class RulesOperator(SeveralInputsLogic):
         return {binding: list(dict.fromkeys(names)) for binding, names in found.items()}
 
     def _with_keys(
-        self, step: RuleStep, planned: Planned, table: pa.Table, joined: Joined, tuples: Tuples
+        self, step: RuleStep, group: Group, table: pa.Table, joined: Joined, tuples: Tuples
     ) -> pa.Table:
         """Add the partition, and its hash where tuples look for messages."""
-        binding = next(iter(planned.rule.events))
-        name = planned.rule.events[binding].input
+        binding, name = next(iter(group.events.items()))
         rows, messages = pa.array(tuples[binding]), joined.inputs[binding].table
         own = self.definition.keys(self._inputs[name])
         fields = self.columns_of_rules.key_fields(step.schemas)
         for f, column in zip(fields, own, strict=True):
             table = table.append_column(f.name, as_type(combine(messages.column(column)).take(rows), f.type))
-        if planned.rule.subpatterns:
+        if any(planned.rule.subpatterns for planned in group.rules):
             table = table.append_column(PARTITION_HASH, pa.array(hashes(table, self.definition.by)))
         return table
 
@@ -506,7 +574,7 @@ class RulesOperator(SeveralInputsLogic):
         if fresh is not None:
             emitted.add(step.kv, fresh, step.slice())
         if changes is not None:
-            step.result.panes.append(changes)
+            step.emit(changes, planned.place)
 
     def _decided(
         self,
@@ -568,13 +636,15 @@ class RulesOperator(SeveralInputsLogic):
     def _emit(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> None:
         if len(tuples) and len(rows := self._rows(step, planned, tuples, timings)):
             rows = self._noted(step, planned, rows, step.progress.purged_us)
-            step.result.panes.append(rows.drop_columns([TIME]) if TIME in rows.column_names else rows)
+            rows = rows.drop_columns([TIME]) if TIME in rows.column_names else rows
+            step.emit(rows, planned.place)
 
     def _rows(self, step: RuleStep, planned: Planned, tuples: pa.Table, timings: np.ndarray) -> pa.Table:
         """Make the rows of tuples, with their deadlines where they waited; one whose columns raise is a dead letter."""
         fields = self.columns_of_rules.output(step.schemas)
         try:
-            rows = rows_of(planned.name, planned.rule, tuples, fields, planned.inputs)
+            of, ids = [(planned.name, planned.rule, np.arange(len(tuples)))], combine(tuples.column(ID))
+            rows = rows_of(of, tuples, ids, fields, planned.inputs)
             rows = rows.append_column(TIMING, pa.array(timings.tolist(), pa.string()))
             return rows.append_column(TIME, tuples.column(TIME)) if TIME in tuples.column_names else rows
         except Exception as error:

@@ -23,23 +23,38 @@ from windrow.operators.steps.groups import combine
 #: Columns of a tuple: its id, and the end of its last event or fact that has a time.
 ID, AT = "__id", "__at"
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15))
-_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+#: Both digits of each octet.
+_HEX = np.frombuffer(bytes(range(256)).hex().encode(), dtype=np.uint16)
 
 Words = npt.NDArray[np.uint64]
 
 
 def match_ids(rule: str, tuples: pa.Table, bindings: Sequence[str]) -> pa.Array:
     """Compute the id of each tuple: 128 bits of its rule's name and the positions of its messages, in the order of patterns."""
-    halves = []
+    return ids_of([rule], places_of(tuples, bindings), np.zeros(len(tuples), dtype=np.int64))
+
+
+def places_of(tuples: pa.Table, bindings: Sequence[str]) -> Words:
+    """Compute the part of an id that comes from the positions of messages: two words for each tuple."""
+    words = np.empty((2, len(tuples)), dtype=np.uint64)
     for seed in (0, 1):
-        state = np.full(len(tuples), xxhash.xxh64_intdigest(rule.encode(), seed), dtype=np.uint64)
+        state = np.full(len(tuples), seed, dtype=np.uint64)
         for binding in bindings:
             sources = combine(tuples.column(f"{binding}.{SOURCE}")).dictionary_encode()
             names = [xxhash.xxh64_intdigest(name.encode(), seed) for name in sources.dictionary.to_pylist()]
             state = _mixed(state, np.array(names, dtype=np.uint64)[sources.indices.to_numpy()])
             for name in (PARTITION, OFFSET, ORDINAL):
                 state = _mixed(state, tuples.column(f"{binding}.{name}").to_numpy().astype(np.uint64))
-        halves.append(state)
+        words[seed] = state
+    return words
+
+
+def ids_of(rules: Sequence[str], places: Words, numbers: IntArray) -> pa.Array:
+    """Compute the ids of tuples with these places. numbers: of the rule of each, in `rules`"""
+    halves = []
+    for seed in (0, 1):
+        names = [xxhash.xxh64_intdigest(name.encode(), seed) for name in rules]
+        halves.append(_mixed(places[seed], np.array(names, dtype=np.uint64)[numbers]))
     return _hex(np.stack(halves, axis=1))
 
 
@@ -56,13 +71,9 @@ def _mixed(state: Words, value: Words) -> Words:
 def _hex(words: Words) -> pa.Array:
     """Write rows of words as text, 16 digits for each."""
     digits = 16 * words.shape[1]
-    octets = words.astype(">u8").view(np.uint8)
-    text = np.empty((len(words), digits), dtype=np.uint8)
-    text[:, 0::2], text[:, 1::2] = _HEX[octets >> 4], _HEX[octets & 15]
+    text = _HEX[words.astype(">u8").view(np.uint8)]
     offsets = np.arange(len(words) + 1, dtype=np.int32) * np.int32(digits)
-    return pa.Array.from_buffers(
-        pa.string(), len(words), [None, pa.py_buffer(offsets), pa.py_buffer(text.tobytes())]
-    )
+    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
 
 def match_times(tuples: pa.Table, bindings: Sequence[str]) -> IntArray:
@@ -111,26 +122,67 @@ def _without(sources: pa.Array, prefix: str) -> pa.Array:
 
 
 def rows_of(
-    name: str, rule: Rule, tuples: pa.Table, fields: Sequence[pa.Field], inputs: Mapping[str, tuple[str, str]]
+    rules: Sequence[tuple[str, Rule, IntArray]],
+    tuples: pa.Table,
+    ids: pa.ChunkedArray,
+    fields: Sequence[pa.Field],
+    inputs: Mapping[str, tuple[str, str]],
 ) -> pa.Table:
-    """Make the output rows of complete tuples, which have `ID` and `AT`. fields: the columns of all rows of the operator."""
-    n = len(tuples)
-    own = {RULE: pa.repeat(pa.scalar(name, pa.string()), n), MATCH_ID: tuples.column(ID)}
-    own[MATCH_TIME] = combine(tuples.column(AT)).cast(STAMP)
-    own[MESSAGES] = messages_of(tuples, inputs)
+    """Make the output rows of rules over the same complete tuples, which have `AT`; what rules share is computed once.
+
+    rules: each with the tuples that it is true of. ids, fields: the ids and the columns of all rows
+    """
+    at, numbers = rows_and_numbers(rules)
+    taken = pa.array(at)
+    own = {RULE: pa.array([name for name, _, _ in rules], pa.string()).take(pa.array(numbers)), MATCH_ID: ids}
+    own[MATCH_TIME] = combine(tuples.column(AT)).take(taken).cast(STAMP)
+    own[MESSAGES] = messages_of(tuples, inputs).take(taken)
     columns = []
     for field in fields:
         if field.name in own:
             columns.append(own[field.name])
-        elif rule.then is not None and field.name in rule.then:
-            columns.append(as_type(combine(_value(rule.then[field.name], tuples)), field.type))
-        elif field.name in tuples.column_names:  # a key
-            columns.append(as_type(combine(tuples.column(field.name)), field.type))
-        elif rule.then is None and (dotted := _dotted(field.name, tuples)) is not None:
-            columns.append(as_type(combine(tuples.column(dotted)), field.type))
+            continue
+        sources: dict[Expr | str | None, list[int]] = {}
+        for i, (_, rule, _) in enumerate(rules):
+            sources.setdefault(_source(field.name, rule, tuples), []).append(i)
+        values, first = list[pa.Array](), np.zeros(len(rules), dtype=np.int64)
+        for source, of in sources.items():
+            first[of] = len(values) * len(tuples)
+            values.append(as_type(_column(source, tuples, [rules[i][2] for i in of]), field.type))
+        if len(values) > 1:
+            columns.append(pa.concat_arrays(values).take(pa.array(at + first[numbers])))
         else:
-            columns.append(pa.nulls(n, field.type))
+            columns.append(values[0].take(taken))
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def rows_and_numbers(rules: Sequence[tuple[str, Rule, IntArray]]) -> tuple[IntArray, IntArray]:
+    """Give the tuple and the number of the rule of each row, rule by rule."""
+    sizes = [len(rows) for _, _, rows in rules]
+    return np.concatenate([rows for _, _, rows in rules]), np.repeat(np.arange(len(rules)), sizes)
+
+
+def _source(name: str, rule: Rule, tuples: pa.Table) -> Expr | str | None:
+    """Return the expression or the column of tuples that a column of a rule's rows comes from; None for nulls."""
+    if rule.then is not None and name in rule.then:
+        return rule.then[name]
+    if name in tuples.column_names:  # a key
+        return name
+    return _dotted(name, tuples) if rule.then is None else None
+
+
+def _column(source: Expr | str | None, tuples: pa.Table, rows: Sequence[IntArray]) -> pa.Array:
+    """Compute a column of rows for all tuples; an expression for those alone that are in `rows`."""
+    if source is None:
+        return pa.nulls(len(tuples))
+    if isinstance(source, str):
+        return combine(tuples.column(source))
+    if any(len(some) == len(tuples) for some in rows):
+        return combine(_value(source, tuples))
+    used = np.unique(np.concatenate(rows))
+    place = np.zeros(len(tuples), dtype=np.int64)
+    place[used] = np.arange(len(used))
+    return combine(_value(source, tuples.take(pa.array(used)))).take(pa.array(place))
 
 
 def _value(expression: Expr, tuples: pa.Table) -> pa.ChunkedArray:

@@ -621,16 +621,18 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def match_id(rule: str, positions: Sequence[Position]) -> str:
-    """Return the id of a tuple: two numbers of 64 bits, each mixed of the rule's name and the positions."""
+    """Return the id of a tuple: two numbers of 64 bits, each mixed of the positions and the rule's name."""
     mask, halves = 2**64 - 1, []
     for seed in (0, 1):
-        state = xxhash.xxh64_intdigest(rule.encode(), seed)
+        numbers = []
         for position in positions:
             source = xxhash.xxh64_intdigest(position.source.encode(), seed)
-            for number in (source, position.partition, position.offset, position.ordinal):
-                state = ((state ^ (number & mask)) + 0x9E3779B97F4A7C15) & mask
-                state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
-                state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
-                state ^= state >> 31
+            numbers += [source, position.partition, position.offset, position.ordinal]
+        state = seed
+        for number in (*numbers, xxhash.xxh64_intdigest(rule.encode(), seed)):
+            state = ((state ^ (number & mask)) + 0x9E3779B97F4A7C15) & mask
+            state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+            state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+            state ^= state >> 31
         halves.append(f"{state:016x}")
     return "".join(halves)

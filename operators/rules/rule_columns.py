@@ -85,6 +85,9 @@ class RuleColumns:
             for binding, pattern in rule.when.items()
             if pattern.binds and not binding.startswith("__")
         }
+        self._required: dict[str, frozenset[str]] = {}
+        #: By input the names that were last asked for, and those of them that rules name.
+        self._used: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         #: Values derived from the columns of the inputs last used.
         self._made_of: dict[str, pa.Schema] = {}
         self._provenance: dict[tuple[object, ...], list[pa.Field]] = {}
@@ -117,8 +120,13 @@ class RuleColumns:
             for i in self.definition.inputs
         }
 
-    def required(self, input: Input) -> set[str]:
+    def required(self, input: Input) -> frozenset[str]:
         """Return the columns that every message of an input must have, except those in expressions."""
+        if input.name not in self._required:
+            self._required[input.name] = frozenset(self._named(input))
+        return self._required[input.name]
+
+    def _named(self, input: Input) -> set[str]:
         patterns = [p for _, _, p in self.definition.patterns if p.input == input.name]
         named = set(self.definition.columns_of(input)).union(*(own_columns(p) for p in patterns))
         for rule in self.definition.rules.values():
@@ -126,8 +134,14 @@ class RuleColumns:
             named |= {column for binding, column in referred(rule) if binding in of}
         return named
 
-    def used(self, input: Input, names: Iterable[str]) -> set[str]:
+    def used(self, input: Input, names: Iterable[str]) -> frozenset[str]:
         """Return the columns of an input that rules name."""
+        names = frozenset(names)
+        if self._used.get(input.name, (None, None))[0] != names:
+            self._used[input.name] = names, frozenset(self._mentioned(input, names))
+        return self._used[input.name][1]
+
+    def _mentioned(self, input: Input, names: Iterable[str]) -> set[str]:
         names = set(names)
         found = names & self.required(input)
         for rule in self.definition.rules.values():
@@ -279,7 +293,7 @@ class RuleNeeds(Needs):
     def named(self, names: Iterable[str]) -> set[str]:
         names = set(names)
         asked = {n for n in names if any(condition.mentions(n) for condition in self._given.asked)}
-        return self._columns.used(self._given, names) | asked
+        return asked | self._columns.used(self._given, names)
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         return {}

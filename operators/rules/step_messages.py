@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import START, Timing
@@ -17,7 +18,7 @@ from windrow.core.types import as_type
 from windrow.operators.rules.chains import Candidates, Chain
 from windrow.operators.rules.definition import RulesDefinition
 from windrow.operators.rules.framed import evaluation_of
-from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.rules.patterns import Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
 from windrow.operators.rules.rule_intake import Arrived, Intervals, hashes
 from windrow.operators.rules.rule_state import KeptMessages, Numbers
@@ -42,6 +43,8 @@ class Planned:
     """A rule with its times and joins."""
 
     name: str
+    #: Its place in the order of rules.
+    place: int
     rule: Rule
     timing: Timing
     chains: tuple[Chain, ...]
@@ -57,6 +60,17 @@ class Planned:
         evaluation = evaluation_of(self.rule)
         return list(self.inputs) if evaluation is None or not self.timing.subpatterns else [evaluation]
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """True if its tuples are events alone, and emitted as soon as they are complete."""
+        return not self.decides and not self.rule.facts and evaluation_of(self.rule) is None
+
+    @cached_property
+    def compares(self) -> bool:
+        """True if a condition of a pattern names another pattern."""
+        bound = [pattern for pattern in self.rule.when.values() if pattern.binds]
+        return any(p.where is not None and any(references(p.where)) for p in bound)
+
     @property
     def decides(self) -> bool:
         """True if its tuples have something to wait for, or to look at."""
@@ -71,12 +85,25 @@ class RuleStep(Work):
     columns: RuleColumns
     candidates: dict[str, Candidates] = field(default_factory=dict)
     slices: int = 0
+    #: The place of the rule of each pane, and of the last one where it has rows of several.
+    places: list[tuple[int, int]] = field(default_factory=list)
     #: The positions of the late messages whose tuples are decided again: failures are reported of these alone.
     reported: set[tuple[object, ...]] | None = None
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
         return self.columns.schemas(self.kv)
+
+    def emit(self, rows: pa.Table, first: int, last: int | None = None) -> None:
+        """Emit rows of a rule, or of those of several rules that follow each other. first, last: their places"""
+        self.result.panes.append(rows)
+        self.places.append((first, first if last is None else last))
+
+    def in_order(self) -> None:
+        """Order panes by the places of their rules, unless they were so many that they were moved to a file."""
+        panes = self.result.panes
+        if len(panes) == len(self.places):
+            panes[:] = [panes[i] for i in sorted(range(len(panes)), key=self.places.__getitem__)]
 
     def slice(self) -> int:
         """Number a slice of tuples that is filed."""
@@ -113,6 +140,11 @@ class StepMessages:
     ) -> None:
         self.definition, self.columns, self.kept, self.planned = definition, columns, kept, planned
         self._inputs = {given.name: given for given in definition.inputs}
+        #: The patterns of each input, (rule, binding, condition on own columns).
+        self._patterns: dict[str, list[tuple[str, str, Expr | None]]] = {name: [] for name in self._inputs}
+        for rule, binding, pattern in definition.patterns:
+            own = pattern.where is not None and not any(references(pattern.where))
+            self._patterns[pattern.input].append((rule, binding, pattern.where if own else None))
 
     def arrived(self, step: RuleStep, input: Input, rows: Slice) -> Arrived:
         """Return the messages of an input that count, in the columns that are kept."""
@@ -123,21 +155,29 @@ class StepMessages:
 
     def fits(self, step: RuleStep, name: str, arrived: Arrived) -> dict[tuple[str, str], BoolArray]:
         """Judge which patterns take the messages of an input."""
+        table = arrived.rows.table
         return {
-            (rule, binding): self._takes(step, rule, binding, pattern, arrived.rows.table)
-            for rule, binding, pattern in self.definition.patterns
-            if pattern.input == name
+            (rule, binding): self._takes(step, name, rule, binding, where, table)
+            for rule, binding, where in self._patterns[name]
         }
 
     def _takes(
-        self, step: RuleStep, rule: str, binding: str, pattern: Pattern, table: pa.Table, *, bury: bool = True
+        self,
+        step: RuleStep,
+        name: str,
+        rule: str,
+        binding: str,
+        where: Expr | None,
+        table: pa.Table,
+        *,
+        bury: bool = True,
     ) -> BoolArray:
         """True for the messages for which a condition of own columns is true."""
-        if pattern.where is None or any(references(pattern.where)) or not len(table):
+        if where is None or not len(table):
             return np.ones(len(table), dtype=bool)
-        step.dead.input = pattern.input
+        step.dead.input = name
         failures = step.failures() if bury else Failures(lambda *_: None)
-        return failures.true(rule, binding, pattern.where, table)
+        return failures.true(rule, binding, where, table)
 
     def gather(
         self,
@@ -234,9 +274,7 @@ class StepMessages:
         known = found.column(_KNOWN).to_numpy()
         fits: dict[tuple[str, str], BoolArray] = {}
         words: dict[int, IntArray] = {}
-        for rule, binding, pattern in self.definition.patterns:
-            if pattern.input != name:
-                continue
+        for rule, binding, where in self._patterns[name]:
             bit = step.numbers.patterns[rule, binding]
             word, place = divmod(bit, _BITS)
             if word not in words:
@@ -248,9 +286,8 @@ class StepMessages:
             takes = (words[word] >> place) & 1 == 1
             older = np.flatnonzero(known <= bit)
             if len(older):  # the pattern came to the state after them
-                takes[older] = self._takes(
-                    step, rule, binding, pattern, table.take(pa.array(older)), bury=False
-                )
+                some = table.take(pa.array(older))
+                takes[older] = self._takes(step, name, rule, binding, where, some, bury=False)
             fits[rule, binding] = takes
         made = Candidates(table, starts, ends, 0, None, fits)
         made.times_of = partial(_times_of, given, table)
@@ -321,7 +358,7 @@ class StepMessages:
             given, schema = self._inputs[name], step.schemas[name]
             fields = [schema.field(n) for n in self.columns.kept(given, schema)]
             none = np.zeros(0, dtype=np.int64)
-            takes = {(r, b): none.astype(bool) for r, b, p in self.definition.patterns if p.input == name}
+            takes = {(r, b): none.astype(bool) for r, b, _ in self._patterns[name]}
             return Candidates(pa.schema(fields).empty_table(), none, none, 0, None, takes)
         return self.kept_candidates(step, name, found)
 

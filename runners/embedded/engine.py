@@ -96,6 +96,7 @@ class Engine:
         self.definitions = (*self.job.definitions.values(),)
         self.definition = definition = definition.of_apart(self.definitions)
         self.logic = definition.logic(wanted)
+        self._logics = {d.name: d.logic() for d in self.definitions}
         self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
         self._telemetry = Telemetry(self.job, self.definitions)
         self._gives = bool(self.sinks) or letters is not None
@@ -326,7 +327,7 @@ class Engine:
         counters, filing = dict(staged.counters), {}
         for definition in self.definitions:
             # Metadata of this commit for a replay of its messages.
-            if (logic := definition.logic()).refiling() is not None:
+            if (logic := self._logics[definition.name]).refiling() is not None:
                 counters[STEP_OF + definition.name] = logic.progress(staged.overlay).step
                 filing[definition.name] = definition.filing()
         stages.begin("run")
@@ -389,7 +390,7 @@ class Engine:
 
     def _replays_from_us(self) -> int:
         """Return the event time from which messages may have to be replayed; the log keeps the steps from there on."""
-        found = [d.logic().refiling() for d in self.definitions] if self._replay is not None else []
+        found = [logic.refiling() for logic in self._logics.values()] if self._replay is not None else []
         kept = [again for again in found if again is not None]
         if any(again.every_step for again in kept):
             return START_OF_TIME_US - 1

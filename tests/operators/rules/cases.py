@@ -63,15 +63,16 @@ def relations(pick: Pick, other: str, *, lasting: bool) -> Any:
     return pick(*[one] * 8, [one, ~wr.coincides(other)], [one, wr.after(other, -wr.forever, seconds(1))])
 
 
-def rule(pick: Pick, *, lasting: bool) -> Any:
-    """One rule: one to three events, an absence or an aggregate now and then."""
-    when: dict[str, Any] = {"x": wr.event(pick("a", "b"), where=pick(None, None, wr.col("v") > 0))}
+def rule(pick: Pick, *, lasting: bool, like: Any = None) -> Any:
+    """One rule: one to three events, those of another one's inputs, an absence or an aggregate now and then."""
+    events = [p.input for p in like.events.values()] if like else [pick("a", "b") for _ in "xyz"]
+    when: dict[str, Any] = {"x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0))}
     names = ["x"]
-    for name in ("y", "z")[: pick(0, 1, 1, 2)]:
+    for name, input in zip("yz", events[1:] if like else events[1 : 1 + pick(0, 1, 1, 2)], strict=False):
         other = pick(*names)
         raising = wr.lit(6) / (wr.col("v") - wr.col("x.v")) > 1
         when[name] = wr.event(
-            pick("a", "b"),
+            input,
             time=relations(pick, other, lasting=lasting),
             where=pick(None, None, wr.col("v") >= wr.col(f"{other}.v"), raising),
             on=pick((), (), {"v": f"{other}.v"}),
@@ -96,7 +97,7 @@ def rule(pick: Pick, *, lasting: bool) -> Any:
                 empty=pick({}, {"m": 0.0}),
                 **shared,
             )
-    then = {"v": wr.col("x.v"), "w": wr.col(f"{names[-1]}.v") + 1}
+    then = {"v": wr.col("x.v"), "w": pick(wr.col(f"{names[-1]}.v") + 1, wr.lit(7) / wr.col("x.v"))}
     then |= {f"{n}_c": wr.col(f"{n}.c") for n in ("n", "m") if n in when and when[n].agg}
     return wr.Rule(when=when, then=then, delay=pick(*[None] * 6, seconds(8)))
 
@@ -108,6 +109,9 @@ def definition(pick: Pick) -> Any:
         "watermark": pick("0 seconds", "1 second", wr.explicit(), wr.fixed("3 seconds")),
         "max_ahead": wr.forever,
     }
+    rules = {"one": rule(pick, lasting=lasting)}
+    for name in ("two", "three")[: pick(0, 1, 2)]:
+        rules[name] = rule(pick, lasting=lasting, like=pick(None, rules["one"], rules["one"]))
     ends: dict[str, Any] = {"end": "until", "longest": pick(None, seconds(4), seconds(4))} if lasting else {}
     expires = pick(*[None] * 4, seconds(2), wr.at_least(seconds(2)))
     return wr.Rules(
@@ -116,7 +120,7 @@ def definition(pick: Pick) -> Any:
             wr.Input("a", event_time="at", where=pick(None, None, wr.col("v") < 3), **shared),
             wr.Input("b", event_time="at", expires=expires, **ends, **shared),
         ],
-        rules={name: rule(pick, lasting=lasting) for name in ("one", "two")[: pick(1, 2)]},
+        rules=rules,
         allowed_lateness=pick(*EDGES),
         emit=pick(None, None, wr.Emit(late=wr.every_batch, mode="retracting")),
         null_keys=pick("group", "group", "dead_letter"),
