@@ -8,26 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.operators.join.output import NOBODY, Columns, Leaving
+from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised, ranks
 from windrow.operators.steps.dead_letters import MALFORMED
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.pairing import pairs
-from windrow.stores.kv import KV
 
 if TYPE_CHECKING:
+    from windrow.operators.join.columns import JoinStep
     from windrow.operators.join.logic import JoinOperator
 
 
-def answers(join: JoinOperator, kv: KV, left: Slice, of: Leaving) -> pa.Table:
+def answers(join: JoinOperator, step: JoinStep, left: Slice) -> pa.Table:
     """Return the rows of left messages whose wait is over.
 
     Pairs are also matched on arrival, so that the later message is the dead letter if the condition raises. For pairs stored
     before that rule, or under another function of the same name, the left message is the dead letter.
     """
-    columns, dead = of.columns, of.dead
-    right = join._partners(kv, RIGHT, left, join.keys(left, LEFT, columns), of.sides)
+    columns, dead = step.columns, step.dead
+    right = join._partners(step, RIGHT, left, join.keys(left, LEFT, columns))
     raised: Raised = {}
     best = latest(join, left, right, columns, raised)
     if raised:

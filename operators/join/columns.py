@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgpack
 import pyarrow as pa
@@ -15,11 +17,33 @@ from windrow.operators.join.required_columns import JoinNeeds
 from windrow.operators.several_inputs import InputSchemas
 from windrow.operators.steps.arrivals import InputReading
 from windrow.operators.steps.schema_inference import Needs, learn
+from windrow.operators.steps.work import Work
 from windrow.stores.kv import KV, Batch
 
 FORMAT = 1
 SLOTS = ("0", "1")
 NAMES = b"names"
+
+
+@dataclass
+class JoinStep(Work):
+    """A step of a join. sides: the known columns of both inputs"""
+
+    inputs: InputColumns
+    sides: list[pa.Schema]
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of its rows, once those of the step's messages are known."""
+        return self.inputs.called(self.kv, self.sides)
+
+    def settle(self) -> None:
+        """Fix the names of columns from now on."""
+        packed = bytes((FORMAT,)) + msgpack.packb(self.columns.called)
+        if self.kv.get(self.inputs.aux_cf, NAMES) != packed:
+            batch = Batch()
+            batch.put(self.inputs.aux_cf, NAMES, packed)
+            self.kv.write(batch)
 
 
 class InputColumns:
@@ -53,14 +77,6 @@ class InputColumns:
     def called(self, kv: KV, sides: Sequence[pa.Schema]) -> Columns:
         """Return the columns of rows, over such inputs."""
         return Columns.of(self.definition, sides[LEFT], sides[RIGHT], self.names(kv))
-
-    def settle(self, kv: KV, columns: Columns) -> None:
-        """Fix the names of columns from now on."""
-        packed = bytes((FORMAT,)) + msgpack.packb(columns.called)
-        if kv.get(self.aux_cf, NAMES) != packed:
-            batch = Batch()
-            batch.put(self.aux_cf, NAMES, packed)
-            kv.write(batch)
 
     def schemas(self, kv: KV) -> list[pa.Schema]:
         """Return the known columns of both sides; before the first message, the declared ones."""

@@ -15,10 +15,10 @@ import xxhash
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState
 from windrow.core.time import SECOND_US
+from windrow.operators.join.columns import JoinStep
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.join_state import SIDES
-from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import Columns, Leaving
+from windrow.operators.join.logic import SIDES, JoinOperator
+from windrow.operators.join.output import Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import ranks
 from windrow.operators.join.time_layout import AGAIN, GONE, WIDE, BlockJoinOperator, as_slice, kept_rows
@@ -76,14 +76,20 @@ class KeyedJoinOperator(BlockJoinOperator):
         self._add_by_key(kv, side, cf, kept_rows(rows), hashes_of(keys or ()), AGAIN | step)
 
     def _file(
-        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+        self,
+        step: JoinStep,
+        batch: Batch,
+        side: int,
+        rows: Slice,
+        keys: list[bytes] | None,
+        matched: BoolArray,
     ) -> None:
         if len(rows):
-            step, hashes = self._step(kv), hashes_of(keys or ())
-            self._add_by_key(kv, side, self.stores[side].cf, kept_rows(rows), hashes, step)
+            kv, number, hashes = step.kv, step.progress.step, hashes_of(keys or ())
+            self._add_by_key(kv, side, self.stores[side].cf, kept_rows(rows), hashes, number)
             if side in self.followed:
-                self._follow(kv, side, rows, hashes, step)
-                self._note(kv, side, rows.take(np.flatnonzero(matched)), hashes[matched], 2 * step)
+                self._follow(kv, side, rows, hashes, number)
+                self._note(kv, side, rows.take(np.flatnonzero(matched)), hashes[matched], 2 * number)
 
     def _follow(self, kv: KV, side: int, rows: Slice, hashes: Hashes, step: int) -> None:
         """Note the times at which messages expire."""
@@ -103,18 +109,19 @@ class KeyedJoinOperator(BlockJoinOperator):
             noted = rows.table.select(POSITION_COLUMNS).append_column(TIME, pa.array(rows.times))
             self._add_by_key(kv, side, self.matched_cfs[side], noted, hashes, number)
 
-    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
+    def _note_matches(
+        self, step: JoinStep, side: int, rows: Slice, matched: IntArray, new: int, others: int
+    ) -> None:
         old = rows.take(np.unique(matched[matched >= new]))
         if len(old):
             old = old.take(np.argsort(ranks(old)))  # their stored order depends on the caches of the process
-            hashes = self._hashes(kv, side, old)
-            first = ~self._have_matched(kv, side, old.table, old.times, hashes)
-            number = 2 * self._step(kv) + 1
-            self._note(kv, side, old.take(np.flatnonzero(first)), hashes[first], number)
+            hashes = self._hashes(step, side, old)
+            first = ~self._have_matched(step.kv, side, old.table, old.times, hashes)
+            number = 2 * step.progress.step + 1
+            self._note(step.kv, side, old.take(np.flatnonzero(first)), hashes[first], number)
 
-    def _hashes(self, kv: KV, side: int, rows: Slice) -> Hashes:
-        columns = self.inputs.called(kv, self.inputs.schemas(kv))
-        return hashes_of(self.keys(rows, side, columns) or ())
+    def _hashes(self, step: JoinStep, side: int, rows: Slice) -> Hashes:
+        return hashes_of(self.keys(rows, side, step.columns) or ())
 
     def _have_matched(self, kv: KV, side: int, rows: pa.Table, times: IntArray, hashes: Hashes) -> BoolArray:
         """True for messages of which it is noted."""
@@ -125,27 +132,27 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     # -- matching ---------------------------------------------------------------------------------------------------
 
-    def _partners(
-        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
-    ) -> Slice:
+    def _partners(self, step: JoinStep, side: int, others: Slice, keys: list[bytes] | None) -> Slice:
         if not len(others):
-            return as_slice(None, sides[side])
+            return as_slice(None, step.sides[side])
         low, high = self.reach.partners(1 - side, others.times)
-        reached_us = self.progress(kv).watermark_us
-        low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
-        events = self._by_key(kv, side, self.stores[side].cf)
-        return as_slice(events.read_keys(self._met(kv)[0], hashes_of(keys or ()), low, high), sides[side])
+        low = np.maximum(low, self._floor_now(step, side))
+        events = self._by_key(step.kv, side, self.stores[side].cf)
+        found = events.read_keys(self._met(step.kv)[0], hashes_of(keys or ()), low, high)
+        return as_slice(found, step.sides[side])
 
-    def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+    def _already_matched(self, step: JoinStep, rows: Slice, new: int) -> BoolArray:
         emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             old = rows.take(np.arange(new, len(rows)))
-            emitted[new:] = self._have_matched(kv, LEFT, old.table, old.times, self._hashes(kv, LEFT, old))
+            hashes = self._hashes(step, LEFT, old)
+            emitted[new:] = self._have_matched(step.kv, LEFT, old.table, old.times, hashes)
         return emitted
 
     # -- expiry -----------------------------------------------------------------------------------------------------
 
-    def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
+    def _last_words_of(self, step: JoinStep, side: int, gone: pa.Table) -> pa.Table | None:
+        kv = step.kv
         times, hashes = gone.column(TIME).to_numpy(), gone.column(HASH).to_numpy()
         lonely = np.flatnonzero(~self._have_matched(kv, side, gone, times, hashes))
         if not len(lonely):
@@ -159,9 +166,8 @@ class KeyedJoinOperator(BlockJoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), of.sides[side])
-        mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, of)
+        mine = as_slice(found.take(at), step.sides[side])
+        return self._alone(step, side, mine.take(np.lexsort((ranks(mine), mine.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         for side in (LEFT, RIGHT):

@@ -21,10 +21,10 @@ from windrow.operators.steps.replayed_steps import Redone
 from windrow.stores.kv import KV, Batch, Overlay
 
 if TYPE_CHECKING:
-    from windrow.operators.join.join_state import StoredSides
+    from windrow.operators.join.logic import JoinOperator
 
 
-def refile(operator: StoredSides, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
     """File messages of a join over time again, ingested by steps (`STEP`, an index) of these times. Returns the number of
     messages that are malformed themselves."""
     uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from windrow.core.expressions import Expr
 from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows
@@ -161,14 +160,6 @@ class Columns:
                     if name not in found and source in there and condition.mentions(name):
                         found[name] = combine(table.column(source)).take(_indices(rows))
         return pa.table(found)
-
-
-class Leaving(NamedTuple):
-    """The context in which expired messages become rows: schemas of the sides, output columns, and dead letters."""
-
-    sides: list[pa.Schema]
-    columns: Columns
-    dead: DeadLetters
 
 
 def _indices(rows: IntArray) -> pa.Array:

@@ -17,18 +17,16 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_u64, encode_u64
-from windrow.operators.join.join_state import COUNTED, OPEN, stored_key
-from windrow.operators.join.logic import JoinOperator
+from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.logic import COUNTED, OPEN, JoinOperator, stored_key
 from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import came_late, intervals, ranks, stack
 from windrow.operators.steps.columns import EARLY, INSERT, IS_LAST, KIND, LATE, RETRACT, SIGN, TIMING
-from windrow.operators.steps.dead_letters import TOO_LATE, DeadLetters
+from windrow.operators.steps.dead_letters import TOO_LATE
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.steps.output_rows import signed
-from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch
 from windrow.stores.window_state import pack_column
 
@@ -67,18 +65,10 @@ class EmittedPairs(NamedTuple):
 class CorrectedJoinOperator(JoinOperator):
     """A join over time with at least one input that may retract messages."""
 
-    def _join(
-        self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        new: Sequence[Slice],
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> None:
+    def _join(self, step: JoinStep, new: Sequence[Slice]) -> None:
         """Retract the pairs of retracted messages, emit those of new messages, and file these."""
-        going = [self._going_of(kv, side, new[side], sides, columns, dead) for side in (LEFT, RIGHT)]
+        kv, columns = step.kv, step.columns
+        going = [self._going_of(step, side, new[side]) for side in (LEFT, RIGHT)]
         had = [self._matches(kv, side, going[side].gone) for side in (LEFT, RIGHT)]
         batch = Batch()
         for side, (gone, stored, _) in enumerate(going):
@@ -89,18 +79,18 @@ class CorrectedJoinOperator(JoinOperator):
         batch = Batch()
         if self.definition.how == "asof":
             if self.definition.where is not None:  # if it raises, the later message is the dead letter
-                self._met(kv, [g.came for g in going], sides, columns)
+                self._met(step, [g.came for g in going])
             for side in (LEFT, RIGHT):
                 self._file_counted(kv, batch, side, going[side].came, np.zeros(0, dtype=np.int64), columns)
             kv.write(batch)
             return
-        back = self._met(kv, [g.gone for g in going], sides, columns)
-        fresh = self._met(kv, [g.came for g in going], sides, columns)
+        back = self._met(step, [g.gone for g in going])
+        fresh = self._met(step, [g.came for g in going])
         changes = [self._recount(kv, batch, side, back, fresh) for side in (LEFT, RIGHT)]
         for side in (LEFT, RIGHT):
             self._file_counted(kv, batch, side, going[side].came, (fresh.li, fresh.ri)[side], columns)
         kv.write(batch)
-        reached_us = progress.watermark_us
+        reached_us = step.progress.watermark_us
         if self.definition.how == "semi":
             lost, found = (
                 self._lost(back, had[LEFT], changes[LEFT], reached_us),
@@ -108,25 +98,23 @@ class CorrectedJoinOperator(JoinOperator):
             )
         else:
             lost, found = _all(back, reached_us), _all(fresh, reached_us)
-        self._say(result, RETRACT, back, lost, columns)
-        self._say(result, INSERT, fresh, found, columns)
+        self._say(step, RETRACT, back, lost)
+        self._say(step, INSERT, fresh, found)
 
     # -- retractions ------------------------------------------------------------------------------------------------
 
-    def _going_of(
-        self, kv: KV, side: int, rows: Slice, sides: list[pa.Schema], columns: Columns, dead: DeadLetters
-    ) -> Going:
+    def _going_of(self, step: JoinStep, side: int, rows: Slice) -> Going:
         """Split the rows of a step into retracted messages and new ones.
 
         A row retracts the oldest equal message; a row equal to a retracted message brings it back.
         """
         sign = rows.sign
         rows = Slice(rows.table.drop_columns([SIGN]), rows.times) if sign is not None else rows
-        none = Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64))
+        none = Slice(empty_rows(step.sides[side]), np.zeros(0, dtype=np.int64))
         if sign is None or (sign > 0).all():
             return Going(none, [], rows)
         back = rows.take(np.flatnonzero(sign < 0))
-        stored, keys = self._at(kv, side, back, self.keys(back, side, columns), sides[side])
+        stored, keys = self._at(step.kv, side, back, self.keys(back, side, step.columns), step.sides[side])
         held, current = _identities(stored), defaultdict[bytes, deque[int]](deque)
         for row in np.argsort(ranks(stored), kind="stable").tolist():
             current[held[row]].append(row)
@@ -144,9 +132,9 @@ class CorrectedJoinOperator(JoinOperator):
             else:
                 del comes[place - len(stored)]
         if lost:
-            dead.input = (self.definition.left, self.definition.right)[side].name
+            step.dead.input = (self.definition.left, self.definition.right)[side].name
             detail = "what it takes back is not kept"
-            dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost), pa.array(rows.times))
+            step.dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost), pa.array(rows.times))
         places = [place for some in gone.values() for place in some]
         some = stored.take(np.array(places, dtype=np.int64))
         return Going(
@@ -170,12 +158,12 @@ class CorrectedJoinOperator(JoinOperator):
 
     # -- pairs ------------------------------------------------------------------------------------------------------
 
-    def _met(self, kv: KV, some: Sequence[Slice], sides: list[pa.Schema], columns: Columns) -> Met:
+    def _met(self, step: JoinStep, some: Sequence[Slice]) -> Met:
         """Return the pairs of these messages with each other, and with those that stay."""
-        keys = [self.keys(some[side], side, columns) for side in (LEFT, RIGHT)]
-        stay = [self._partners(kv, side, some[1 - side], keys[1 - side], sides) for side in (LEFT, RIGHT)]
+        keys = [self.keys(some[side], side, step.columns) for side in (LEFT, RIGHT)]
+        stay = [self._partners(step, side, some[1 - side], keys[1 - side]) for side in (LEFT, RIGHT)]
         both = [stack(some[side], stay[side]) for side in (LEFT, RIGHT)]
-        li, ri = self._pairs(some, both, columns)
+        li, ri = self._pairs(some, both, step.columns)
         order = np.lexsort((ranks(both[RIGHT])[ri], ranks(both[LEFT])[li]))
         return Met(some, both, li[order], ri[order])
 
@@ -244,15 +232,15 @@ class CorrectedJoinOperator(JoinOperator):
         places = self._open_keys(met.both[LEFT].take(emitted.li)) if len(emitted.li) else []
         return [changes.get(place, (0, 0)) for place in places]
 
-    def _say(self, result: StepResult, kind: str, met: Met, emitted: EmittedPairs, columns: Columns) -> None:
+    def _say(self, step: JoinStep, kind: str, met: Met, emitted: EmittedPairs) -> None:
         """Emit the rows of new or retracted pairs."""
         n = len(emitted.li)
         if self.definition.how == "anti" or not n:
             return
-        rows = columns.rows(met.both[LEFT].table, met.both[RIGHT].table, emitted.li, emitted.ri)
+        rows = step.columns.rows(met.both[LEFT].table, met.both[RIGHT].table, emitted.li, emitted.ri)
         rows = rows.append_column(TIMING, pa.array(np.where(emitted.late, LATE, EARLY).tolist(), pa.string()))
         rows = rows.append_column(IS_LAST, pa.repeat(pa.scalar(False), n))
-        result.panes.append(rows.append_column(KIND, pa.repeat(pa.scalar(kind, pa.string()), n)))
+        step.result.panes.append(rows.append_column(KIND, pa.repeat(pa.scalar(kind, pa.string()), n)))
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return signed([_of_kind(rows) for rows in panes])

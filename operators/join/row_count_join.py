@@ -1,7 +1,8 @@
 """The join with windows of rows: `ROWS n PRECEDING`. Semantics "Joins", "Windows of rows"; seed 003 case 2, tuple windows.
 
 A side whose window counts messages numbers them on arrival. A message leaves the window when enough newer ones have come.
-`row_count_state.py` describes the state.
+Messages lie by number, per key or per input, and not by time. Followed ones are under the same keys with (flag, event time).
+The other side is kept as in a join over time.
 """
 
 from __future__ import annotations
@@ -15,25 +16,33 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import bytes_to_i64_array, decode_i64, encode_i64, encode_u64
+from windrow.core.errors import CorruptState
 from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.join_state import MATCHED, OPEN
-from windrow.operators.join.output import Columns, Leaving, alone
+from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import MATCHED, OPEN, JoinOperator
+from windrow.operators.join.output import Columns, alone
 from windrow.operators.join.reach import LEFT, RIGHT
-from windrow.operators.join.row_count_state import COUNT, PLACE, NumberedSides
 from windrow.operators.join.tables import came_late, ranks, stack
-from windrow.operators.steps.columns import ON_TIME
-from windrow.operators.steps.dead_letters import DeadLetters
-from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.message_rows import empty_rows, pack_rows
+from windrow.operators.operator import RunAgain, numbers_of
+from windrow.operators.steps.columns import OFFSET, ON_TIME
+from windrow.operators.steps.intake import Slice, event_times
+from windrow.operators.steps.message_rows import empty_rows, pack_rows, unpack_rows
 from windrow.operators.steps.output_rows import labelled
 from windrow.operators.steps.pairing import NO_KEY, pairs
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV, Batch, scan_ranges
+from windrow.stores.message_store import Bound, Layout, MessageStore
+from windrow.stores.timers import TimerIndex
 
+#: Auxiliary keys: the last number of a key, or of the input.
+COUNT = (b"c0", b"c1")
+UNMATCHED = (b"w0", b"w1")
+#: The bytes after the fields in a key of the store, with the number 0 in them.
+PLACE = position_prefix(("", 0, 0, 0))
 #: Lengths at the end of a key in the store: the number with what follows it, and what follows it alone.
 _TAIL, _END = 12, 4
 
@@ -47,26 +56,223 @@ class Entered(NamedTuple):
     matched: BoolArray
 
 
-class RowsJoinOperator(NumberedSides):
+class RowsJoinOperator(JoinOperator):
     """A join in which the window of a side counts messages."""
+
+    def __init__(self, definition: JoinDefinition) -> None:
+        super().__init__(definition)
+        #: The unmatched messages of followed sides, by event time; a key as in its store.
+        self._unmatched = {
+            side: TimerIndex(self.aux_cf, UNMATCHED[side])
+            for side in self.followed
+            if self._rows(side) is not None
+        }
+
+    def _rows(self, side: int) -> Rows | None:
+        """Return the window of a side, if it counts."""
+        window = (self.definition.left.window, self.definition.right.window)[side]
+        return window if isinstance(window, Rows) else None
+
+    @property
+    def _is_small(self) -> bool:
+        return self.definition.scale == "small"
+
+    def _stores(self) -> tuple[MessageStore, ...]:
+        made = list(super()._stores())
+        for side, store in enumerate(made):
+            if self._rows(side) is not None and store.layout.has_fields and self._is_small:
+                # By key they are listed in the index, under the numbers of their key.
+                made[side] = MessageStore(store.layout, store.index_cf, store.cf)
+        return tuple(made)
+
+    def _layout(self, side: int) -> Layout:
+        window = self._rows(side)
+        if window is None:
+            return super()._layout(side)
+        keyed = window.per == "key" or not self._is_small
+        return Layout.FIELDS_OFFSET if self.definition.on and keyed else Layout.OFFSET
+
+    def _spread(self, side: int) -> bool:
+        """True if messages with numbers of the whole input are filed by key: the index has the key of each number."""
+        window = self._rows(side)
+        return window is not None and window.per == "input" and self.stores[side].layout.has_fields
+
+    def _listed(self, side: int) -> bool:
+        """True if messages are filed under numbers of the whole input, and `stores` lists these numbers by key."""
+        return self.stores[side].cf.endswith(".message_index")
+
+    def cfs(self) -> tuple[str, ...]:
+        unused = {
+            store.index_cf
+            for side, store in enumerate(self.stores)
+            if (window := self._rows(side)) is not None
+            and window.per == "key"
+            and store.index_cf.endswith(".message_index")
+        }
+        return tuple(cf for cf in super().cfs() if cf not in unused)
+
+    def refiling(self) -> RunAgain:
+        return RunAgain(
+            logic=self,
+            kept_from=self.kept_from,
+            prepare=self.prepare,
+            reached=numbers_of(self, b"c0", b"c2"),
+            why=f"{self.definition.name!r} numbers messages by all that came before them",
+        )
+
+    def _counter_keys(self, side: int, keys: list[bytes] | None, n: int) -> list[bytes]:
+        """Return the counter key of each of `n` messages."""
+        window = self._rows(side)
+        assert window is not None
+        if keys is None or window.per == "input":
+            return [b""] * n
+        return keys
+
+    def _counts(self, kv: KV, side: int, keys: Sequence[bytes]) -> dict[bytes, int]:
+        distinct = list(dict.fromkeys(keys))
+        found = kv.multi_get(self.aux_cf, [COUNT[side] + k for k in distinct])
+        return {k: 0 if v is None else int.from_bytes(v, "big") for k, v in zip(distinct, found, strict=True)}
+
+    def _messages(self, kv: KV, side: int, values: Sequence[bytes]) -> list[bytes]:
+        """Return the messages that a side's store holds or lists."""
+        if not self._listed(side):
+            return list(values)
+        found = [m for m in kv.multi_get(self.stores[side].index_cf, values) if m is not None]
+        if len(found) < len(values):
+            raise CorruptState(f"{len(values) - len(found)} messages are listed that are not there")
+        return found
+
+    def _decode_numbered(self, kv: KV, side: int, values: Sequence[bytes], schema: pa.Schema) -> Slice:
+        table = unpack_rows(kv, self.aux_cf, values, None, schema)
+        if not len(table):
+            return Slice(table, np.zeros(0, dtype=np.int64))
+        reading = self.readings[side]
+        times = event_times(
+            table.column(reading.event_time), reading.event_time, reading.time_zone, reading.event_time_unit
+        )
+        return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
+
+    def _by_number(self, kv: KV, side: int, low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
+        """Return stored keys of messages that are filed by key under numbers of the whole input, and these numbers' own."""
+        pairs = kv.scan(self.stores[side].index_cf, low, high)
+        return [(fields + FIELDS_END + number, number) for number, fields in pairs]
+
+    def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
+        if self._rows(side) is None:
+            return super().kept(kv, side, start, end, key)
+        progress = Progress.load(kv, self.aux_cf)
+        store = self.stores[side]
+        floor_us = self._floor(side, progress.watermark_us, self.done(progress.watermark_us))
+        of_key = key if store.layout.has_fields else None
+        _, values = store.scan_between(kv, (0, None), (0, None), of_key)
+        values = self._messages(kv, side, values)
+        rows = self._decode_numbered(kv, side, values, self.inputs.schemas(kv)[side])
+        offsets = rows.table.column(OFFSET).to_numpy()
+        mask = (rows.times >= max(start[0], floor_us)) & (rows.times <= end[0])
+        if isinstance(start[1], int):
+            mask &= (rows.times > start[0]) | (offsets >= start[1])
+        if isinstance(end[1], int):
+            mask &= (rows.times < end[0]) | (offsets <= end[1])
+        return rows.take(np.flatnonzero(mask))
+
+    def _file_by_offset(
+        self, kv: KV, batch: Batch, side: int, values: Sequence[bytes], at: IntArray, n: int
+    ) -> list[bytes]:
+        """File messages under numbers of the whole input; returns these keys. at: their indices among `n` new ones."""
+        before = self._counts(kv, side, [b""])[b""]
+        zeros = np.zeros(len(values), dtype=np.int64)
+        keys = message_keys(None, pa.array([""] * len(values)), zeros, before + 1 + at, zeros)
+        batch.put_many(self.stores[side].index_cf, keys, values)
+        batch.put(self.aux_cf, COUNT[side], encode_u64(before + n))
+        return keys
+
+    def _drop_pushed(self, kv: KV, batch: Batch, side: int, stored: Sequence[bytes]) -> None:
+        """Delete the messages under these keys in the store."""
+        store = self.stores[side]
+        if self._listed(side):
+            there = [value for value in kv.multi_get(store.cf, stored) if value is not None]
+            batch.delete_many(store.index_cf, there)
+        elif self._spread(side) and stored:
+            numbers = [key[-len(PLACE) :] for key in stored]
+            batch.delete_range(store.index_cf, min(numbers), max(numbers) + b"\x00")
+        batch.delete_many(store.cf, stored)
+        if side in self.followed:
+            batch.delete_many(self.open_cfs[side], stored)
+
+    def _drop(self, kv: KV, batch: Batch, side: int, low: bytes, high: bytes) -> None:
+        """Delete the messages of one counter with numbers in that range."""
+        store = self.stores[side]
+        if self._listed(side):
+            batch.delete_many(store.index_cf, [key for _, key in kv.scan(store.cf, low, high)])
+        if self._spread(side):
+            gone = [key for key, _ in self._by_number(kv, side, low, high)]
+            batch.delete_many(store.cf, gone)
+            if side in self.followed:
+                batch.delete_many(self.open_cfs[side], gone)
+            batch.delete_range(store.index_cf, low, high)
+            return
+        batch.delete_range(store.cf, low, high)
+        if side in self.followed:
+            batch.delete_range(self.open_cfs[side], low, high)
+
+    def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
+        for side in (LEFT, RIGHT):
+            batch = Batch()
+            if self._rows(side) is None:
+                self.stores[side].expire(kv, batch, self._floor(side, watermark_us, done_us))
+            elif done_us == END_OF_TIME_US:
+                self._drop(kv, batch, side, b"", b"\xff")
+                batch.delete_range(self.aux_cf, COUNT[side], COUNT[side] + b"\xff")
+            else:
+                self._sweep(
+                    kv, batch, side, before_us, self._floor(side, watermark_us, done_us), watermark_us
+                )
+            kv.write(batch)
+
+    def _sweep(
+        self, kv: KV, batch: Batch, side: int, before_us: int, floor_us: int, watermark_us: int
+    ) -> None:
+        """Free the messages of keys that never return, from the oldest number on, eight times in a retention."""
+        kept_us = self.definition.retention.time_us
+        if kept_us is None:
+            return
+        period_us = max(kept_us // 8, 1)
+        if watermark_us // period_us <= before_us // period_us:
+            return
+        store, schema = self.stores[side], self.inputs.schemas(kv)[side]
+        if self._spread(side):
+            entries = self._by_number(kv, side, b"", None)
+            values = [v for v in kv.multi_get(store.cf, [key for key, _ in entries]) if v is not None]
+        else:
+            pairs = list(kv.scan(store.cf))
+            entries = [(key, key) for key, _ in pairs]
+            values = self._messages(kv, side, [value for _, value in pairs])
+        rows = self._decode_numbered(kv, side, values, schema)
+        #: By counter: its fields and the last evicted number; the counters with remaining messages.
+        gone: dict[bytes, tuple[bytes, bytes]] = {}
+        stays: set[bytes] = set()
+        for (key, number), time_us in zip(entries, rows.times.tolist(), strict=True):
+            fields = b"" if self._spread(side) else store.split(key).fields
+            head = b"" if not fields else fields + FIELDS_END
+            if time_us >= floor_us:
+                stays.add(head)
+            elif head not in stays:
+                gone[head] = (fields or b"", number)
+        for head, (_, last) in gone.items():
+            self._drop(kv, batch, side, head + position_prefix(("", 0)), last + b"\x00")
+        # A key without any messages left may restart its count.
+        ended = [fields for head, (fields, _) in gone.items() if head not in stays]
+        batch.delete_many(self.aux_cf, [COUNT[side] + fields for fields in ended])
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
-    def _join(
-        self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        new: Sequence[Slice],
-        sides: list[pa.Schema],
-        columns: Columns,
-        dead: DeadLetters,
-    ) -> None:
+    def _join(self, step: JoinStep, new: Sequence[Slice]) -> None:
+        kv, columns = step.kv, step.columns
         keys = [self.keys(new[side], side, columns) for side in (LEFT, RIGHT)]
         numbers = [self._number(kv, side, new[side], keys[side]) for side in (LEFT, RIGHT)]
         stored, held = [], []
         for side in (LEFT, RIGHT):
-            rows, at = self._window(kv, side, new, keys, sides)
+            rows, at = self._window(step, side, new, keys)
             stored.append(rows)
             held.append(at)
         both = [stack(new[side], stored[side]) for side in (LEFT, RIGHT)]
@@ -74,29 +280,29 @@ class RowsJoinOperator(NumberedSides):
         matched = [np.zeros(len(s), dtype=bool) for s in new]
         for side, rows_of in ((LEFT, li), (RIGHT, ri)):
             matched[side][rows_of[rows_of < len(new[side])]] = True
-        late = came_late(new, both, li, ri, progress.watermark_us)
+        late = came_late(new, both, li, ri, step.progress.watermark_us)
         before = (
-            self._already_matched(kv, both[LEFT], len(new[LEFT]))
+            self._already_matched(step, both[LEFT], len(new[LEFT]))
             if self._rows(LEFT) is None
             else self._already_matched_numbered(kv, held[LEFT], len(new[LEFT]))
         )
-        self._emit_pairs(kv, progress, result, both, li, ri, late, before, columns)
+        self._emit_pairs(step, both, li, ri, late, before)
         for side in self.followed:
             old = (li, ri)[side]
             if self._rows(side) is None:
-                self._note_matches(kv, side, both[side], old, len(new[side]), len(new[1 - side]))
+                self._note_matches(step, side, both[side], old, len(new[side]), len(new[1 - side]))
             else:
                 self._note_numbered(kv, side, held[side], old[old >= len(new[side])] - len(new[side]))
         batch = Batch()
         for side in (LEFT, RIGHT):
             if self._rows(side) is None:
-                self._file(kv, batch, side, new[side], keys[side], matched[side])
+                self._file(step, batch, side, new[side], keys[side], matched[side])
         for side in (LEFT, RIGHT):
             if self._rows(side) is not None and len(new[side]):
                 entered = Entered(new[side], keys[side], numbers[side], matched[side])
-                emitted = self._displace(kv, batch, side, entered, sides, columns)
+                emitted = self._displace(step, batch, side, entered)
                 if emitted is not None:
-                    result.panes.append(labelled(emitted, ON_TIME))
+                    step.result.panes.append(labelled(emitted, ON_TIME))
         kv.write(batch)
 
     def _number(self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None) -> IntArray:
@@ -112,19 +318,14 @@ class RowsJoinOperator(NumberedSides):
         return np.array(numbers, dtype=np.int64)
 
     def _window(
-        self,
-        kv: KV,
-        side: int,
-        new: Sequence[Slice],
-        keys: Sequence[list[bytes] | None],
-        sides: list[pa.Schema],
+        self, step: JoinStep, side: int, new: Sequence[Slice], keys: Sequence[list[bytes] | None]
     ) -> tuple[Slice, list[bytes]]:
         """Return stored messages of `side` that new ones of the other may match, and their keys in the store."""
-        window = self._rows(side)
+        kv, window = step.kv, self._rows(side)
         if window is None:
-            return self._partners(kv, side, new[1 - side], keys[1 - side], sides), []
+            return self._partners(step, side, new[1 - side], keys[1 - side]), []
         if not len(new[1 - side]):
-            return Slice(empty_rows(sides[side]), np.zeros(0, dtype=np.int64)), []
+            return Slice(empty_rows(step.sides[side]), np.zeros(0, dtype=np.int64)), []
         store = self.stores[side]
         counters = self._counter_keys(side, keys[1 - side], len(new[1 - side]))
         counts = self._counts(kv, side, counters)
@@ -138,7 +339,7 @@ class RowsJoinOperator(NumberedSides):
                 ranges.append((head + encode_i64(first), head + encode_i64(count + 1)))
         found = scan_ranges(kv, store.cf, sorted(ranges))
         values = self._messages(kv, side, [value for _, value in found])
-        return self._decode_numbered(kv, side, values, sides[side]), [key for key, _ in found]
+        return self._decode_numbered(kv, side, values, step.sides[side]), [key for key, _ in found]
 
     def _phases(
         self,
@@ -230,11 +431,9 @@ class RowsJoinOperator(NumberedSides):
             opened = np.flatnonzero(~matched)
             self._unmatched[side].set_many(batch, rows.times[opened], [stored[i] for i in opened.tolist()])
 
-    def _displace(
-        self, kv: KV, batch: Batch, side: int, entered: Entered, sides: list[pa.Schema], columns: Columns
-    ) -> pa.Table | None:
+    def _displace(self, step: JoinStep, batch: Batch, side: int, entered: Entered) -> pa.Table | None:
         """File the new messages, evict those pushed out of the window, and return the unmatched ones as rows."""
-        window = self._rows(side)
+        kv, window = step.kv, self._rows(side)
         assert window is not None
         counters, numbers = self._counter_keys(side, entered.keys, len(entered.rows)), entered.numbers
         last = dict(zip(counters, numbers.tolist(), strict=True))
@@ -249,7 +448,7 @@ class RowsJoinOperator(NumberedSides):
             self._unmatched[side].cancel_many(batch, times, lonely)
         else:
             rows = rows.take(np.zeros(0, dtype=np.int64))
-        emitted = self._lonely(kv, side, lonely, sides, columns, rows)
+        emitted = self._lonely(step, side, lonely, rows)
         self._drop_pushed(kv, batch, side, pushed)
         self._file_numbered(kv, batch, side, entered, stays)
         return emitted
@@ -271,35 +470,30 @@ class RowsJoinOperator(NumberedSides):
         return pushed
 
     def _lonely(
-        self,
-        kv: KV,
-        side: int,
-        stored: list[bytes],
-        sides: list[pa.Schema],
-        columns: Columns,
-        others: Slice | None = None,
+        self, step: JoinStep, side: int, stored: list[bytes], others: Slice | None = None
     ) -> pa.Table | None:
         """Return the rows of unmatched messages: those stored under these keys, and others."""
         if not (stored or others) or self.definition.how == "semi":
             return None
+        kv = step.kv
         values = [v for v in kv.multi_get(self.stores[side].cf, stored) if v is not None]
-        mine = self._decode_numbered(kv, side, self._messages(kv, side, values), sides[side])
+        mine = self._decode_numbered(kv, side, self._messages(kv, side, values), step.sides[side])
         mine = mine if others is None else stack(others, mine)
         order = np.lexsort((ranks(mine), mine.times))
-        return alone(mine.take(order), side, sides, columns)
+        return alone(mine.take(order), side, step.sides, step.columns)
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
-    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
+    def _leave(self, step: JoinStep, side: int, watermark_us: int) -> Iterator[pa.Table | None]:
         if self._rows(side) is None:
-            yield from super()._leave(kv, side, watermark_us, of)
+            yield from super()._leave(step, side, watermark_us)
             return
         done_us = self.done(watermark_us)
         before = self.reach.expired_before(side, done_us)
-        cf, batch = self.open_cfs[side], Batch()
+        kv, cf, batch = step.kv, self.open_cfs[side], Batch()
         due = self._unmatched[side].pop(kv, batch, before - 1)
         batch.put_many(cf, due.keys, [MATCHED + encode_i64(us) for us in due.times.tolist()])
-        emitted = self._lonely(kv, side, due.keys, of.sides, of.columns)
+        emitted = self._lonely(step, side, due.keys)
         if done_us == END_OF_TIME_US:
             batch.delete_range(cf, b"", b"\xff")
         kv.write(batch)

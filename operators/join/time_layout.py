@@ -18,8 +18,9 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState
 from windrow.core.time import HOUR_US, SECOND_US
 from windrow.core.types import as_type
+from windrow.operators.join.columns import JoinStep
 from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import Columns, Leaving
+from windrow.operators.join.output import Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.spans import spans
 from windrow.operators.join.tables import conform, ranks
@@ -28,7 +29,6 @@ from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows, inside
-from windrow.operators.steps.progress import Progress
 from windrow.stores.event_log import TIME, Events, Keep, wide, widened
 from windrow.stores.kv import KV, Batch
 from windrow.stores.message_store import Bound
@@ -58,11 +58,11 @@ class BlockJoinOperator(JoinOperator):
         found._before = before
         return found
 
-    def _begin(self, kv: KV) -> Progress:
-        progress = super()._begin(kv)
-        if progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
+    def _begin(self, kv: KV, now_us: int) -> JoinStep:
+        step = super()._begin(kv, now_us)
+        if step.progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
             self._set_width(kv, self._usual_width())
-        return progress
+        return step
 
     def prepare(self, kv: KV, scratch: KV) -> None:
         super().prepare(kv, scratch)
@@ -118,49 +118,52 @@ class BlockJoinOperator(JoinOperator):
         self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
 
     def _file(
-        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, matched: BoolArray
+        self,
+        step: JoinStep,
+        batch: Batch,
+        side: int,
+        rows: Slice,
+        keys: list[bytes] | None,
+        matched: BoolArray,
     ) -> None:
         if len(rows):
-            step = self._step(kv)
-            self._add(kv, side, self.stores[side].cf, kept_rows(rows), step)
+            number = step.progress.step
+            self._add(step.kv, side, self.stores[side].cf, kept_rows(rows), number)
             if side in self.followed:
-                self._add(kv, side, self.open_cfs[side], followed_rows(rows, matched, step), 2 * step)
+                listed = followed_rows(rows, matched, number)
+                self._add(step.kv, side, self.open_cfs[side], listed, 2 * number)
 
-    def _note_matches(self, kv: KV, side: int, rows: Slice, matched: IntArray, new: int, others: int) -> None:
+    def _note_matches(
+        self, step: JoinStep, side: int, rows: Slice, matched: IntArray, new: int, others: int
+    ) -> None:
+        kv, number = step.kv, step.progress.step
         places_of = Slice(rows.table.select(POSITION_COLUMNS), rows.times)
         old = places_of.take(np.unique(matched[matched >= new]))
         if len(old) > others:
             # Others are noted again as they match again: no more than messages come, which costs less than to look.
             old = old.take(np.flatnonzero(~self._followed(kv, side).matched(*self._met(kv), old)))
         if len(old):
-            step, matches = self._step(kv), np.ones(len(old), dtype=bool)
-            self._add(kv, side, self.open_cfs[side], followed_rows(old, matches, step), 2 * step + 1)
-
-    def _step(self, kv: KV) -> int:
-        """Return the number of the current step."""
-        return self.progress(kv).step + 1
+            listed = followed_rows(old, np.ones(len(old), dtype=bool), number)
+            self._add(kv, side, self.open_cfs[side], listed, 2 * number + 1)
 
     # -- matching ---------------------------------------------------------------------------------------------------
 
-    def _partners(
-        self, kv: KV, side: int, others: Slice, keys: list[bytes] | None, sides: list[pa.Schema]
-    ) -> Slice:
+    def _partners(self, step: JoinStep, side: int, others: Slice, keys: list[bytes] | None) -> Slice:
         if not len(others):
-            return as_slice(None, sides[side])
+            return as_slice(None, step.sides[side])
         low, high = self.reach.partners(1 - side, others.times)
         # Messages out of retention stay until their bucket is purged; they match nothing any more.
-        reached_us = self.progress(kv).watermark_us
-        low = np.maximum(low, self._floor(side, reached_us, self.done(reached_us)))
-        keep = self._of_keys(kv, side, others, sides)
-        met, tidy = self._met(kv)
-        found = self._events(kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
+        low = np.maximum(low, self._floor_now(step, side))
+        keep = self._of_keys(step, side, others)
+        met, tidy = self._met(step.kv)
+        found = self._events(step.kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
         if found is not None and keep is not None and len(found) > _MANY * len(others):
             found = keep(found)
-        return as_slice(found, sides[side])
+        return as_slice(found, step.sides[side])
 
-    def _of_keys(self, kv: KV, side: int, others: Slice, sides: list[pa.Schema]) -> Keep | None:
+    def _of_keys(self, step: JoinStep, side: int, others: Slice) -> Keep | None:
         """Return a filter that drops rows whose first key none of the others has; None if all must be read."""
-        for key in self.inputs.called(kv, sides).keys[:1]:
+        for key in step.columns.keys[:1]:
             mine, theirs, kind = key[1 + side], key[2 - side], key[3]
             if _is_plain(kind):
                 wanted = as_type(combine(others.table.column(theirs)), kind)
@@ -171,25 +174,25 @@ class BlockJoinOperator(JoinOperator):
         """Return (the store with the messages that a step can match, whether small values may be merged there)."""
         return (kv, True) if self._before is None else (self._before, False)
 
-    def _already_matched(self, kv: KV, rows: Slice, new: int) -> BoolArray:
+    def _already_matched(self, step: JoinStep, rows: Slice, new: int) -> BoolArray:
         emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi":
             old = rows.take(np.arange(new, len(rows)))
-            emitted[new:] = self._followed(kv, LEFT).matched(*self._met(kv), old)
+            emitted[new:] = self._followed(step.kv, LEFT).matched(*self._met(step.kv), old)
         return emitted
 
     # -- expiry -----------------------------------------------------------------------------------------------------
 
-    def _leave(self, kv: KV, side: int, watermark_us: int, of: Leaving) -> Iterator[pa.Table | None]:
+    def _leave(self, step: JoinStep, side: int, watermark_us: int) -> Iterator[pa.Table | None]:
         before_us = self._leaves_before(side, watermark_us)
-        for gone in self._followed(kv, side).leave(kv, before_us, self._step(kv)):
+        for gone in self._followed(step.kv, side).leave(step.kv, before_us, step.progress.step):
             if len(gone) and self.definition.how != "semi":
-                yield self._last_words_of(kv, side, gone, of)
+                yield self._last_words_of(step, side, gone)
 
-    def _last_words_of(self, kv: KV, side: int, gone: pa.Table, of: Leaving) -> pa.Table | None:
+    def _last_words_of(self, step: JoinStep, side: int, gone: pa.Table) -> pa.Table | None:
         """Return the rows of messages that expire unmatched and are in the store."""
         times = gone.column(TIME).to_numpy()
-        found = self._events(kv, side).read_near(kv, times, times)
+        found = self._events(step.kv, side).read_near(step.kv, times, times)
         if found is None:
             found = gone.slice(0, 0)
         wanted, known = places(gone, found)
@@ -198,9 +201,8 @@ class BlockJoinOperator(JoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), of.sides[side])
-        mine = mine.take(np.lexsort((ranks(mine), mine.times)))
-        return self._alone(kv, side, mine, of)
+        mine = as_slice(found.take(at), step.sides[side])
+        return self._alone(step, side, mine.take(np.lexsort((ranks(mine), mine.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         for side in (LEFT, RIGHT):

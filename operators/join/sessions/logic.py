@@ -9,7 +9,7 @@ when their session closes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,10 @@ from windrow.core.keys import FIELDS_END
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.dynamic_gap import GAP, with_gaps
+from windrow.operators.join.columns import JoinStep
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.join_state import OPEN
-from windrow.operators.join.logic import JoinOperator
-from windrow.operators.join.output import NOBODY, Columns, Leaving
+from windrow.operators.join.logic import OPEN, JoinOperator
+from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.pairs import (
     Members,
@@ -37,16 +37,14 @@ from windrow.operators.join.sessions.windows import ROW, Changed, JoinSessions, 
 from windrow.operators.join.tables import stack
 from windrow.operators.join.windowing import COUNT, KEY, TIME, windowing
 from windrow.operators.operator import Refiling, RunAgain
-from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.pairing import NO_KEY
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult, limit
+from windrow.operators.steps.step import limit
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.message_store import Bound
@@ -85,22 +83,12 @@ class SessionJoinOperator(JoinOperator):
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
-    def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        """File the messages of a step, by input, and emit the pairs that they form."""
-        check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
-        progress, result = self._begin(kv), StepResult()
-        dead = DeadLetters(self.definition.dead_letter_limit)
-        sides = self.inputs.schemas(kv)
-        new, heard = self._counted(kv, progress, tables, now_us, sides, dead)
-        gaps = self._gaps(new, dead)
-        columns = self.inputs.called(kv, sides)
-        keys = [pa.array(self.keys(new[side], side, columns), pa.binary()) for side in (LEFT, RIGHT)]
-        changed = self._enter(kv, new, keys, gaps, now_us, dead)
-        for side in (LEFT, RIGHT):
-            result.marks.update(further(event_time_marks(new[side]), heard[side]))
+    def _take(self, step: JoinStep, new: list[Slice]) -> None:
+        gaps = self._gaps(new, step.dead)
+        keys = [pa.array(self.keys(new[side], side, step.columns), pa.binary()) for side in (LEFT, RIGHT)]
+        changed = self._enter(step, new, keys, gaps)
         if len(new[LEFT]) or len(new[RIGHT]):
-            self._meet(kv, progress, result, changed, new, keys, sides, columns)
-        return self._filed(kv, progress, result, columns, now_us, dead)
+            self._meet(step, changed, new, keys)
 
     def _on_time(self, side: int, watermark_us: int, rows: Slice, dead: DeadLetters) -> Slice:
         """Return the rows; if both inputs make sessions, these decide lateness."""
@@ -119,21 +107,13 @@ class SessionJoinOperator(JoinOperator):
                 new[side] = Slice(rows.table.drop_columns([GAP]), rows.times)
         return found
 
-    def _enter(
-        self,
-        kv: KV,
-        new: list[Slice],
-        keys: list[pa.Array],
-        gaps: list[IntArray],
-        now_us: int,
-        dead: DeadLetters,
-    ) -> Changed:
+    def _enter(self, step: JoinStep, new: list[Slice], keys: list[pa.Array], gaps: list[IntArray]) -> Changed:
         """Add messages to their sessions, and remove rejected ones from `new` and `keys`. Returns the changes of the sessions
         that hold these messages.
         """
-        changed = None
+        changed, dead = None, step.dead
         if any(len(new[side]) for side in self.making):
-            changed, refused = self.sessions.enter(kv, self._entering(new, keys, gaps), now_us)
+            changed, refused = self.sessions.enter(step.kv, self._entering(new, keys, gaps), step.now_us)
             first = np.cumsum([0, *(len(new[side]) for side in self.making)])
             for at, side in enumerate(self.making):
                 lost = np.zeros(len(new[side]), dtype=bool)
@@ -148,7 +128,7 @@ class SessionJoinOperator(JoinOperator):
         if changed is None:
             nobody = np.zeros(0, dtype=np.int64)
             changed = Changed(no_sessions(), nobody.astype(bool), no_sessions(), nobody)
-        return changed if self.common else self._with_visited(kv, changed, new, keys)
+        return changed if self.common else self._with_visited(step, changed, new, keys)
 
     def _entering(self, new: Sequence[Slice], keys: Sequence[pa.Array], gaps: Sequence[IntArray]) -> Slice:
         """Return the messages that make sessions, in the form that these take."""
@@ -166,45 +146,36 @@ class SessionJoinOperator(JoinOperator):
         return Slice(table.append_column(ROW, pa.array(np.arange(len(times), dtype=np.int64))), times)
 
     def _with_visited(
-        self, kv: KV, changed: Changed, new: Sequence[Slice], keys: Sequence[pa.Array]
+        self, step: JoinStep, changed: Changed, new: Sequence[Slice], keys: Sequence[pa.Array]
     ) -> Changed:
         """Return `changed` with the sessions of one input that are open at the times of new messages of the other."""
         [making] = self.making
         own, times = keys[1 - making], new[1 - making].times
         apart = np.flatnonzero(covering(changed.sessions, own, times) == NOBODY)
-        found, holder = self.sessions.at(kv, own.take(pa.array(apart)), times[apart])
+        found, holder = self.sessions.at(step.kv, own.take(pa.array(apart)), times[apart])
         visited = found.take(pa.array(np.unique(holder[holder != NOBODY])))
-        late = extent(visited)[1] <= self.progress(kv).watermark_us
+        late = extent(visited)[1] <= step.progress.watermark_us
         return changed.with_others(visited, late)
 
-    def _meet(
-        self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        changed: Changed,
-        new: Sequence[Slice],
-        keys: Sequence[pa.Array],
-        sides: list[pa.Schema],
-        columns: Columns,
-    ) -> None:
+    def _meet(self, step: JoinStep, changed: Changed, new: Sequence[Slice], keys: Sequence[pa.Array]) -> None:
         """Emit the pairs that messages of changed sessions form, and file the new ones."""
+        columns = step.columns
         inside = [self._inside(changed, new[side], keys[side], side, columns) for side in (LEFT, RIGHT)]
-        both, members = self._members(kv, changed, new, inside, sides)
+        both, members = self._members(step, changed, new, inside)
         li, ri = self._matching(
             both, *overlapping(changed, (members[LEFT], members[RIGHT]), self.reach), columns
         )
         late = changed.late[members[LEFT].session[li]]
-        emitted = self._already_matched(kv, both[LEFT], len(new[LEFT]))
-        self._emit_pairs(kv, progress, result, both, li, ri, late, emitted, columns)
+        emitted = self._already_matched(step, both[LEFT], len(new[LEFT]))
+        self._emit_pairs(step, both, li, ri, late, emitted)
         batch = Batch()
         for side, rows in ((LEFT, li), (RIGHT, ri)):
             if side in self.followed:
-                self._note_matches(kv, side, both[side], rows, len(new[side]), len(new[1 - side]))
+                self._note_matches(step, side, both[side], rows, len(new[side]), len(new[1 - side]))
             matched = np.zeros(len(new[side]), dtype=bool)
             matched[rows[rows < len(new[side])]] = True
-            self._file(kv, batch, side, new[side], keys[side].to_pylist(), matched)
-        kv.write(batch)
+            self._file(step, batch, side, new[side], keys[side].to_pylist(), matched)
+        step.kv.write(batch)
 
     def _inside(self, changed: Changed, rows: Slice, keys: pa.Array, side: int, columns: Columns) -> IntArray:
         """Return the changed session of each new message; NO_KEY if it is in none, or a null in its key matches nothing."""
@@ -216,12 +187,7 @@ class SessionJoinOperator(JoinOperator):
         return session
 
     def _members(
-        self,
-        kv: KV,
-        changed: Changed,
-        new: Sequence[Slice],
-        inside: Sequence[IntArray],
-        sides: list[pa.Schema],
+        self, step: JoinStep, changed: Changed, new: Sequence[Slice], inside: Sequence[IntArray]
     ) -> tuple[list[Slice], list[Members]]:
         """Return the messages of changed sessions: new ones, and stored ones that these may match."""
         size, several = len(changed), several_parts(changed)
@@ -231,11 +197,11 @@ class SessionJoinOperator(JoinOperator):
         meets = (came[LEFT] | came[RIGHT]) & several  # not where all have nulls in their keys
         near = reached(changed, inside, [rows.times for rows in new], self.reach.furthest_us)
         stored: dict[int, tuple[Slice, IntArray, IntArray]] = {}
-        stored[first] = self._stored(kv, changed, near, first, came[1 - first] | meets, sides)
+        stored[first] = self._stored(step, changed, near, first, came[1 - first] | meets)
         rows, session, part = stored[first]
         there = came[first] | _holds(size, session)
         wanted = came[first] | meets | _holds(size, session[part == NO_KEY])
-        stored[1 - first] = self._stored(kv, changed, near, 1 - first, wanted & there, sides)
+        stored[1 - first] = self._stored(step, changed, near, 1 - first, wanted & there)
         both, members = [], []
         for side in (LEFT, RIGHT):
             rows, session, part = stored[side]
@@ -246,31 +212,30 @@ class SessionJoinOperator(JoinOperator):
         return both, members
 
     def _stored(
-        self, kv: KV, changed: Changed, near: pa.Table, side: int, wanted: BoolArray, sides: list[pa.Schema]
+        self, step: JoinStep, changed: Changed, near: pa.Table, side: int, wanted: BoolArray
     ) -> tuple[Slice, IntArray, IntArray]:
         """Return (stored messages of a side in these sessions, cut to `near`, the session of each, the part that held it)."""
         if side in self.making:  # stored messages of a session are in a part of it
             wanted = wanted & _holds(len(changed), changed.owner)
         some = np.flatnonzero(wanted)
-        found, values, counts = self._spans(kv, side, near.take(pa.array(some)))
+        found, values, counts = self._spans(step.kv, side, near.take(pa.array(some)))
         session = np.repeat(some, counts)
-        rows = self._decode(kv, side, found, values, sides[side])
+        rows = self._decode(step.kv, side, found, values, step.sides[side])
         return rows, session, parts_of(changed, session, rows.times)
 
     # -- advance ----------------------------------------------------------------------------------------------------
 
-    def _going(
-        self, kv: KV, progress: Progress, watermark_us: int, now_us: int, of: Leaving
-    ) -> Iterator[pa.Table | None]:
+    def _going(self, step: JoinStep, watermark_us: int) -> Iterator[pa.Table | None]:
         """Yield the rows of unmatched messages whose session closes, or that no session can hold any more."""
-        closed, evicted = self.sessions.closing(kv, watermark_us, now_us)
-        before_us, done_us = self.done(progress.watermark_us), self.done(watermark_us)
+        kv = step.kv
+        closed, evicted = self.sessions.closing(kv, watermark_us, step.now_us)
+        before_us, done_us = self.done(step.progress.watermark_us), self.done(watermark_us)
         for side in self.followed:
             gone = [] if closed is None else self._leaving(kv, side, closed)
             if side not in self.making:
-                gone += self._never_in_one(kv, side, before_us, done_us, of.sides, of.columns)
+                gone += self._never_in_one(kv, side, before_us, done_us)
             lonely = [stored for _, stored in sorted(gone)]
-            yield self._last_words(kv, side, lonely, of)
+            yield self._last_words(step, side, lonely)
         if evicted is not None:
             starts, ends = (column.tolist() for column in extent(evicted))
             batch = Batch()
@@ -311,9 +276,7 @@ class SessionJoinOperator(JoinOperator):
         keys = sessions.column(KEY).to_pylist()
         return self.stores[side].scan_spans(kv, keys, starts.tolist(), ends.tolist())
 
-    def _never_in_one(
-        self, kv: KV, side: int, before_us: int, done_us: int, sides: list[pa.Schema], columns: Columns
-    ) -> list[tuple[bytes, bytes]]:
+    def _never_in_one(self, kv: KV, side: int, before_us: int, done_us: int) -> list[tuple[bytes, bytes]]:
         """Return messages of the other input that no session can hold any more, as the watermark advances from `before_us`.
         Messages in an open session wait for it.
         """
