@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.core.expressions import Expr, said
-from windrow.operators.alert.definition import CARRIED, AlertDefinition
+from windrow.operators.alert.definition import CARRIED, FIELDS, AlertDefinition
 from windrow.operators.alert.status import (
     CANCEL,
     NAMES,
@@ -40,17 +40,18 @@ class Carried:
     open_us: IntArray
     change_us: IntArray
 
-    def columns(self) -> dict[str, pa.Array]:
-        """Return the window fields that this state determines."""
+    def columns(self, names: Collection[str]) -> dict[str, pa.Array]:
+        """Return those of the window fields that this state determines."""
         closed = self.status == CANCEL
-        return {
-            "before_status": pa.DictionaryArray.from_arrays(pa.array(self.status), list(NAMES)).cast(
+        fields: dict[str, Callable[[], pa.Array]] = {
+            "before_status": lambda: pa.DictionaryArray.from_arrays(pa.array(self.status), list(NAMES)).cast(
                 pa.string()
             ),
-            "count": pa.array(self.count),
-            "open_time": pa.array(self.open_us, mask=closed).cast(STAMP),
-            "change_time": pa.array(self.change_us, mask=closed).cast(STAMP),
+            "count": lambda: pa.array(self.count),
+            "open_time": lambda: pa.array(self.open_us, mask=closed).cast(STAMP),
+            "change_time": lambda: pa.array(self.change_us, mask=closed).cast(STAMP),
         }
+        return {name: field() for name, field in fields.items() if name in names}
 
     def take(self, some: IntArray) -> Carried:
         return Carried(self.status[some], self.count[some], self.open_us[some], self.change_us[some])
@@ -76,9 +77,15 @@ class Conditions:
 
     def __init__(self, definition: AlertDefinition) -> None:
         self.variables, self._when, self._until = definition.variables, definition.when, definition.until
-        of_all = definition.conditions
+        self._all = of_all = definition.conditions
         self._by_status = any(one.mentions("before_status") for one in of_all)
+        #: The window fields that they mention.
+        self.fields = frozenset(name for name in FIELDS if self.mention([name]))
         self.in_rounds = any(one.mentions(name) for one in of_all for name in CARRIED)
+
+    def mention(self, names: Iterable[str]) -> bool:
+        """True if some condition or variable is over one of these columns."""
+        return any(one.mentions(name) for name in names for one in self._all)
 
     def check(self, table: pa.Table) -> None:
         """Raise where a condition over columns of these types is no condition."""
@@ -105,7 +112,7 @@ class Conditions:
                     np.full(n, status, np.uint8), carried.count, carried.open_us, carried.change_us
                 )
             whole = table
-            for name, column in carried.columns().items():
+            for name, column in carried.columns(self.fields).items():
                 whole = whole.append_column(name, column)
             whole = self.with_variables(whole)
             when = _true(self._when, whole, "when")

@@ -72,7 +72,9 @@ def of_messages(definition: AlertDefinition, codes: IntArray, times: IntArray, c
     moments = np.maximum(times[order], clock.moments[codes])
     if definition.clocked:
         moments = clock.moments[codes]
-    else:  # no moment of a key is before another one
+    elif (packed := _packed(codes, moments)) is not None:  # no moment of a key is before another one
+        moments = moments + np.maximum.accumulate(packed) - packed
+    else:
         ranks = np.unique(moments, return_inverse=True)[1]
         furthest = np.maximum.accumulate(codes * (n + 1) + ranks) - codes * (n + 1)
         moments = np.unique(moments)[furthest]
@@ -128,6 +130,15 @@ def of_keys(lines: Lines, moments: IntArray) -> Evaluations:
     """Return one of each key."""
     every = np.arange(lines.size)
     return _quiet(lines, every, moments, EVALUATE, _ends(lines, every))
+
+
+def _packed(codes: IntArray, moments: IntArray) -> IntArray | None:
+    """Return a number for each key and moment, in their order, of 60 bits; None where they need more."""
+    if not len(codes):
+        return codes
+    first = int(moments.min())
+    span = int(moments.max()) - first + 1
+    return codes * span + (moments - first) if span * (int(codes.max()) + 1) < 1 << 60 else None
 
 
 def back(moments: IntArray, by_us: int) -> IntArray:
@@ -204,6 +215,8 @@ def _in_order(parts: list[Evaluations]) -> Evaluations:
     if len(some) == 1:
         return some[0]
     both = _joined(some)
+    if (packed := _packed(both.codes, both.moments)) is not None:
+        return both.take(np.argsort(packed * 8 + both.causes, kind="stable"))  # merges parts in order
     return both.take(np.lexsort((both.causes, both.moments, both.codes)))
 
 

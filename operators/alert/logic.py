@@ -8,8 +8,9 @@ once (`over/frame_values.py`), the conditions evaluated as columns, and the stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from windrow.operators.alert.definition import FIELDS, ROW, AlertDefinition
 from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import halves, number_of, seeds
 from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
-from windrow.operators.alert.rows import Emitted, Step, Values, emit, repeated, to_table
+from windrow.operators.alert.rows import Emitted, KeyColumns, Step, Values, emit, repeated, to_table
 from windrow.operators.alert.samples import (
     KEY,
     CountedSamples,
@@ -222,7 +223,11 @@ class Alerting(OneInputLogic):
         states, codes = self._states(work, rows)
         firsts = np.empty(len(states), dtype=np.int64)
         firsts[codes[::-1]] = np.arange(len(rows))[::-1]
-        keys = rows.table.select(list(by)).take(pa.array(firsts))
+        named = rows.table.select(list(by))
+
+        def keys(numbers: IntArray) -> pa.Table:
+            return named.take(pa.array(firsts[numbers]))
+
         moments = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(moments, states.seen, None, work.progress.watermark_us, states.loading)
         if self._samples is None:
@@ -286,7 +291,7 @@ class Alerting(OneInputLogic):
     # -- what comes -------------------------------------------------------------------------------------------------
 
     def _judge_messages(
-        self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
+        self, work: Work, rows: Slice, codes: IntArray, keys: KeyColumns, states: States, clock: Clock
     ) -> None:
         """Judge messages by themselves."""
         of = events.of_messages(self.definition, codes, rows.times, clock)
@@ -295,7 +300,7 @@ class Alerting(OneInputLogic):
         times, some = rows.times[at], pa.array(at)
         columns = {n: combine(table.column(n).take(some)) for n in work.schema.names if n not in FIELDS}
         once = np.ones(len(of), dtype=np.int64)
-        columns |= window_fields(of, once, times, times, work.now_us)
+        columns |= window_fields(self.conditions.fields, of, once, times, times, work.now_us)
         late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
         incoming = Incoming(of, columns, once, late, None)
         self._settle(work, incoming, keys, states, self._upto(of, clock), EARLY, None)
@@ -307,7 +312,7 @@ class Alerting(OneInputLogic):
         return upto
 
     def _judge_samples(
-        self, work: Work, rows: Slice, codes: IntArray, keys: pa.Table, states: States, clock: Clock
+        self, work: Work, rows: Slice, codes: IntArray, keys: KeyColumns, states: States, clock: Clock
     ) -> None:
         """File samples, and evaluate the windows that they change."""
         window = self.window(work, states, clock.moments, rows, codes)
@@ -358,7 +363,14 @@ class Alerting(OneInputLogic):
         incoming, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
         framed = None if self._samples is None else window
         self._settle(
-            work, incoming, self.named_keys(work, states), states, upto, ON_TIME, framed, watermark_us
+            work,
+            incoming,
+            partial(self.named_keys, work, states),
+            states,
+            upto,
+            ON_TIME,
+            framed,
+            watermark_us,
         )
 
     def _evaluate(self, work: Work, watermark_us: int, grid_us: int) -> None:
@@ -376,7 +388,7 @@ class Alerting(OneInputLogic):
         moments = self.moments(watermark_us, states, work.now_us)
         window = self.window(work, states, moments, None, None)
         of = events.of_keys(window.lines, moments)
-        incoming, keyed = self.aggregated(work, window, of, grid_us), self.named_keys(work, states)
+        incoming, keyed = self.aggregated(work, window, of, grid_us), partial(self.named_keys, work, states)
         self._settle(work, incoming, keyed, states, moments, ON_TIME, window, watermark_us)
 
     def _repeat(self, work: Work, watermark_us: int) -> None:
@@ -394,7 +406,15 @@ class Alerting(OneInputLogic):
         )
         none = np.zeros(0, dtype=np.int64)
         self._emit(
-            work, emitted, self.named_keys(work, states), None, [], none, states, states.records, ON_TIME
+            work,
+            emitted,
+            partial(self.named_keys, work, states),
+            None,
+            [],
+            none,
+            states,
+            states.records,
+            ON_TIME,
         )
         self.states.save(work.kv, states, states.there, np.array(states.records["wake"], dtype=np.int64))
 
@@ -445,11 +465,10 @@ class Alerting(OneInputLogic):
             values = over_frame(calculation, rows, calculation.lift(rows), bounds, "emit")
             columns.update(values.columns)
             broken += values.broken
-        filled = whole.sizes > 0
-        first, last = (np.where(filled, place, -1) for place in (whole.low, whole.high - 1))
-        times = np.r_[lines.times, 0]
+        filled, times = whole.sizes > 0, np.r_[lines.times, 0]
+        first, last = (times[np.where(filled, place, -1)] for place in (whole.low, whole.high - 1))
         now_us = work.now_us if grid_us is None else grid_us
-        columns |= window_fields(of, whole.sizes, times[first], times[last], now_us)
+        columns |= window_fields(self.conditions.fields, of, whole.sizes, first, last, now_us)
         incoming = Incoming(of, columns, whole.sizes, of.causes == events.LATE, grid_us)
         if not broken:
             return incoming
@@ -474,7 +493,7 @@ class Alerting(OneInputLogic):
         self,
         work: Work,
         incoming: Incoming,
-        keys: pa.Table,
+        keys: KeyColumns,
         states: States,
         upto: IntArray,
         timing: str,
@@ -499,7 +518,7 @@ class Alerting(OneInputLogic):
         values = None
         if judged.table is not None and (emitted.any or self.states.keeps_rows):
             table = judged.table
-            for name, column in carried.columns().items():
+            for name, column in carried.columns(self.conditions.fields).items():
                 table = table.append_column(name, column)
             table = self.conditions.with_variables(table)
             values = table.select([*self.definition.agg, *self.definition.variables])
@@ -510,20 +529,23 @@ class Alerting(OneInputLogic):
             work, states, window, floors, work.progress.watermark_us if watermark_us is None else watermark_us
         )
 
-    def _judged(self, work: Work, incoming: Incoming, keys: pa.Table, states: States) -> Judged:
+    def _judged(self, work: Work, incoming: Incoming, keys: KeyColumns, states: States) -> Judged:
         """Judge evaluations; those on which a condition raises are left out."""
         of = incoming.of
         if not len(of):
             return Judged(incoming, None, *nothing_judged())
-        codes = pa.array(of.codes)
-        columns = {b: combine(keys.column(b).take(codes)) for b in keys.column_names}
-        table = pa.table({**incoming.columns, **columns})
+        columns = dict(incoming.columns)
+        if self.conditions.mention(self.definition.by):
+            named = keys(of.codes)
+            columns |= {b: combine(named.column(b)) for b in named.column_names}
+        table = pa.table(columns)
         brought = states.carried(of.codes[of.heads])
         expired = of.causes == events.EXPIRED
         kept, made, carried, raised = judge(self.conditions, table, of.heads, of.moments, brought, expired)
         for number, why in raised.items():
             self._bury(work, FUNCTION_FAILED, why, of, number)
-        return Judged(taken_of(incoming, kept), table.filter(pa.array(kept)), made, carried)
+        table = table if kept.all() else table.filter(pa.array(kept))
+        return Judged(taken_of(incoming, kept), table, made, carried)
 
     def _identify(self, incoming: Incoming, derived: Transitions, states: States) -> Any:
         """Return the identity of the incident of each evaluation."""
@@ -554,7 +576,7 @@ class Alerting(OneInputLogic):
         self,
         work: Work,
         emitted: Emitted,
-        keys: pa.Table,
+        keys: KeyColumns,
         values: pa.Table | None,
         ids: Any,
         opened_us: IntArray,
@@ -635,16 +657,14 @@ class Alerting(OneInputLogic):
             self._samples.put(work.kv, window.near, window.rows, in_order[0], in_order[1], work.progress.step)
         self.states.save(work.kv, states, kept, wake_us)
 
-    def named_keys(self, work: Work, states: States) -> pa.Table:
-        """Return the key columns of the states."""
-        by = self.definition.by
-        values = list(zip(*map(decode_key, states.keys), strict=True)) if by else []
-        fields = [work.schema.field(b) for b in by]
+    def named_keys(self, work: Work, states: States, numbers: IntArray) -> pa.Table:
+        """Return the key columns of keys by their numbers."""
+        by, (codes, places) = self.definition.by, np.unique(numbers, return_inverse=True)
         if not by:
             return pa.table({})
-        return pa.table(
-            [pa.array(column, f.type) for column, f in zip(values, fields, strict=True)], names=list(by)
-        )
+        values = [decode_key(states.keys[code]) for code in codes.tolist()]
+        columns = [pa.array([v[i] for v in values], work.schema.field(b).type) for i, b in enumerate(by)]
+        return pa.table(columns, names=list(by)).take(pa.array(places))
 
 
 def taken_of(incoming: Incoming, kept: BoolArray) -> Incoming:
@@ -663,17 +683,22 @@ def taken_of(incoming: Incoming, kept: BoolArray) -> Incoming:
 
 
 def window_fields(
-    of: Evaluations, sizes: IntArray, first_us: IntArray, last_us: IntArray, now_us: int
+    names: Collection[str],
+    of: Evaluations,
+    sizes: IntArray,
+    first_us: IntArray,
+    last_us: IntArray,
+    now_us: int,
 ) -> dict[str, pa.Array]:
-    """Return the window fields that do not depend on other evaluations."""
+    """Return those of the window fields that do not depend on other evaluations; the number of samples always."""
     empty = sizes == 0
-    return {
-        "samples": pa.array(sizes),
-        "first_time": pa.array(first_us, mask=empty).cast(STAMP),
-        "last_time": pa.array(last_us, mask=empty).cast(STAMP),
-        "now": pa.repeat(pa.scalar(now_us, pa.int64()).cast(STAMP), len(of)),
-        "leaving": pa.array(of.causes == events.LEAVING),
+    fields: dict[str, Callable[[], pa.Array]] = {
+        "first_time": lambda: pa.array(first_us, mask=empty).cast(STAMP),
+        "last_time": lambda: pa.array(last_us, mask=empty).cast(STAMP),
+        "now": lambda: pa.repeat(pa.scalar(now_us, pa.int64()).cast(STAMP), len(of)),
+        "leaving": lambda: pa.array(of.causes == events.LEAVING),
     }
+    return {"samples": pa.array(sizes), **{name: field() for name, field in fields.items() if name in names}}
 
 
 def _left(of: Evaluations, states: States, window: Window | None) -> tuple[IntArray, IntArray]:

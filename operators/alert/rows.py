@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from windrow.operators.alert.status import CANCEL, NAMES, OPEN, REPEAT, TRIGGERS
 from windrow.operators.steps.columns import LATE, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_columns import STAMP
+
+#: Returns the key columns of keys by their numbers.
+KeyColumns: TypeAlias = Callable[[IntArray], pa.Table]
 
 
 @dataclass(frozen=True)
@@ -230,10 +233,10 @@ def repeated(definition: AlertDefinition, states: States, moments: IntArray, now
 
 @dataclass(frozen=True)
 class Values:
-    """Aggregates and variables of the rows of a step. keys: the key columns of all keys; table: of evaluations; stored: of
-    openings and last evaluations, by their source."""
+    """Aggregates and variables of the rows of a step. keys: the key columns by numbers of keys; table: of evaluations; stored:
+    of openings and last evaluations, by their source."""
 
-    keys: pa.Table
+    keys: KeyColumns
     table: pa.Table
     stored: pa.Table
     of_stored: dict[int, int]
@@ -281,8 +284,8 @@ def to_table(
     }
     both, own = pa.concat_tables([values.table, values.stored]), pa.array(at, mask=at < 0)
     found |= {name: combine(both.column(name).take(own)) for name in both.column_names}
-    of_keys = pa.array(codes)
-    found |= {name: combine(values.keys.column(name).take(of_keys)) for name in values.keys.column_names}
+    keys = values.keys(codes)
+    found |= {name: combine(keys.column(name)) for name in keys.column_names}
     table = pa.table([found[f.name] for f in schema], schema=schema)
     label = np.where(late == 1, LATE, timing)
     table = table.append_column(TIMING, pa.array(label, pa.string()))

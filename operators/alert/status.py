@@ -18,6 +18,9 @@ NAMES: Final = ("CANCEL", "OPEN", "REPEAT")
 #: The trigger of a transition to each status.
 TRIGGERS: Final = ("on_cancel", "on_open", "on_repeat")
 
+#: The status function of an evaluation that neither opens nor cancels.
+_KEEPS: Final = np.array([CANCEL, REPEAT, REPEAT], dtype=np.uint8)
+
 Statuses: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -57,8 +60,15 @@ def compose(after: Statuses, heads: BoolArray, start: Statuses) -> Statuses:
 
     after: of `status_functions`; heads: true for the first evaluation of each key; start: the status of each key before it
     """
-    made = after.copy()
     first = np.flatnonzero(heads)
+    keeps = (after == _KEEPS).all(axis=1)
+    keeps[first] = False
+    if keeps.any():  # most of those with hysteresis leave it as it is: the others are composed without them
+        others = ~keeps
+        status: Statuses = compose(after[others], heads[others], start)[np.cumsum(others) - 1]
+        status[keeps & (status == OPEN)] = REPEAT
+        return status
+    made = after.copy()
     made[first] = after[first, start][:, None]
     unsure = np.flatnonzero((made != made[:, :1]).any(axis=1))  # depend on the status before
     shift = 1

@@ -76,7 +76,7 @@ class AlertView(View):
         moments = self.logic.moments(work.progress.watermark_us, states, work.now_us)
         window = self.logic.window(work, states, moments, None, None)
         made = self.logic.aggregated(work, window, events.of_keys(window.lines, moments), None)
-        keys = self.logic.named_keys(work, states)
+        keys = self.logic.named_keys(work, states, np.arange(len(states)))
         columns: dict[str, Any] = {b: keys.column(b) for b in keys.column_names}
         columns |= {
             "status": pa.array([NAMES[s] for s in records["status"].tolist()], pa.string()),
@@ -143,7 +143,7 @@ class AlertView(View):
         row: Mapping[str, Any] | None,
     ) -> Iterator[Made]:
         """Yield the samples of each key in its window at a moment; None where some of them are forgotten."""
-        definition, keys = self.definition, self.logic.named_keys(work, states)
+        definition, keys = self.definition, self.logic.named_keys(work, states, np.arange(len(states)))
         if definition.frame is None:
             return
         now_us = self.logic.moments(work.progress.watermark_us, states, work.now_us)
