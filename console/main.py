@@ -1,5 +1,5 @@
 """Command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
-commits | verify | doctor | backup | fork | reset`, and `windrow completion`.
+commits | ui | verify | doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
 error, or something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
@@ -18,6 +18,7 @@ from typing import TextIO, cast
 import windrow
 from windrow.console import checks, completion, dead_letters, health, jobs, panes, state
 from windrow.console.text import Readable, readable
+from windrow.console.ui import command as page
 from windrow.core.errors import WindrowError
 
 OK, REFUSED, USAGE = 0, 1, 2
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
         dead_letters.show,
         "List by reason the messages that a job could not count, with payload.",
     )
+    page_of = add("ui", page.ui, "Serve jobs as a live page on this machine, until it is stopped.")
     verify = add("verify", checks.verify, "Check every file of a job, or of a Parquet sink.")
     looks = (describe, well, mark, windows, messages, table, explain, dead, commits)
     for command in (*looks, verify, backup, fork, reset):
@@ -71,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
         command.add_argument("location", help=text)
+    _page(page_of)
     _health(well, mark)
     _queries(windows, messages, table, explain, commits)
     dead.add_argument("--reason", help="only of this reason, e.g. too_late")
@@ -83,6 +86,22 @@ def parser() -> argparse.ArgumentParser:
     for command in (*looks, verify, backup, fork, reset, *_others(add)):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     return top
+
+
+def _page(page_of: argparse.ArgumentParser) -> None:
+    """Add the arguments of `ui`."""
+    page_of.add_argument("location", nargs="+", help="as of the other commands; several are listed")
+    page_of.add_argument(
+        "--host", default="127.0.0.1", help="listen here; others than this machine need a token"
+    )
+    page_of.add_argument(
+        "--port", type=int, default=8080, help="listen here; 0 for a free one (default: 8080)"
+    )
+    page_of.add_argument(
+        "--definition",
+        metavar="MODULE:NAME",
+        help="the job's definition, where its log cannot reproduce it; with one location",
+    )
 
 
 def _health(well: argparse.ArgumentParser, mark: argparse.ArgumentParser) -> None:

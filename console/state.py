@@ -48,7 +48,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print the content of the windows that start at a time, or of the rows of a join, and its origin."""
     if options.why_not:
         with _state(options) as state:
-            lines = state.why_not(_offsets(options.window), operator=options.operator)
+            lines = state.why_not(offsets_of(options.window), operator=options.operator)
         print("\n".join(lines), file=out)
         return 0
     with _state(options) as state:
@@ -76,7 +76,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
     return 0
 
 
-def _offsets(value: str) -> dict[str, int]:
+def offsets_of(value: str) -> dict[str, int]:
     """Read `order=17,ack=4`."""
     pairs = [text.partition("=") for text in value.split(",")]
     if any(not name or not offset.isdecimal() for name, _, offset in pairs):
@@ -202,10 +202,10 @@ def _key(options: argparse.Namespace, state: State, table: str) -> dict[str, Any
                 raise ConfigurationError(f"--key {text}: the keys are {by}, write --key NAME=VALUE")
             name, value = by[0], text
         wanted[name] = value
-    return {name: _typed(value, types.get(name)) for name, value in wanted.items()}
+    return {name: typed(value, types.get(name)) for name, value in wanted.items()}
 
 
-def _typed(text: str, kind: pa.DataType | None) -> Any:
+def typed(text: str, kind: pa.DataType | None) -> Any:
     """Convert a key's value to the type of its column."""
     if kind is None or pa.types.is_null(kind):
         return text

@@ -6,7 +6,7 @@ Each function reads one `State` or one log, and writes nothing. Times are micros
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -225,6 +225,25 @@ def timeline(state: State, operator: str, key: Any = None, last: int = 50) -> Ti
         )
     ordered = tuple(spans[bounds] for bounds in sorted(spans))
     return Timeline(operator, wanted, state.watermarks[operator], ordered[-last:], numbered)
+
+
+def timeline_facts(found: Timeline) -> Row:
+    """Return a timeline for JSON."""
+    shown: Any = str if found.numbered else iso
+    return {
+        "operator": found.operator,
+        "key": found.key,
+        "watermark": iso(found.watermark_us) if found.watermark_us > START_OF_TIME_US else None,
+        "windows": [
+            {
+                **asdict(span),
+                "start": shown(span.start),
+                "end": shown(span.end),
+                "panes": [{**asdict(p), "watermark_us": iso(p.watermark_us)} for p in span.panes],
+            }
+            for span in found.spans
+        ],
+    }
 
 
 _OF_A_WINDOW = ("window", "messages", "first", "last", "panes", "fired")

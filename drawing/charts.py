@@ -58,7 +58,7 @@ def line_picture(
     highest, lowest = max(known, default=0.0), min(0.0, min(known, default=0.0))
     top, bottom = 8.0, height - 38
     label = f"{highest:,.4g}"
-    axis = axis_over([time for time, _ in points], len(label) * CHARACTER + 14, width - 8)
+    axis = axis_over([time for time, _ in points], len(label) * CHARACTER + 14, width - 32)
     reach = (highest - lowest) or 1.0
     path, pen = "", "M"
     for time, value in points:

@@ -169,26 +169,31 @@ class State:
         return ShardSpec(self._folders, self.job, shard, metadata, kept, transport=self._transport)
 
     def _too_old(self, error: StateLost) -> StateLost:
-        commits = sorted(self._known)
-        both = set(commits)
-        for number in range(self.shards):
-            both &= readable(self._spec(number), self._known, commits)
+        commits = self.readable_commits()
         if not commits:
             return StateLost(f"{self.location} has no commit yet, commit {self._as_of} cannot be read")
-        # The newest can be read though its files alone do not lead to it: the live store does.
-        oldest, newest = min(both, default=commits[-1]), commits[-1]
+        oldest, newest = commits[0], commits[-1]
         return StateLost(
             f"commit {self._as_of} of {self.location} cannot be read any more, or not yet: the oldest that can is {oldest}, "
             f"the newest {newest} ({error.message})"
         )
 
     def refresh(self) -> int:
-        """Move on to the job's last commit, and return it. As of a commit, nothing moves."""
+        """Move on to the job's last commit, and return it. As of a commit, nothing moves.
+
+        Where the job cannot be read, the state stays as it was.
+        """
         if self._as_of is None and self._follow():
             return self.commit
+        fresh = State(
+            self._path,
+            log=self._transport,
+            as_of=self._as_of,
+            definition=self._definition,
+            shards=self._only,
+        )
         self.close()
-        self._live = True
-        self._open()
+        vars(self).update(vars(fresh))
         return self.commit
 
     def _follow(self) -> bool:
@@ -204,9 +209,13 @@ class State:
                 return True
             if [*known] != [*range(self.commit + 1, max(known) + 1)]:
                 return False
+        except (StateLost, CorruptState, FileNotFoundError):
+            return False
+        try:
             for view in self._views:
                 view.follow(known)
         except (StateLost, CorruptState, FileNotFoundError):
+            self.close()  # some views have a part of the commits
             return False
         if max((view.kv.batch.nbytes for view in self._views), default=0) > FOLLOWED_BYTES:
             return False
@@ -234,6 +243,14 @@ class State:
         finally:
             self._as_of = as_of
         return read()
+
+    def readable_commits(self) -> list[int]:
+        """Return the commits that `as_of=` can name, oldest first."""
+        commits = sorted(self._known)
+        both = set(commits)
+        for number in range(self.shards):
+            both &= readable(self._spec(number), self._known, commits)
+        return sorted(both | {*commits[-1:]})  # the live store leads to the newest
 
     # -- what it is -------------------------------------------------------------------------------------------------
 

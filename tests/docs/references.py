@@ -34,7 +34,7 @@ COMMANDS = """# The command line
 <!-- Written by `make pages` from the commands themselves. -->
 
 `pip install` brings the command `windrow`. It looks at jobs, copies them and clears them; none of its commands runs one. All
-but `completion` take `--json`.
+but `completion` and `ui` take `--json`.
 
 `LOCATION` is the folder where a job was opened; with `writeStream`, the folder `windrow` in its `checkpointLocation`. Of a job
 with its log in Kafka it is `log:SERVERS/NAME`; where servers ask for passwords and the like, `log:MODULE:NAME`, which names a

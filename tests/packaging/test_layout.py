@@ -20,7 +20,7 @@ NOT_PACKAGED = {"tests", "examples", "benchmarks"}
 FOLDERS = sorted(
     path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in NOT_PACKAGED
 )
-SHIPPED_SUFFIXES = {".py", ".css", ".html", ".js"}
+SHIPPED_SUFFIXES = {".py", ".css", ".html", ".js", ".svg"}
 
 
 def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

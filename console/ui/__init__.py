@@ -1,0 +1,1 @@
+"""The page of `windrow ui`: jobs and their state as live documents in a browser."""

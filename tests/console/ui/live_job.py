@@ -1,0 +1,57 @@
+"""A job that commits until it is ended, for the page to follow: flights per airport and carrier, and an alert on delays."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import windrow as wr
+from windrow.core.clock import SystemClock
+
+SECOND = 1_000_000
+KEYS = [("JFK", "B6"), ("JFK", "AA"), ("EWR", "UA"), ("LGA", "DL"), ("LGA", None), ("<script>", "a/b")]
+DELAYS = wr.Aggregate(
+    name="delays",
+    by=("origin", "carrier"),
+    event_time="departure",
+    window=wr.tumbling("10 minutes"),
+    agg={"flights": wr.count(), "delay": wr.avg("dep_delay"), "middle": wr.median("dep_delay")},
+    watermark="2 minutes",
+    allowed_lateness="20 minutes",
+    retention="2 hours",
+    emit=wr.Emit(early=wr.every_batch, late=wr.every_batch),
+)
+
+
+def flights(batch: int, begin_us: int) -> list[wr.Message]:
+    """Return one batch of two minutes of flights; some are late, some have no time."""
+    found = []
+    for i in range(12):
+        origin, carrier = KEYS[(batch + i) % len(KEYS)]
+        at = begin_us + (batch * 60 + i * 5) * SECOND
+        at -= 900 * SECOND if i == 7 and batch % 3 == 2 else 0
+        departure: Any = "soon" if i == 11 and batch % 5 == 0 else at
+        payload = {
+            "origin": origin,
+            "carrier": carrier,
+            "departure": departure,
+            "dep_delay": float((batch * 7 + i * 5) % 60),
+        }
+        found.append(wr.Message(payload, wr.Position("flights", i % 2, batch * 6 + i // 2)))
+    return found
+
+
+def main(location: str, batches: int, pause_s: float) -> None:
+    """Feed so many batches, one a commit."""
+    begin_us = SystemClock().now_us() - 8 * 3_600 * SECOND
+    with DELAYS.open(location, sink=wr.sinks.callback(lambda panes, token: None)) as job:
+        first = job.last_commit
+        for batch in range(first, first + batches):
+            job.add_messages(flights(batch, begin_us))
+            job.flush()
+            time.sleep(pause_s)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
