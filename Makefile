@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
+.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine prometheus docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -108,6 +108,10 @@ classes: .venv/stamp
 engine:
 	@docker/engine.sh
 
+# For the tests of metrics.
+prometheus:
+	@docker/observe/prometheus.sh
+
 docker: engine
 	@image=$$(docker/kafka-image.sh) && echo "Kafka broker: $$image"
 
@@ -122,7 +126,7 @@ test:
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
 	@$(if $(OWN_BROKER),$(MAKE) --no-print-directory docker & image=$$!;) \
-	  $(MAKE) --no-print-directory --jobs 3 $(if $(OWN_BROKER),engine) compiled classes lint && \
+	  $(MAKE) --no-print-directory --jobs 3 $(if $(OWN_BROKER),engine) prometheus compiled classes lint && \
 	  $(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka"); ended=$$?; \
 	  $(if $(OWN_BROKER),wait $$image || exit $$?;) exit $$ended
 

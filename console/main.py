@@ -1,5 +1,5 @@
 """Command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
-commits | ui | verify | doctor | backup | fork | reset`, and `windrow completion`.
+commits | ui | metrics | verify | doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
 error, or something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO, cast
 
 import windrow
-from windrow.console import checks, completion, dead_letters, health, jobs, panes, state
+from windrow.console import checks, completion, dead_letters, health, jobs, metrics, panes, state
 from windrow.console.text import Readable, readable
 from windrow.console.ui import command as page
 from windrow.core.errors import WindrowError
@@ -63,7 +63,6 @@ def parser() -> argparse.ArgumentParser:
         dead_letters.show,
         "List by reason the messages that a job could not count, with payload.",
     )
-    page_of = add("ui", page.ui, "Serve jobs as a live page on this machine, until it is stopped.")
     verify = add("verify", checks.verify, "Check every file of a job, or of a Parquet sink.")
     looks = (describe, well, mark, windows, messages, table, explain, dead, commits)
     for command in (*looks, verify, backup, fork, reset):
@@ -73,7 +72,6 @@ def parser() -> argparse.ArgumentParser:
                 "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
             )
         command.add_argument("location", help=text)
-    _page(page_of)
     _health(well, mark)
     _queries(windows, messages, table, explain, commits)
     dead.add_argument("--reason", help="only of this reason, e.g. too_late")
@@ -83,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     fork.add_argument("new_location", help="where the copy goes; nothing may be there yet")
     reset.add_argument("--yes", action="store_true", help="do not ask")
     top.set_defaults(parser=top)  # which completion is made of
+    _servers(add)
     for command in (*looks, verify, backup, fork, reset, *_others(add)):
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     return top
@@ -170,6 +169,19 @@ def _queries(
             help="the job's definition, where its log cannot reproduce it",
         )
         command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
+
+
+def _servers(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands that run until Ctrl-C."""
+    _page(add("ui", page.ui, "Serve jobs as a live page on this machine, until it is stopped."))
+    serve = add("metrics", metrics.serve, "Serve the numbers of jobs' logs to Prometheus, until Ctrl-C.")
+    serve.add_argument(
+        "locations", nargs="+", metavar="location", help="where a job was opened, or log:SERVERS/NAME"
+    )
+    serve.add_argument("--port", type=int, default=9464, help="the port to listen on (default: 9464; 0: any)")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (default: this machine only)"
+    )
 
 
 def _others(add: Callable[..., argparse.ArgumentParser]) -> tuple[argparse.ArgumentParser, ...]:

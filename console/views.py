@@ -121,13 +121,13 @@ def commits(state: State, last: int | None = None) -> list[Row]:
         now_us, lag_ms = now_of(commit), None
         if now_us is not None and commit.watermark_us is not None:
             lag_ms = (now_us - commit.watermark_us) // 1_000
-        rows.append({**commit_row(commit), "lag_ms": lag_ms, "duration_ms": _duration_ms(state, commit)})
+        rows.append({**commit_row(commit), "lag_ms": lag_ms, "duration_ms": duration_ms(state.look, commit)})
     return rows
 
 
-def _duration_ms(state: State, commit: Commit) -> float | None:
-    """Return the time between the files of the intent and of the commit."""
-    files = state.look.log.files
+def duration_ms(seen: job_admin.Look, commit: Commit) -> float | None:
+    """Return the time between the files of the intent and of the commit; None where it is not known."""
+    files = seen.log.files
     if not isinstance(files, FolderRecords):
         return None
     try:

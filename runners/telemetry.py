@@ -128,7 +128,7 @@ class Telemetry:
         for name, begin_ns, end_ns in stages:
             if name == "publish":
                 found["windrow.publish.duration"].record((end_ns - begin_ns) / 1e9, job)
-        for operator, lag_us in lags_of(record, self.definitions).items():
+        for operator, lag_us in lags_of(record, self.definitions, now_of(record)).items():
             found["windrow.watermark.lag"].set(lag_us / 1e6, {**job, "operator": operator})
         progress = self.job.progress
         found["windrow.unpublished"].set(max(0, record.commit - progress.published), job)
@@ -174,9 +174,9 @@ def panes_of(record: Commit) -> dict[str, int]:
     return rows
 
 
-def lags_of(record: Commit, definitions: Sequence[Definition]) -> dict[str, int]:
-    """Return the distance from each operator's watermark to the commit's `now`, in microseconds, where there is one."""
-    now_us, reached = now_of(record), record.meta.get("watermarks", {})
+def lags_of(record: Commit, definitions: Sequence[Definition], now_us: int | None) -> dict[str, int]:
+    """Return the distance from each operator's watermark to `now`, in microseconds, where there is one."""
+    reached = record.meta.get("watermarks", {})
     lags = {}
     for whole in definitions:
         for part in whole.parts:

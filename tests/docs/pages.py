@@ -13,6 +13,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "assets/watermark.svg": pictures.watermark_picture,
     "reference/errors.md": references.errors_page,
     "reference/cli.md": references.commands_page,
+    "reference/metrics.md": references.metrics_page,
     **api.pages(),
     **statements.pages(),
 }

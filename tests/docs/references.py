@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator
 
 from windrow.console import main
+from windrow.console.metrics import SERVED, exposed
 from windrow.core import errors
+from windrow.runners.telemetry import METRICS
 
 ERRORS = """# Errors by code
 
@@ -127,3 +129,27 @@ def commands_page() -> str:
 def mentioned(page: str) -> set[str]:
     """The codes that a page names."""
     return set(re.findall(r"\bWR\d{3}\b", page))
+
+
+def metrics_page() -> str:
+    """Return docs/reference/metrics.md, from what commits record and `windrow metrics` serves."""
+    lines = [
+        "# Metrics",
+        "",
+        "<!-- Written by `make pages` from runners/telemetry.py and console/metrics.py. -->",
+        "",
+        "Numbers of a job, [recorded by OpenTelemetry's API or served to Prometheus](../howto/metrics.md). All have "
+        "the attribute `job`, but for `windrow.up`, which has `location`.",
+        "",
+        "| name | for Prometheus | kind | unit | attributes | meaning |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, metric in {**METRICS, **SERVED}.items():
+        ending = {"counter": "_total", "histogram": "_bucket"}.get(metric.kind, "")
+        attributes = ", ".join(f"`{a}`" for a in metric.attributes)
+        alone = "; only from `windrow metrics`" if name in SERVED else ""
+        lines.append(
+            f"| `{name}` | `{exposed(name)}{ending}` | {metric.kind} | {metric.unit.strip('{}')} | {attributes} | "
+            f"{metric.meaning}{alone} |"
+        )
+    return "\n".join([*lines, ""])

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Sees to it that Prometheus and promtool are here, for the tests of metrics: from Debian's package where that can be installed.
+set -euo pipefail
+cd "$(dirname "$0")"
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+. ../lib.sh
+
+{ need prometheus prometheus && need promtool prometheus; } || {
+  say "Prometheus is not here and cannot be installed: the tests that need it are left out"
+}
