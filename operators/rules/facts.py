@@ -216,8 +216,8 @@ class FactsOfRule:
         open_until: Mapping[str, IntArray],
         done_us: int,
     ) -> Iterator[pa.Table]:
-        """Give the tuples that new rows complete. new: these rows by table; open_until: of each binding, for how long."""
-        firsts = [join.binding for join in self.joins if join.pattern.input in new]
+        """Give the tuples that new rows complete. new: these rows by table; open_until: of each binding that waits, for how long."""
+        firsts = [j.binding for j in self.joins if j.pattern.input in new and j.binding in open_until]
         known: set[str] = set()
         for binding in firsts:
             waiting = tuples.filter(pa.array(open_until[binding] >= done_us))

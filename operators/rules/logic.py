@@ -372,7 +372,8 @@ class RulesOperator(SeveralInputsLogic):
         tuples = tuples.drop_columns([TIME])
         ends = match_times(tuples, list(planned.rule.events))
         room = END_OF_TIME_US - 1 - ends
-        until = {b: ends + np.minimum(self._fact_wait_us(p), room) for b, p in planned.rule.facts.items()}
+        waits = {b: us for b, p in planned.rule.facts.items() if (us := self._fact_wait_us(p))}
+        until = {b: ends + np.minimum(us, room) for b, us in waits.items()}
         for bound in self._facts_of(step, planned).come_late(step.kv, tuples, new, until, done_us):
             table = bound.drop_columns([_LATE])
             self._complete(step, planned, table, np.zeros(len(table), dtype=bool))

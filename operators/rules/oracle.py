@@ -31,7 +31,10 @@ _UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 @dataclass(eq=False)
 class Held:
-    """A message that counted. late: the watermark had passed it; fits: the patterns that take it, by rule and binding."""
+    """A message that counted. late: the watermark had passed it; fits: the patterns that take it, by rule and binding.
+
+    is_fact: it is a row of a table, which neither orders nor delays a match
+    """
 
     input: str
     position: Position
@@ -42,6 +45,7 @@ class Held:
     order_us: int
     late: bool
     fits: set[tuple[str, str]] = field(default_factory=set)
+    is_fact: bool = False
 
 
 Tuple: TypeAlias = dict[str, Held]
@@ -116,6 +120,9 @@ class RulesOracle(Oracle):
         self._open: list[Open] = []
         #: The messages of which alone failures are reported, as tuples are decided again.
         self._reported: list[Held] | None = None
+        #: The current rows of each table, and the tuples of events that wait for rows, with the number of their rule.
+        self._facts: dict[str, dict[Any, Held]] = {g.name: {} for g in definition.inputs if g.facts}
+        self._waiting: list[tuple[int, Tuple]] = []
         self._closed_us: int = START_OF_TIME_US
         self._dead: list[DeadLetter] = []
         for name, schema in (schemas or {}).items():
@@ -136,17 +143,65 @@ class RulesOracle(Oracle):
             for source in self.definition.inputs
             for held in self._admit(source, given.get(source.name, ()), now_us)
         ]
+        facts, new = [h for h in new if h.is_fact], [h for h in new if not h.is_fact]
+        fresh = self._file(facts)
         self._held += new
         rows: list[JoinedRow] = []
         came_late = [held for held in new if held.late]
         for number, (name, rule) in enumerate(self.definition.rules.items()):
             rows += self._corrected(number, name, rule, came_late)
+            for one in self._with_late_facts(number, name, rule, fresh):
+                if self._conditions(name, rule, one):
+                    rows += self._completed(number, name, rule, one, Timing.EARLY)
             found = [t for t in self._tuples(name, rule) if any(h is n for h in t.values() for n in new)]
+            if rule.facts:
+                self._waiting += [(number, one) for one in found]
+                found = [t for one in found for t in self._with_facts(name, rule, one)]
             for one in sorted(found, key=_places):
                 if self._conditions(name, rule, one):
                     late = all(h.late for h in one.values() if any(h is n for n in new))
                     rows += self._completed(number, name, rule, one, Timing.LATE if late else Timing.EARLY)
         return Outcome(rows, self._dead)
+
+    # -- facts ------------------------------------------------------------------------------------------------------
+
+    def _file(self, facts: Sequence[Held]) -> list[Held]:
+        """Replace, add and delete rows of tables; return those that are current because of these messages."""
+        for held in facts:
+            table = self.definition.input(held.input).facts
+            assert table is not None
+            key: Any = held.position
+            if table.key is not None:
+                key = held.key, tuple(key_field(held.payload.get(column)) for column in table.key)
+            self._facts[held.input].pop(key, None)
+            if table.deleted is None or not held.payload.get(table.deleted):
+                self._facts[held.input][key] = held
+        return [h for h in facts if any(h is other for other in self._facts[h.input].values())]
+
+    def _with_facts(self, name: str, rule: Rule, one: Tuple) -> Iterator[Tuple]:
+        """Yield a tuple of events with each combination of current rows."""
+        rest = [binding for binding in rule.facts if binding not in one]
+        if not rest:
+            yield {binding: one[binding] for binding in rule.when if binding in one}
+            return
+        for held in self._facts[rule.when[rest[0]].input].values():
+            made = {**one, rest[0]: held}
+            if self._takes(name, rest[0], held, one) and self._fits(rule, made):
+                yield from self._with_facts(name, rule, made)
+
+    def _with_late_facts(self, number: int, name: str, rule: Rule, fresh: list[Held]) -> list[Tuple]:
+        """Return the tuples of events that came before with the rows of this step, pattern by pattern."""
+        found: list[Tuple] = []
+        for binding, pattern in rule.facts.items():
+            some = [
+                made
+                for of, one in self._waiting
+                if of == number and pattern.wait_us and _end(one) + pattern.wait_us >= self._closed_us
+                for made in self._with_facts(name, rule, one)
+                if any(made[binding] is held for held in fresh) and made not in found
+            ]
+            found += sorted(some, key=_places)
+        return found
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
         self._dead = []
@@ -199,7 +254,7 @@ class RulesOracle(Oracle):
         rows: list[JoinedRow] = []
         mine = [one for one in self._open if one.number == number]
         for one in sorted(mine, key=lambda o: (o.deadline, _places(o.tuple))):
-            first = next(iter(one.tuple.values()))
+            first = one.tuple[next(iter(rule.events))]
             if not any(same(list(held.key), list(first.key)) for held in some):
                 continue
             self._reported = some
@@ -287,6 +342,7 @@ class RulesOracle(Oracle):
             self._columns.learn((source.name, column), [value])
         key = tuple(key_field(payload.get(name)) for name in self.definition.keys(source))
         held = Held(source.name, position, payload, key, *ends, time_us, time_us < self.watermark_us)
+        held.is_fact, held.late = source.facts is not None, source.facts is None and held.late
         self.counted.append((*position[:2], time_us))
         for name, binding, pattern in self.definition.patterns:
             if pattern.input == source.name:
@@ -316,7 +372,8 @@ class RulesOracle(Oracle):
     def _takes(self, name: str, binding: str, held: Held, bound: Tuple) -> bool:
         """True if a pattern takes a message, of the partition of those that are bound."""
         return (name, binding) in held.fits and all(
-            same(list(other.key), list(held.key)) for other in bound.values()
+            len(other.key) != len(held.key) or same(list(other.key), list(held.key))
+            for other in bound.values()
         )
 
     def _fits(self, rule: Rule, bound: Tuple) -> bool:
@@ -334,7 +391,7 @@ class RulesOracle(Oracle):
                 return False
             expires = self._expires_us(rule, binding)
             for other, partner in bound.items():
-                if other != binding and rule.when[other].binds and partner.order_us - held.end_us > expires:
+                if other in rule.events and other != binding and partner.order_us - held.end_us > expires:
                     return False
         return True
 
@@ -397,7 +454,7 @@ class RulesOracle(Oracle):
 
     def _conditions(self, name: str, rule: Rule, one: Tuple) -> bool:
         """True if the conditions that name several patterns are true of a tuple."""
-        for binding, pattern in rule.events.items():
+        for binding, pattern in ((b, p) for b, p in rule.when.items() if p.binds):
             asks = pattern.where is not None and any(references(pattern.where))
             if asks and not self._true(pattern.where, binding, pattern, one):
                 return False
@@ -544,7 +601,7 @@ class RulesOracle(Oracle):
         self, name: str, rule: Rule, one: Tuple, timing: Timing, values: Mapping[str, Any], at_us: int
     ) -> list[JoinedRow]:
         """Return the row of a tuple, where none of its columns raises."""
-        first = next(iter(one.values()))
+        first = one[next(iter(rule.events))]
         keys = dict(zip(self.definition.by, first.key, strict=True))
         messages = [
             {
@@ -603,7 +660,7 @@ def _sum(moment: float | None, us: float) -> float:
 
 
 def _end(one: Tuple) -> int:
-    return max(held.end_us for held in one.values())
+    return max(held.end_us for held in one.values() if not held.is_fact)
 
 
 def _places(one: Tuple) -> list[Position]:

@@ -20,6 +20,8 @@ COLUMNS = {
     "a": {"at": TIME, "k": pa.string(), "v": pa.int64(), "other": pa.int64()},
     "b": {"at": TIME, "k": pa.string(), "v": pa.int64(), "until": pa.int64()},
 }
+#: Rows of a table, which random rules of some tests ask for.
+FACTS = {"at": TIME, "k": pa.string(), "id": pa.int64(), "v": pa.int64(), "gone": pa.bool_()}
 SCHEMAS = {name: pa.schema(columns) for name, columns in COLUMNS.items()}
 EDGES = ("0 seconds", "1 second", "2 seconds", "3 seconds")
 
@@ -63,7 +65,19 @@ def relations(pick: Pick, other: str, *, lasting: bool) -> Any:
     return pick(*[one] * 8, [one, ~wr.coincides(other)], [one, wr.after(other, -wr.forever, seconds(1))])
 
 
-def rule(pick: Pick, *, lasting: bool, like: Any = None) -> Any:
+def fact(pick: Pick, other: str) -> Any:
+    """A pattern of facts, now and then with a condition that raises."""
+    raising = wr.lit(6) / (wr.col("v") - wr.col(f"{other}.v")) > 0
+    return wr.fact(
+        "c",
+        where=pick(None, None, wr.col("v") > 0, wr.col("v") >= wr.col(f"{other}.v"), raising),
+        on=pick((), {"id": f"{other}.v"}),
+        time=pick((), (), wr.after("x", "-2 seconds", "4 seconds")),
+        wait=pick(None, None, seconds(2), seconds(20)),
+    )
+
+
+def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) -> Any:
     """One rule: one to three events, those of another one's inputs, an absence or an aggregate now and then."""
     events = [p.input for p in like.events.values()] if like else [pick("a", "b") for _ in "xyz"]
     when: dict[str, Any] = {"x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0))}
@@ -97,28 +111,37 @@ def rule(pick: Pick, *, lasting: bool, like: Any = None) -> Any:
                 empty=pick({}, {"m": 0.0}),
                 **shared,
             )
+    if facts:
+        when["f"] = fact(pick, pick(*names))
+        if pick(True, False, False):
+            when["g"] = fact(pick, pick(*names, "f"))
+        when = dict(sorted(when.items(), key=lambda _: pick(0, 1)))
     then = {"v": wr.col("x.v"), "w": pick(wr.col(f"{names[-1]}.v") + 1, wr.lit(7) / wr.col("x.v"))}
     then |= {f"{n}_c": wr.col(f"{n}.c") for n in ("n", "m") if n in when and when[n].agg}
     return wr.Rule(when=when, then=then, delay=pick(*[None] * 6, seconds(8)))
 
 
-def definition(pick: Pick) -> Any:
+def definition(pick: Pick, *, facts: bool = False) -> Any:
     """Rules over both inputs. Raises `ConfigurationError` where they contradict themselves, or nothing bounds them."""
     lasting = pick(False, False, True)
     shared = {
         "watermark": pick("0 seconds", "1 second", wr.explicit(), wr.fixed("3 seconds")),
         "max_ahead": wr.forever,
     }
-    rules = {"one": rule(pick, lasting=lasting)}
+    rules = {"one": rule(pick, lasting=lasting, facts=facts)}
     for name in ("two", "three")[: pick(0, 1, 2)]:
-        rules[name] = rule(pick, lasting=lasting, like=pick(None, rules["one"], rules["one"]))
+        like = pick(None, rules["one"], rules["one"])
+        rules[name] = rule(pick, lasting=lasting, like=like, facts=facts and pick(True, False))
     ends: dict[str, Any] = {"end": "until", "longest": pick(None, seconds(4), seconds(4))} if lasting else {}
+    table = {"key": pick(None, "id", "id"), "deleted": pick(None, "gone"), "event_time": "at"}
+    tables = [wr.Table("c", **table, **pick({}, {"by": ()}))] if facts else []
     expires = pick(*[None] * 4, seconds(2), wr.at_least(seconds(2)))
     return wr.Rules(
         by=pick((), "k", "k"),
         inputs=[
             wr.Input("a", event_time="at", where=pick(None, None, wr.col("v") < 3), **shared),
             wr.Input("b", event_time="at", expires=expires, **ends, **shared),
+            *tables,
         ],
         rules=rules,
         allowed_lateness=pick(*EDGES),
@@ -127,12 +150,12 @@ def definition(pick: Pick) -> Any:
     )
 
 
-def sound(pick: Pick) -> Any:
+def sound(pick: Pick, *, facts: bool = False) -> Any:
     """A definition that is accepted."""
     while True:
         with contextlib.suppress(ConfigurationError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return definition(pick)
+            return definition(pick, facts=facts)
 
 
 rows = st.fixed_dictionaries(
@@ -155,6 +178,8 @@ def drawn(row: dict[str, Any]) -> Drawn:
     end = None if row["more"] is None else (at or 0) + row["more"] * S // 2
     other = "other" if row["input"] == "a" else "until"
     payload = {"at": at, "k": row["k"], "v": row["v"], other: end}
+    if row["input"] == "c":
+        payload = {"at": at, "k": row["k"], "id": row["id"], "v": row["v"], "gone": row["more"] == 2}
     return Drawn(payload, row["input"], row["partition"])
 
 

@@ -92,6 +92,21 @@ def test_a_fact_is_waited_for(late: int, matches: int) -> None:
         ] == []
 
 
+def test_a_fact_that_does_not_wait_takes_no_later_row() -> None:
+    """Another fact of its rule waits, and messages may be late."""
+    when = {"w": wr.event("w"), "a": wr.fact("a"), "b": wr.fact("b", wait="1 minute")}
+    tables = [wr.Table("a", key="k"), wr.Table("b", key="k")]
+    inputs = [wr.Input("w", event_time="at"), *tables]
+    rules = wr.Rules(by="k", inputs=inputs, rules={"r": wr.Rule(when=when)}, allowed_lateness="1 minute")
+    with TestDriver(rules) as driver:
+        driver.op.add_message({"k": 1, "at": 0}, "w")
+        driver.op.add_message({"k": 1}, "b")
+        driver.op.add_message({"k": 1}, "a")
+        assert not driver.op.get_result()
+        driver.op.add_message({"k": 1}, "b")
+        assert len(driver.op.get_result()) == 1
+
+
 # -- against nested loops ----------------------------------------------------------------------------------------------
 
 

@@ -11,20 +11,23 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from tests.operators.rules.cases import SCHEMAS, S, drawn, picking, sound
+from tests.operators.rules.cases import FACTS, SCHEMAS, S, drawn, picking, sound
 from windrow.core.messages import JoinedRow, Kind, Message, Position
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.stores.in_memory import MemoryKV
 from windrow.testing.ledger import same_output
 
+#: The columns of inputs and of the table of facts.
+ALL = SCHEMAS | {"c": pa.schema(FACTS)}
 
-def messages(draw: random.Random, n: int) -> list[tuple[str, Message]]:
+
+def messages(draw: random.Random, n: int, inputs: str = "ab") -> list[tuple[str, Message]]:
     """Messages near each other in time, some of which are malformed."""
     made = []
     for i in range(n):
         row = {
-            "input": draw.choice("ab"),
+            "input": draw.choice(inputs),
             "t": draw.choice(
                 [None, draw.randint(1, 30), *(draw.randint(i // 3, i // 3 + 8) for _ in range(20))]
             ),
@@ -33,6 +36,8 @@ def messages(draw: random.Random, n: int) -> list[tuple[str, Message]]:
             "more": draw.choice([0, 0, 1, 2, 4, 6, -1, None]),
             "partition": draw.randint(0, 1),
         }
+        if inputs != "ab":
+            row["id"] = draw.choice([0, 1, 2, None])
         one = drawn(row)
         assert one.input is not None
         made.append((one.input, Message(one.payload, Position(f"{one.input}:s", one.partition, i))))
@@ -41,7 +46,7 @@ def messages(draw: random.Random, n: int) -> list[tuple[str, Message]]:
 
 def table_of(name: str, some: list[Message]) -> pa.Table:
     """The messages of one input in a step, as the operator gets them."""
-    table = pa.Table.from_pylist([dict(m.payload) for m in some], SCHEMAS[name])
+    table = pa.Table.from_pylist([dict(m.payload) for m in some], ALL[name])
     places = zip(*(m.position for m in some if m.position is not None), strict=True)
     kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
     for column, values, kind in zip((SOURCE, PARTITION, OFFSET, ORDINAL), places, kinds, strict=True):
@@ -58,14 +63,15 @@ def run(
     asks: bool = True,
 ) -> list[JoinedRow]:
     """Feed operator and oracle, step by step. Returns what is emitted. asks: False for the operator alone"""
-    logic, oracle, kv = definition.logic(), definition.oracle(SCHEMAS), MemoryKV(definition.logic().cfs())
-    for name, schema in SCHEMAS.items():
+    schemas = {given.name: ALL[given.name] for given in definition.inputs}
+    logic, oracle, kv = definition.logic(), definition.oracle(schemas), MemoryKV(definition.logic().cfs())
+    for name, schema in schemas.items():
         logic.learn(kv, name, schema)
     watermark_us, at, step, emitted = -S, 0, 0, list[JoinedRow]()
     while at < len(sent) or watermark_us < END_OF_TIME_US:
         part = sent[at : at + sizes[step % len(sizes)]]
         at, step = at + len(part), step + 1
-        by_input = {name: [m for n, m in part if n == name] for name in SCHEMAS}
+        by_input = {name: [m for n, m in part if n == name] for name in schemas}
         by_input = {name: some for name, some in by_input.items() if some}
         if by_input:
             made = logic.ingest(kv, {name: table_of(name, some) for name, some in by_input.items()}, 0)
@@ -102,9 +108,10 @@ def compare(definition: Any, rows: list[JoinedRow], wanted: list[JoinedRow]) -> 
 def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(usually(25, deep=75)):
-        definition = sound(picking(draw.randrange(1 << 32)))
+        facts = draw.random() < 0.3
+        definition = sound(picking(draw.randrange(1 << 32)), facts=facts)
         sizes = draw.choice([[1], [3, 1, 7], [40]])
-        run(definition, messages(draw, 24), sizes, draw)
+        run(definition, messages(draw, 24, "abc" if facts else "ab"), sizes, draw)
 
 
 def test_what_is_left_of_corrected_rows_is_what_is_emitted_once() -> None:
