@@ -22,6 +22,7 @@ from .latency import latency
 from .nexmark import NEXMARK, nexmark
 from .one_by_one import one_by_one
 from .over import over
+from .rules import rules
 from .sessions import sessions
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "sessions": sessions,
     "full-state": full_state,
     "over": over,
+    "rules": rules,
     "update": update,
     "firing": firing,
     "one-by-one": one_by_one,

@@ -216,7 +216,7 @@ class FactsOfRule:
         open_until: Mapping[str, IntArray],
         done_us: int,
     ) -> Iterator[pa.Table]:
-        """Give the tuples that new rows complete. new: these rows by table; open_until: of each binding that waits, for how long."""
+        """Give the tuples that new rows complete. new: these rows by table; open_until: of each that waits, for how long."""
         firsts = [j.binding for j in self.joins if j.pattern.input in new and j.binding in open_until]
         known: set[str] = set()
         for binding in firsts:
