@@ -141,7 +141,7 @@ class _Job:
                 file.write(f"{shard} {commit}")
             whole(store.keep(copy, shard, commit))
         begin = time.process_time()
-        store.drop(store.list(0)[-SNAPSHOTS:], 0)
+        store.drop_manifests(store.list(0)[-SNAPSHOTS:], 0)
         return time.process_time() - begin
 
     def tidied(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from windrow.checkpoint.offsets import SliceRelation
-from windrow.checkpoint.recovery import NO_COMMITS, raise_refusal
+from windrow.checkpoint.recovery import ANEW, NO_COMMITS, raise_refusal
 from windrow.core.errors import Fenced, OffsetGap, PositionsMissing, SourceBehind, StateLost, WindrowError
 
 
@@ -165,7 +165,7 @@ def _refuse_batch(facts: BatchFacts) -> BatchDecision | None:
             why=f"the rows of batch {facts.new_batch_id} begin above the offsets of commit {facts.commit}: "
             "messages between them are missing",
             remedy="start the query from the job's own offsets (next_offsets) or earlier; if the source has "
-            "lost these messages, begin with an empty windrow location",
+            f"lost these messages, begin with an empty windrow location, {ANEW}",
         )
     if facts.relation is SliceRelation.BELOW and not _same_query(facts):
         return BatchDecision(
@@ -173,7 +173,7 @@ def _refuse_batch(facts: BatchFacts) -> BatchDecision | None:
             why=f"all rows of batch {facts.new_batch_id} of this new query are below the offsets of "
             f"commit {facts.commit}: they were counted before",
             remedy="start the query from the job's own offsets (next_offsets), or with larger batches; to "
-            "count them again, begin with an empty windrow location",
+            f"count them again, begin with an empty windrow location, {ANEW}",
         )
     return None
 
@@ -185,7 +185,7 @@ def _refuse_without_state(facts: BatchFacts) -> BatchDecision | None:
         action=BatchAction.REFUSE_STATE_MISSING,
         why=f"Spark is at batch {facts.new_batch_id} of this query, but the log is empty: the batches "
         "before are in no state",
-        remedy="restore the log folder; or delete Spark's checkpoint to begin anew; or ask for a fresh "
+        remedy=f"restore the log folder; or delete Spark's checkpoint to begin anew, {ANEW}; or ask for a fresh "
         "start, which leaves those batches out",
     )
 
@@ -199,7 +199,7 @@ def _refuse_without_positions(facts: BatchFacts) -> BatchDecision | None:
             why=f"this is another Spark query than that of commit {facts.commit}, and its rows carry no "
             "positions: which of them were counted before cannot be known",
             remedy="restore Spark's checkpoint; or keep the source's position columns in the frame; or begin "
-            "with an empty windrow location (a definition with ids=wr.ids(...) would know them from then on)",
+            f"with an empty windrow location, {ANEW} (a definition with ids=wr.ids(...) would know them from then on)",
         )
     return _refuse_gap_of_numbers(facts)
 
@@ -215,7 +215,7 @@ def _refuse_gap_of_numbers(facts: BatchFacts) -> BatchDecision | None:
         why=f"the log has this query up to batch {facts.batch_id}, Spark goes on with "
         f"{facts.new_batch_id}: the batches between are in no state, and {not_emitted}",
         remedy="restore the newest log folder; or begin anew, with an empty windrow location and an "
-        "empty Spark checkpoint",
+        f"empty Spark checkpoint, {ANEW}",
     )
 
 

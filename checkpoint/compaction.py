@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from windrow.checkpoint.job_paths import JobFolders, base_name, base_part_name
 from windrow.stores.files import now_ns
-from windrow.stores.incremental_work import Slices
+from windrow.stores.incremental_work import Slices, in_batches
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.segment import write_segment
 from windrow.stores.snapshots import SWEEP_GRACE_S, SnapshotStore
@@ -22,6 +23,11 @@ SNAPSHOTS = 2
 BASE_PART_BYTES, BASE_SLICE_BYTES = 1 << 20, 1 << 17
 #: It is written again when as many bytes have changed as it has, or after so many commits: the log keeps their records.
 BASE_COMMITS = 2048
+#: Shards whose manifests are read, and names that are looked at, in one slice.
+SLICE_SHARDS, SLICE_NAMES = 16, 256
+
+_BASE = re.compile(r"base-(?P<shard>\d+)-(?P<commit>\d+)\.seg")
+_FILE = re.compile(r"base_part-(?P<of>\d+)-(?P<base>\d+)-|(?P<commit>\d+)-(?P<shard>\d+)-")
 
 _LEFT = re.compile(
     r"shard-(?P<of>\d+)\.(aside-|(?:private|spill)-(?P<user>\d+)-|[0-9a-f]+\.tmp)|snapshot-(?P<copy>\d+)-(?P<taker>\d+)-"
@@ -42,13 +48,34 @@ def snapshots_from(folders: JobFolders, shards: int) -> int:
     """Return the commit after which segments would be needed, were all stores lost; 0 where a shard has no snapshot."""
     if not os.path.isdir(os.path.join(folders.snapshots, "manifests")):  # a reader makes no folder
         return 0
-    return min(snapshot_at(folders, shard) for shard in range(shards))
+    store, newest = SnapshotStore(folders.snapshots), dict.fromkeys(range(shards), 0)
+    for shard, names in _by_shard(store).items():
+        newest[shard] = next((commit_of(name) for name in names if store.is_whole(name)), 0)
+    return min(newest.values())
 
 
-def covered_by(folders: JobFolders, shard: int) -> int:
-    """Return the commit of the oldest whole snapshot that is kept of a shard; 0 before there are as many as are kept."""
-    newest = [commit for _, commit in zip(range(SNAPSHOTS), _snapshots(folders, shard), strict=False)]
-    return newest[-1] if len(newest) == SNAPSHOTS else 0
+def covered(folders: JobFolders, shards: int) -> Slices[dict[int, int]]:
+    """Return the commit of the oldest whole snapshot that is kept of each shard; 0 before there are as many as are kept.
+
+    Snapshots are listed once, whatever the number of shards.
+    """
+    store = SnapshotStore(folders.snapshots)
+    found = dict.fromkeys(range(shards), 0)
+    for some in in_batches(_by_shard(store).items(), SLICE_SHARDS):
+        for shard, names in some:
+            there = (commit_of(name) for name in names if store.is_whole(name))
+            newest = [commit for _, commit in zip(range(SNAPSHOTS), there, strict=False)]
+            found[shard] = newest[-1] if len(newest) == SNAPSHOTS else 0
+        yield
+    return found
+
+
+def _by_shard(store: SnapshotStore) -> dict[int, list[str]]:
+    """Return the manifests of each shard, newest first."""
+    found = defaultdict[int, list[str]](list)
+    for name in reversed(store.list()):
+        found[int(name.partition("-")[0])].append(name)
+    return found
 
 
 def _snapshots(folders: JobFolders, shard: int) -> Iterator[int]:
@@ -59,26 +86,68 @@ def _snapshots(folders: JobFolders, shard: int) -> Iterator[int]:
 
 def bases_of(folders: JobFolders, shard: int) -> list[int]:
     """Commits of the shard's compact changelogs, newest first."""
-    prefix = f"base-{shard:04d}-"
-    names = os.listdir(folders.changelogs) if os.path.isdir(folders.changelogs) else []
-    numbers = [n[len(prefix) : -4] for n in names if n.startswith(prefix) and n.endswith(".seg")]
-    return sorted((int(n) for n in numbers if n.isdecimal()), reverse=True)
+    there = os.listdir(folders.changelogs) if os.path.isdir(folders.changelogs) else []
+    return _bases(there).get(shard, [])
 
 
-def base_due(folders: JobFolders, shard: int, commit: int) -> bool:
-    """True if as much has changed since the compact changelog as it holds: so its cost follows what changes."""
-    base = next(iter(bases_of(folders, shard)), None)
-    if base is None or commit - base >= BASE_COMMITS:
-        return base is None or commit > base
-    part, own, held, changed = f"base_part-{shard:04d}-{base:012d}-", f"{shard:04d}", 0, 0
-    with os.scandir(folders.changelogs) as entries:
-        for entry in entries:
-            number, _, rest = entry.name.partition("-")
-            if entry.name.startswith(part):
-                held += entry.stat().st_size
-            elif number.isdecimal() and rest.startswith(own) and base < int(number) <= commit:
-                changed += entry.stat().st_size
-    return changed > 0 and changed >= held
+def _bases(names: Iterable[str]) -> dict[int, list[int]]:
+    """Return the commits of the compact changelogs of each shard, newest first, of files of the changelog."""
+    found = defaultdict[int, list[int]](list)
+    for match in filter(None, map(_BASE.fullmatch, names)):
+        found[int(match["shard"])].append(int(match["commit"]))
+    return {shard: sorted(commits, reverse=True) for shard, commits in found.items()}
+
+
+class Changelog:
+    """The changelogs of all shards: their compact ones, and the bytes that commits added. Each file is looked at once."""
+
+    def __init__(self, folders: JobFolders) -> None:
+        self._folders = folders
+        #: Commits of the compact changelogs of each shard, newest first.
+        self.bases: dict[int, list[int]] = {}
+        #: The bytes of each shard's newest compact changelog, with its commit; and of the commits after it.
+        self._held: dict[int, tuple[int, int]] = {}
+        self._changed = defaultdict[int, list[tuple[int, int]]](list)
+        self._next_commit = 1
+
+    def look(self, upto: int) -> Slices[None]:
+        """List the folder, and note what is new of commits up to one, in slices."""
+        names = os.listdir(self._folders.changelogs) if os.path.isdir(self._folders.changelogs) else []
+        self.bases = _bases(names)
+        first, known, held = f"{self._next_commit:012d}", dict(self._held), defaultdict[int, int](int)
+        for some in in_batches((n for n in names if n >= first), SLICE_NAMES):
+            for match in filter(None, map(_FILE.match, some)):
+                of_base, commit = match["base"] is not None, int(match["base"] or match["commit"])
+                shard = int(match["of"] if of_base else match["shard"])
+                base = self._base(shard)
+                if of_base and commit == base and known.get(shard, (0, 0))[0] != base:
+                    held[shard] += self._size(match.string)
+                elif not of_base and base < commit <= upto:
+                    self._changed[shard].append((commit, self._size(match.string)))
+            yield
+        for shard in self.bases:
+            base = self._base(shard)
+            if known.get(shard, (0, 0))[0] != base:
+                self._held[shard] = base, held[shard]
+        self._next_commit = max(self._next_commit, upto + 1)
+
+    def is_due(self, shard: int, commit: int) -> bool:
+        """True if as much has changed since the compact changelog as it holds: so its cost follows what changes."""
+        base = self._base(shard)
+        if base == 0 or commit - base >= BASE_COMMITS:
+            return commit > base
+        changed = self._changed[shard] = [one for one in self._changed[shard] if one[0] > base]
+        size = sum(size for _, size in changed)
+        return size > 0 and size >= self._held[shard][1]
+
+    def _base(self, shard: int) -> int:
+        return next(iter(self.bases.get(shard, ())), 0)
+
+    def _size(self, name: str) -> int:
+        try:
+            return os.stat(os.path.join(self._folders.changelogs, name)).st_size
+        except FileNotFoundError:
+            return 0
 
 
 def compact(
@@ -105,8 +174,9 @@ def compact(
         yield
     write_segment(folders.changelog(base_name(commit, shard)), commit, shard, Batch(), {"parts": parts})
     yield
-    kept = bases_of(folders, shard)[:2]
-    for name in sorted(os.listdir(folders.changelogs)):
+    names = os.listdir(folders.changelogs)
+    kept = _bases(names)[shard][:2]
+    for name in sorted(n for n in names if n.startswith("base")):
         kind, *rest = name.partition(".")[0].split("-")  # of what a killed process has left, too
         old = kind in ("base", "base_part") and int(rest[0]) == shard and int(rest[1]) < kept[-1]
         if old:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from windrow.checkpoint.compaction import bases_of, covered_by
+from windrow.checkpoint.compaction import covered
 from windrow.checkpoint.replay import largest_time
 from windrow.checkpoint.transport import FILES
 from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, letters_in
@@ -53,9 +53,11 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     horizon = min(before.published, before.commit - keep)
     if horizon < 1:
         return
-    snapshots = {shard: covered_by(job.folders, shard) for shard in range(job.shards)}
-    yield
-    changelog = {s: min([n, *bases_of(job.folders, s)[:1]]) for s, n in snapshots.items()}
+    snapshots = yield from covered(job.folders, job.shards)
+    yield from job.changelog.look(before.commit)
+    bases = job.changelog.bases
+    changelog = {s: min([n, *bases.get(s, ())[:1]]) for s, n in snapshots.items()}
+    job.compacts = frozenset(s for s in range(job.shards) if job.changelog.is_due(s, before.commit))
     yield from _delete(job, "segments", {s: min(n, horizon) for s, n in snapshots.items()})
     yield from _delete(job, "changelog", {s: min(n, horizon) for s, n in changelog.items()})
     yield from _delete(job, "panes", dict.fromkeys(snapshots, horizon))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.checkpoint import warnings
+from windrow.checkpoint.compaction import Changelog
 from windrow.checkpoint.definition_check import growth_of, noted
 from windrow.checkpoint.files import bring_letters, bring_panes, pane_files
 from windrow.checkpoint.garbage_collection import Seen, tidy
@@ -24,7 +25,7 @@ from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
 from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log
-from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, Kept, letters_in
+from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, Kept
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
 from windrow.core.logs import get_logger
@@ -126,6 +127,9 @@ class Job:
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.seen = Seen(list(self.log.state.summary.dead_letters))
+        self.changelog = Changelog(self.folders)
+        #: Shards that write a compact changelog with their next snapshot.
+        self.compacts: frozenset[int] = frozenset()
         self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warnings.warn_on_opening(self.logger, self.progress.now_us, clock.now_us(), known)
@@ -361,10 +365,6 @@ class Job:
         """Return the pane files of a commit, by operator, shards in order; fetched if they are not on this machine."""
         bring_panes(self.folders, self.transport, record)
         return pane_files(self.folders, record)
-
-    def dead_files(self, record: Commit) -> list[str]:
-        """Return the dead-letter files of a commit; fetched if they are not on this machine."""
-        return [self.letter_file(letters) for letters in letters_in(record)]
 
     def files_taken(self, query_id: str) -> list[str]:
         """Return the files whose rows other queries counted; those of this query Spark itself does not deliver again."""

@@ -15,6 +15,8 @@ from enum import Enum
 from windrow.core.errors import CorruptState, Fenced, NewerFormat, StateLost, WindrowError
 
 NO_COMMITS = range(0)
+#: Where a remedy is to begin anew: a job that begins anew has another identity, so that a sink takes its rows as new ones.
+ANEW = "with another sink or an emptied one, since the rows that were sent stay in it"
 
 # --- a shard is opened ---
 
@@ -167,7 +169,7 @@ def _refuse_lost(facts: ShardFacts) -> ShardDecision:
     left = f"from commit {segments[0]} on" if segments else "none"
     remedy = (
         "restore the folders of segments and snapshots; or begin with an empty windrow location, from the earliest "
-        "position that the source still has"
+        f"position that the source still has, {ANEW}"
     )
     why = (
         f"the local store is {_found(facts)}, and no snapshot leads to the segments that are left ({left}). "

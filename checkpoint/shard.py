@@ -16,7 +16,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from windrow.checkpoint.compaction import SNAPSHOTS, base_due, compact, sweep_local
+from windrow.checkpoint.compaction import SNAPSHOTS, Changelog, compact, sweep_local
 from windrow.checkpoint.files import Rows, ShardFiles
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
@@ -26,7 +26,7 @@ from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.shard_inspection import applied_in, facts_of, look, missing_after, newest_base
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.core.errors import CorruptState, StateError, StateLocked, StateLost
-from windrow.core.logs import get_logger
+from windrow.core.logs import Logger, get_logger
 from windrow.stores.files import inode_of
 from windrow.stores.incremental_work import Slices, whole
 from windrow.stores.kv import Batch, Changes, LocalStore, Overlay
@@ -34,9 +34,7 @@ from windrow.stores.page_cache import RecentKV
 from windrow.stores.quarantine import destroy, move_aside
 from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import PART_BYTES
-from windrow.stores.snapshots import Digests, SnapshotStore, copy_name
-
-logger = get_logger()
+from windrow.stores.snapshots import SWEEP_GRACE_S, Digests, SnapshotStore, copy_name
 
 #: Longest wait of a shard for a store that another process has open.
 LOCK_WAIT_S = 10.0
@@ -89,6 +87,11 @@ class ShardSpec:
     @property
     def path(self) -> str:
         return self.folders.store(self.shard, self.local)
+
+    @property
+    def logger(self) -> Logger:
+        """Logger that names job and shard."""
+        return get_logger().bind(job=self.job, shard=self.shard)
 
     @property
     def files(self) -> ShardFiles:
@@ -182,7 +185,9 @@ class Shard:
         known = {**by_number, **{c.commit: c for c in commits()}}
         past = marker is not None and marker.commit <= committed
         if kv is not None and marker is not None and past and not is_of(kv, marker, known):
-            logger.warning("the store is of another history of the job", path=spec.path, commit=marker.commit)
+            spec.logger.warning(
+                "the store is of another history of the job", path=spec.path, commit=marker.commit
+            )
             kv.close()
             kv, found, marker = None, StoreFound.DIVERGED, None
         applied = None if marker is None else marker.commit
@@ -209,7 +214,7 @@ class Shard:
                 kv, found, applied = None, StoreFound.ABSENT, None
             except _SnapshotDamaged as error:
                 # The next best way, or a refusal; by now the local store is out of the way.
-                logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
+                spec.logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
                 damaged.append(decision.base)
                 kv = None
                 if decision.move_aside:
@@ -240,7 +245,9 @@ class Shard:
         path = spec.path
         if decision.private_copy:
             path = f"{path}.private-{os.getpid()}-{time.monotonic_ns()}"
-            logger.warning("the store is not let go: a copy is built beside it", path=spec.path, copy=path)
+            spec.logger.warning(
+                "the store is not let go: a copy is built beside it", path=spec.path, copy=path
+            )
         if decision.action not in (ShardAction.USE_AS_IS, ShardAction.APPLY_SEGMENTS):
             if kv is not None:
                 kv.close()
@@ -292,7 +299,7 @@ class Shard:
         with contextlib.suppress(StateError):  # it may fail, as long as it releases the lock
             self.kv.close()
         if not _move_aside(self.kv.path, self._inode) and os.path.exists(self.kv.path):
-            logger.warning(
+            self.spec.logger.warning(
                 "the damaged store is left alone: somebody has it open, or has built it anew",
                 path=self.kv.path,
             )
@@ -302,7 +309,9 @@ class Shard:
         try:
             self.kv.write(batch)
         except CorruptState as error:
-            logger.warning("the store is damaged and moved aside", path=self.kv.path, error=str(error))
+            self.spec.logger.warning(
+                "the store is damaged and moved aside", path=self.kv.path, error=str(error)
+            )
             self.set_aside()
             raise StoreDamaged(error.message) from error
 
@@ -422,17 +431,22 @@ class Shard:
 
     # -- 6: between commits -----------------------------------------------------------------------------------------
 
-    def preserve(self, *, alone: bool = False) -> Slices[str]:
+    def preserve(self, *, alone: bool = False, compacts: bool | None = None) -> Slices[str]:
         """Write a snapshot of the store as of `applied`, and a compact changelog if due, in slices. Between them the shard
         may continue. Older snapshots and leftovers of killed attempts are deleted. Returns the snapshot's name.
 
-        alone: no other process can be taking a snapshot of any shard of the job.
+        alone: no other process can be taking a snapshot of any shard of the job. compacts: whether a compact changelog is
+        due, where the driver, who looks after all shards, knows it; it then also sweeps what no snapshot names.
         """
-        spec, applied = self.spec, self.applied
+        spec, applied, driven = self.spec, self.applied, compacts is not None
         local, folder = os.path.dirname(spec.path), SnapshotStore(spec.folders.snapshots)
         copy = os.path.join(local, copy_name(spec.shard))
         try:
-            due = spec.transport == FILES and base_due(spec.folders, spec.shard, applied)
+            if compacts is None:
+                changelog = Changelog(spec.folders)
+                whole(changelog.look(applied))  # nothing is applied before the copy is taken
+                compacts = changelog.is_due(spec.shard, applied)
+            due = spec.transport == FILES and compacts
             # A scan sees the store as of now, whatever is written meanwhile; to open the copy would take longer than a commit.
             scans = {cf: self.kv.scan(cf) for cf in spec.metadata_cfs} if due else {}
             self.kv.checkpoint(copy)
@@ -444,19 +458,23 @@ class Shard:
             shutil.rmtree(copy, ignore_errors=True)
         yield
         kept = [n for n in folder.list(spec.shard) if folder.is_whole(n)][-SNAPSHOTS:]
-        folder.drop(kept, spec.shard, **({"grace_s": 0.0} if alone else {}))
+        folder.drop_manifests(kept, spec.shard)
+        if not driven or spec.transport != FILES:
+            yield from folder.sweep(0.0 if alone else SWEEP_GRACE_S)
         sweep_local(local, spec.shard)
         return name
 
-    def snapshot(self) -> str:
+    def snapshot(self, compacts: bool | None = None) -> str:
         """Do all of `preserve` at once."""
-        return whole(self.preserve())
+        return whole(self.preserve(compacts=compacts))
 
     def close(self) -> None:
         try:
             self.kv.close()
         except CorruptState as error:  # what was read of it was whole
-            logger.warning("the store is damaged and moved aside", path=self.kv.path, error=str(error))
+            self.spec.logger.warning(
+                "the store is damaged and moved aside", path=self.kv.path, error=str(error)
+            )
             self.set_aside()
         if ".private-" in self.kv.path:
             shutil.rmtree(self.kv.path, ignore_errors=True)

@@ -15,13 +15,10 @@ from windrow.checkpoint.marker import begun, is_of, marker_of
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
-from windrow.core.logs import get_logger
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.read_replica import mirror
 from windrow.stores.rocks import RocksKV
 from windrow.stores.snapshots import SnapshotStore
-
-logger = get_logger()
 
 #: Attempts to open a live store whose files are deleted meanwhile.
 MIRRORS = 3
@@ -67,7 +64,7 @@ def open_view(
         try:
             kv = MemoryKV(spec.cfs) if manifest is None else _restored(spec, manifest, base, scratch)
         except CorruptState as error:
-            logger.warning("snapshot is damaged", commit=base, error=str(error))
+            spec.logger.warning("snapshot is damaged", commit=base, error=str(error))
             damage = error
             continue
         return _brought(spec, kv, base, commit, known, SEGMENTS if manifest is None else SNAPSHOT)
@@ -149,7 +146,7 @@ def _opened(spec: ShardSpec, scratch: str) -> RocksKV | None:
         except NewerFormat:
             raise
         except StateError as error:
-            logger.debug("the live store cannot be read", path=spec.path, error=str(error))
+            spec.logger.debug("the live store cannot be read", path=spec.path, error=str(error))
     return None
 
 

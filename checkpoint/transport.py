@@ -15,6 +15,7 @@ from typing import Protocol
 
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import FileLog, Log, RecordLog
+from windrow.checkpoint.recovery import ANEW
 from windrow.core.errors import JobMismatch, StateLost
 from windrow.stores.files import write_whole
 from windrow.stores.kv import Batch
@@ -120,7 +121,7 @@ def refuse_lost_log(folders: JobFolders, log: Log) -> None:
     if found is not None and log.tail().epoch is None:  # asked last: another driver may begin a job just now
         raise StateLost(
             f"{folders.log} has no record, and {found} is of a job that had one: its log is lost. Restore the log folder, or "
-            f"the location from a backup; to begin anew, delete {folders.location} or give another location"
+            f"the location from a backup; to begin anew, delete {folders.location} or give another location, {ANEW}"
         )
 
 

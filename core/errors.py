@@ -288,7 +288,7 @@ class StateLost(StateError):
     """Files that the state needs are gone, or the requested data is no longer kept.
 
     Remedy: Restore the named files from a backup, let messages be read again (`replay=`), or begin at an empty
-    location.
+    location, with another sink or an emptied one.
     """
 
     code = "WR207"

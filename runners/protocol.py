@@ -18,9 +18,9 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import SliceRelation, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.replay import FILING, KEPT_OF
+from windrow.checkpoint.transport import FILES
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
-from windrow.core.logs import get_logger
 from windrow.core.messages import Token
 from windrow.core.positions import Partition, topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -31,8 +31,7 @@ from windrow.runners.tasks import SNAPSHOT_EVERY
 from windrow.runners.telemetry import Stages
 from windrow.stores.files import on_disk
 from windrow.stores.incremental_work import whole
-
-logger = get_logger()
+from windrow.stores.snapshots import SnapshotStore
 
 PUBLISH_ATTEMPTS = 5
 #: So many batches at most go by without a record.
@@ -166,10 +165,14 @@ class BatchProtocol:
         try:
             from_us = self._replays_from_us()
             whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps, replays_from_us=from_us))
+            if self.job.transport == FILES:
+                whole(SnapshotStore(self.job.folders.snapshots).sweep())
         except Fenced:
             raise
         except Exception as error:
-            logger.warning("the job could not be tidied, it will be later", error=repr(error))
+            self.job.logger.warning(
+                "the job could not be tidied, it will be later", commit=commit, error=repr(error)
+            )
 
     def _replays_from_us(self) -> int:
         """Return the event time from which messages may have to be replayed, over all shards."""
@@ -375,7 +378,13 @@ class BatchProtocol:
                         f"the sink {sink!r} refused {_what(panes)} of commit {token.commit} {attempt} times: {error!r}. The "
                         "commit is durable; its results are published first when the query is started again"
                     ) from error
-                logger.warning("sink refused, retrying", commit=token.commit, error=repr(error), wait_s=wait)
+                self.job.logger.warning(
+                    "sink refused, retrying",
+                    operator=panes.operator,
+                    commit=token.commit,
+                    error=repr(error),
+                    wait_s=wait,
+                )
                 self.sleep(wait)
                 wait *= 2
         return False

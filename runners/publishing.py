@@ -6,18 +6,18 @@ the commit's token, and get them again if it is unknown whether they arrived.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from windrow.checkpoint.job import Job
-from windrow.checkpoint.records import Commit
+from windrow.checkpoint.records import PANES_OF, Commit
+from windrow.checkpoint.truncation_summary import letters_in
 from windrow.connectors.pane_files import DEAD_LETTERS, PaneFiles, Sink
 from windrow.connectors.sinks import as_sink, check_sink
-from windrow.core.errors import ConfigurationError, CorruptState
+from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Token
 from windrow.operators.operator import Definition
 
@@ -74,7 +74,10 @@ class Publisher:
         if job.progress.published >= job.progress.commit:
             return True
         if self._reached is None:
-            self._reached = {name: sink.last_commit(job.job, name) for name, sink in self._outlets.items()}
+            reached = {name: sink.last_commit(job.job, name) for name, sink in self._outlets.items()}
+            if not self._send_again(give, reached):
+                return False
+            self._reached = reached
         known = [k or 0 for k in self._reached.values()]
         out = max(self._published, min(known, default=0))
         ahead = [k for k in known if k > job.progress.commit]
@@ -92,26 +95,55 @@ class Publisher:
             job.mark_published(job.progress.commit)
         return True
 
+    def _send_again(self, give: Give, reached: dict[str, int | None]) -> bool:
+        """Send a sink the published commits after its last one: it was restored to an older state than the log.
+
+        A sink without a commit is another or an emptied one, and gets no history. Files of panes are kept for a few dozen
+        commits; the loss of older ones is logged. False where the sink refused.
+        """
+        job, again, missing = self._job, Counter[str](), Counter[str]()
+        behind = {name: k for name, k in reached.items() if k is not None and k < job.progress.published}
+        for record in job.commits() if behind else ():
+            if not min(behind.values()) < record.commit <= job.progress.published:
+                continue
+            for sink, panes in self._outputs(record):
+                name = panes.operator
+                if name not in behind or record.commit <= behind[name]:
+                    continue
+                if not all(map(os.path.exists, panes.files)):
+                    missing[name] += panes.rows
+                    continue
+                if not give(sink, Token(job.job, record.commit), panes):
+                    return False
+                again[name] += panes.rows
+                reached[name] = record.commit
+        for name in sorted(again.keys() | missing.keys()):
+            job.logger.warning(
+                "the sink is behind the log, as one that was restored from a backup: rows that the job still has were sent "
+                "again, the others are missing in the sink",
+                operator=name,
+                sink_commit=behind[name],
+                commit=job.progress.published,
+                sent_again=again[name],
+                missing=missing[name],
+            )
+        return True
+
     def _outputs(self, record: Commit) -> Iterator[tuple[Sink, PaneFiles]]:
-        """Yield a commit's output for the sinks: panes of the operators, then dead letters."""
+        """Yield a commit's output for the sinks: panes of the operators, then dead letters. Counts are the tasks'."""
         files = self._job.pane_files(record)
         for operator in self._sinks:
             if operator in files:
-                yield self._outlets[operator], self._files(operator, self._parts[operator], files[operator])
-        if DEAD_LETTERS in self._outlets and (letters := self._job.dead_files(record)):
-            some = self._files(DEAD_LETTERS, self._definitions[0], letters)
+                rows = sum(r.counters.get(PANES_OF + operator, 0) for r in record.shards)
+                yield (
+                    self._outlets[operator],
+                    self._files(operator, self._parts[operator], files[operator], rows),
+                )
+        if DEAD_LETTERS in self._outlets and (letters := letters_in(record)):
+            paths = [self._job.letter_file(one) for one in letters]
+            some = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in letters))
             yield self._outlets[DEAD_LETTERS], replace(some, letters_of=record.commit)
 
-    def _files(self, operator: str, definition: Definition, files: Sequence[str]) -> PaneFiles:
+    def _files(self, operator: str, definition: Definition, files: Sequence[str], rows: int) -> PaneFiles:
         job = self._job
-        rows = sum(_rows_of(f) for f in files)
         return PaneFiles(tuple(files), rows, operator, definition, job.job, job.epoch.epoch, job.check_epoch)
-
-
-def _rows_of(path: str) -> int:
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except pa.ArrowInvalid as error:
-        raise CorruptState(
-            f"{path}, which is not published yet, cannot be read: {error}. Restore it from a backup"
-        ) from error

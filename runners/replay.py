@@ -22,7 +22,6 @@ from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, step
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
-from windrow.core.logs import get_logger
 from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, FileAgain, Logic, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
@@ -35,8 +34,6 @@ from windrow.runners.batch_splitting import divided
 from windrow.stores.kv import KV, Batch
 from windrow.stores.quarantine import destroy
 from windrow.stores.rocks import RocksKV
-
-logger = get_logger()
 
 #: Messages are copied from store to store so many at a time.
 COPIED_AT_ONCE = 10_000
@@ -228,10 +225,8 @@ def _at_once(redo: Sequence[Redo], ones: bool, most: int) -> Iterator[tuple[int,
 
 
 def _log(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
-    logger.warning(
+    spec.logger.warning(
         "messages are lost, and read from the source again",
-        job=spec.job,
-        shard=spec.shard,
         operator=name,
         steps=len(redo),
         rows=sum(s.rows for s in redo),

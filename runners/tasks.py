@@ -23,7 +23,6 @@ from windrow.checkpoint.shard_commits import CommitOfShards, Packed, of_shard
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation, ConfigurationError, CorruptState, StateError
 from windrow.core.location import local_path
-from windrow.core.logs import get_logger
 from windrow.core.zones import DATABASE
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
@@ -56,8 +55,6 @@ from windrow.stores.kv import KV, Overlay
 from windrow.stores.spill import Gathered
 from windrow.stores.spilling_overlay import Spilling
 
-logger = get_logger()
-
 SNAPSHOT_EVERY = 32
 #: Shards take theirs in different commits: so many apart.
 APART = 7
@@ -88,6 +85,8 @@ class TaskPlan:
     partitions: Mapping[str, int] = field(default_factory=dict)
     #: A shard takes a snapshot every so many commits.
     snapshot_every: int = SNAPSHOT_EVERY
+    #: Shards that write a compact changelog with a snapshot that they take now.
+    compacts: frozenset[int] = frozenset()
     #: Reads the commits that the log keeps; None: from the job's folder.
     commits: Commits | None = None
     #: The columns in which rows come, for a shard to which none come. b"": there is a row of control for each shard.
@@ -396,11 +395,14 @@ class Work:
     def _snapshot(self) -> str | None:
         """Take a snapshot of the previous commit; None if it fails. A failure stops no commit: the next one due is tried."""
         try:
-            return self.shard.snapshot()
+            return self.shard.snapshot(self.shard.spec.shard in self.plan.compacts)
         except CorruptState:
             raise
         except (StateError, OSError) as error:
-            logger.warning("no snapshot could be taken", path=self.shard.spec.path, error=str(error))
+            spec = self.shard.spec
+            spec.logger.warning(
+                "no snapshot could be taken", commit=self.plan.commit, path=spec.path, error=str(error)
+            )
             return None
 
 

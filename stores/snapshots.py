@@ -27,13 +27,15 @@ import xxhash
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, StateError
 from windrow.stores.files import inside, make_folder, now_ns, plain_name, private, sync_directory, write_whole
-from windrow.stores.incremental_work import Slices, whole
+from windrow.stores.incremental_work import Slices, in_batches, whole
 from windrow.stores.kv import LocalStore
 
 SLICE_BYTES: Final = 1 << 19
 _NAME: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{32})\.manifest")
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 SWEEP_GRACE_S: Final = 900.0
+#: Files that a sweep reads or removes in one slice.
+SWEEP_FILES: Final = 16
 Names: TypeAlias = list[str]
 #: Digests of files that never change, by (name, inode, change of content in ns, size).
 Digests: TypeAlias = dict[tuple[str, int, int, int], str]
@@ -188,30 +190,44 @@ class SnapshotStore:
     def drop(self, keep: Iterable[str], shard: int | None = None, *, grace_s: float = SWEEP_GRACE_S) -> int:
         """Remove the manifests not in `keep` (of one shard, or of all) and the blobs that none names; returns bytes
         freed.
-
-        Blobs younger than `grace_s` stay, as a snapshot that is being taken may be about to name them.
         """
+        self.drop_manifests(keep, shard)
+        return whole(self.sweep(grace_s))
+
+    def drop_manifests(self, keep: Iterable[str], shard: int | None = None) -> None:
+        """Remove the manifests not in `keep` (of one shard, or of all). Their blobs stay until a sweep."""
         kept = set(keep)
         for name in self.list(shard):
             if name not in kept:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._manifests, name))
+
+    def sweep(self, grace_s: float = SWEEP_GRACE_S) -> Slices[int]:
+        """Remove the blobs that no manifest names, and torn manifests, in slices; returns bytes freed.
+
+        It reads the manifests of all shards. Blobs younger than `grace_s` stay: a snapshot that is being taken may be about
+        to name them.
+        """
         named: set[str] = set()
-        for name in self.list():
-            with contextlib.suppress(CorruptState):  # gone meanwhile, or damaged: it restores nothing
-                named.update(self.read(name).blobs)
+        for names in in_batches(self.list(), SWEEP_FILES):
+            for name in names:
+                with contextlib.suppress(CorruptState):  # gone meanwhile, or damaged: it restores nothing
+                    named.update(self.read(name).blobs)
+            yield
         horizon_ns = now_ns(self.directory) - int(grace_s * 1e9)
         unnamed = [
             os.path.join(self._blobs, name) for name in sorted(os.listdir(self._blobs)) if name not in named
         ]
         torn = [os.path.join(self._manifests, n) for n in os.listdir(self._manifests) if n.endswith(".tmp")]
         freed = 0
-        for path in unnamed + torn:
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(path)
-                if status.st_mtime_ns <= horizon_ns:
-                    os.unlink(path)
-                    freed += status.st_size
+        for paths in in_batches(unnamed + torn, SWEEP_FILES):
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(path)
+                    if status.st_mtime_ns <= horizon_ns:
+                        os.unlink(path)
+                        freed += status.st_size
+            yield
         return freed
 
     # -- files -----------------------------------------------------------------------------------------------

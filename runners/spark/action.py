@@ -19,7 +19,6 @@ from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.shard_commits import Packed, PackedCommit
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import StateError
-from windrow.core.logs import get_logger
 from windrow.operators.operator import Definition
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.runners.protocol import check_answers
@@ -32,8 +31,6 @@ from windrow.runners.spark.shared_folder_check import Nonce
 from windrow.runners.spark.shipping import Shipping
 from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan
-
-logger = get_logger()
 
 REDO_ATTEMPTS = 3
 #: After late rows, so many batches are planned to bring them as dead letters at once.
@@ -200,7 +197,7 @@ class Action:
         job, plan, keyed = self._job, attempt.plan, self._reads is not None and self._reads.keyed
         schema = self._reads.schema if self._reads is not None and keyed else routes.arrow_schema(attempt.df)
         logics = [d.logic() for d in self._definitions]
-        return TaskPlan(
+        task = TaskPlan(
             ShardSpec(
                 job.folders,
                 job.job,
@@ -226,6 +223,7 @@ class Action:
             nonce=self._nonce.name,
             columns=columns,
         )
+        return replace(task, compacts=frozenset(filter(task.takes_snapshot, job.compacts)))
 
     def _function(self, attempt: BatchAttempt, task: TaskPlan) -> jvm_calls.Mapped:
         """Return the function that runs a task. Unpickled, its argument is the plan."""
@@ -266,7 +264,7 @@ class Action:
             if attempt.positioned or not tagged.second_attempts():
                 return [pickle.loads(answer) for answer in answers]
             # A stage ran twice: without positions it is unknown whether both runs saw the same rows. Redo.
-            logger.warning("redoing a commit of which a stage ran twice", job=self._job.job, commit=commit)
+            self._job.logger.warning("redoing a commit of which a stage ran twice", commit=commit)
         raise StateError(
             f"commit {commit}: in {REDO_ATTEMPTS} attempts a stage ran twice, and rows without positions cannot be "
             "told to be the same; see why tasks fail, and start the query again"

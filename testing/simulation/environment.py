@@ -207,6 +207,7 @@ class Stage:
             lock_wait_s=0.0,
             outputs=tuple(self.outlets),
             snapshot_every=self.snapshot_every,
+            compacts=job.compacts,
             commits=self.commits,
         )
 

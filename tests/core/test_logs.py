@@ -14,6 +14,8 @@ import pytest
 import structlog
 
 import windrow as wr
+from windrow.checkpoint.job_paths import JobFolders
+from windrow.checkpoint.shard import ShardSpec
 from windrow.core.logs import get_logger
 from windrow.testing import ManualClock
 
@@ -161,3 +163,20 @@ def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:
 def test_the_lines_of_a_client_of_kafka_are_taken_as_it_tells_them(configured: list[dict[str, Any]]) -> None:
     get_logger("windrow.kafka").log(30, "%s [%s]", "FAIL", "rdkafka#1")
     assert configured == [{"level": "warning", "event": "FAIL [rdkafka#1]"}]
+
+
+def test_lines_name_job_shard_commit_and_operator(configured: list[dict[str, Any]], tmp_path: Path) -> None:
+    spec = ShardSpec(JobFolders(str(tmp_path / "job")), "job-1", 3, ())
+    spec.logger.warning("snapshot is damaged", commit=7)
+    assert configured == [
+        {"level": "warning", "event": "snapshot is damaged", "job": "job-1", "shard": 3, "commit": 7}
+    ]
+
+
+def test_importing_windrow_configures_no_logging() -> None:
+    program = (
+        "import logging, sys; import windrow, windrow.checkpoint.job; s = sys.modules.get('structlog'); "
+        "print(s is None or not s.is_configured(), logging.getLogger().handlers)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True", "[]"]

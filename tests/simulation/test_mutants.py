@@ -16,7 +16,9 @@ from confluent_kafka import KafkaException
 import windrow as wr
 from windrow.checkpoint import batches, files, garbage_collection
 from windrow.checkpoint import log as logs
+from windrow.checkpoint.compaction import Changelog
 from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import LostRace, RecordLog
 from windrow.checkpoint.marker import Marker
 from windrow.checkpoint.records import Commit
@@ -29,6 +31,7 @@ from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
 from windrow.runners.task_result import Answer
 from windrow.stores.files import digest_of
+from windrow.stores.incremental_work import Slices
 from windrow.stores.kv import Batch, Overlay
 from windrow.testing.generated_jobs import drawn
 from windrow.testing.generators import BASE_US, SCHEMA, Draw
@@ -295,8 +298,12 @@ def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
 
 def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:
     """Files go, and records, that no snapshot covers."""
-    patch.setattr(garbage_collection, "covered_by", lambda folders, shard: 1 << 40)
-    patch.setattr(garbage_collection, "bases_of", lambda folders, shard: [1 << 40])
+    def all_covered(folders: JobFolders, shards: int) -> Slices[dict[int, int]]:
+        yield
+        return dict.fromkeys(range(shards), 1 << 40)
+
+    patch.setattr(garbage_collection, "covered", all_covered)
+    patch.setattr(Changelog, "bases", property(lambda self: {}, lambda self, bases: None), raising=False)
 
 
 def records_removed_before_the_claim_that_says_so(patch: pytest.MonkeyPatch) -> None:
