@@ -127,9 +127,8 @@ class Job:
         self.recent: list[Commit] = [] if self.log.last_commit is None else [self.log.last_commit]
         self._read: dict[str | None, frozenset[Partition]] = {}
         self.seen = Seen(list(self.log.state.summary.dead_letters))
-        self.changelog = Changelog(self.folders)
         #: Shards that write a compact changelog with their next snapshot.
-        self.compacts: frozenset[int] = frozenset()
+        self.changelog, self.compacts = Changelog(self.folders), frozenset[int]()
         self._kept = Kept(self.log.state.summary)
         self.logger = logger.bind(job=self.job, location=self.folders.location)
         warnings.warn_on_opening(self.logger, self.progress.now_us, clock.now_us(), known)

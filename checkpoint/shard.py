@@ -185,9 +185,7 @@ class Shard:
         known = {**by_number, **{c.commit: c for c in commits()}}
         past = marker is not None and marker.commit <= committed
         if kv is not None and marker is not None and past and not is_of(kv, marker, known):
-            spec.logger.warning(
-                "the store is of another history of the job", path=spec.path, commit=marker.commit
-            )
+            spec.logger.warning("the store is of another history", path=spec.path, commit=marker.commit)
             kv.close()
             kv, found, marker = None, StoreFound.DIVERGED, None
         applied = None if marker is None else marker.commit

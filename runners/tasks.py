@@ -6,10 +6,11 @@ import contextlib
 import os
 import socket
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +44,7 @@ from windrow.runners.wire import (
     OLD,
     OPERATOR,
     PART,
+    by_shard,
     chunks,
     reply,
     rows_that_came,
@@ -52,7 +54,7 @@ from windrow.runners.wire import (
 from windrow.stores import spill
 from windrow.stores.files import on_disk
 from windrow.stores.kv import KV, Overlay
-from windrow.stores.spill import Gathered
+from windrow.stores.spill import SLICE_BYTES, Gathered, Spill
 from windrow.stores.spilling_overlay import Spilling
 
 SNAPSHOT_EVERY = 32
@@ -150,7 +152,7 @@ class TaskPlan:
 
 def run(
     plan: TaskPlan,
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
     expected: int | None = None,
     close: Callable[[Shard], None] = Shard.close,
 ) -> Iterator[pa.RecordBatch]:
@@ -188,6 +190,27 @@ def run(
         if isinstance(shard, Shard):
             close(shard)
     yield reply(number, answer)
+
+
+def run_several(
+    plan: TaskPlan, batches: Iterable[pa.RecordBatch], expected: Iterable[int]
+) -> Iterator[pa.RecordBatch]:
+    """Run the shards of one task, one after the other. Their rows are buffered first: they come in any order.
+
+    expected: the shards of the task, those without rows too.
+    """
+    spill, held, nbytes = Spill(), defaultdict[int, list[pa.RecordBatch]](list), 0
+    for batch in batches:
+        for number, rows in by_shard(batch):
+            held[number].append(rows)
+            nbytes += rows.nbytes
+        if nbytes > SLICE_BYTES:
+            for number in list(held):
+                spill.add(pa.Table.from_batches(held.pop(number)), number)
+            nbytes = 0
+    for number in sorted({*expected, *held, *spill.numbers}):
+        spilled = (some for table in spill.read([number]) for some in table.to_batches())
+        yield from run(plan, chain(spilled, held.pop(number, [])), number)
 
 
 def _measured(batches: Iterable[pa.RecordBatch], widths: list[int]) -> Iterator[pa.RecordBatch]:

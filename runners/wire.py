@@ -50,6 +50,16 @@ def tables_of_shard(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator
         before += len(table)
 
 
+def by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each shard, in their order."""
+    numbers = batch.column(SHARD).to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    ordered, sorted_numbers = batch.take(pa.array(order)), numbers[order]
+    begins = np.flatnonzero(np.r_[True, sorted_numbers[1:] != sorted_numbers[:-1]][: len(order)]).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        yield int(sorted_numbers[begin]), ordered.slice(begin, end - begin)
+
+
 def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, int]]) -> IntArray | int:
     """Return the first ordinal of each row's record: above all others where rows of it may have come before, else 0.
 

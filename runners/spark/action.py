@@ -26,7 +26,13 @@ from windrow.runners.replay import replayable
 from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.plan_cache import Planned, are_there, planned
-from windrow.runners.spark.session import FixedStages, Tagged, of_stream, run_on_partition
+from windrow.runners.spark.session import (
+    FixedStages,
+    Tagged,
+    of_stream,
+    run_on_partition,
+    run_several_on_partition,
+)
 from windrow.runners.spark.shared_folder_check import Nonce
 from windrow.runners.spark.shipping import Shipping
 from windrow.runners.task_result import Answer
@@ -40,8 +46,11 @@ FEW_ROWS = 20_000
 #: So do they after a batch with fewer rows for each group: a group is wider than a row, and costs SQL its making.
 ROWS_A_GROUP = 4
 
-#: The key of a cached plan: columns, whether the batch follows a commit, whether groups cross.
-Alike = tuple[StructType, bool, bool]
+#: Where there are more shards than so many for each core, several share a task if they have few rows.
+TASKS_A_CORE = 4
+
+#: The key of a cached plan: columns, whether the batch follows a commit, whether groups cross, the number of tasks.
+Alike = tuple[StructType, bool, bool, int]
 #: A task plan, and the function that runs it.
 PreparedTasks = tuple[TaskPlan, Callable[[], list[bytes]]]
 #: Replays lost messages of shards: (session, the task plan, which shards).
@@ -177,7 +186,8 @@ class Action:
         else:
             control = self._control = self._control or routes.control_rows(attempt.spark, job.shards)
         task = self._task(attempt, parts, columns)
-        on_shards = routes.on_shards(frame, job.shards, control, self._function(attempt, task))
+        function, partitions = self._function(attempt, task), self._partitions(attempt)
+        on_shards = routes.on_shards(frame, job.shards, control, function, partitions)
 
         def answers() -> list[bytes]:
             if alike is not None and rows is not None and self._planned.get(alike, True):
@@ -228,7 +238,17 @@ class Action:
     def _function(self, attempt: BatchAttempt, task: TaskPlan) -> jvm_calls.Mapped:
         """Return the function that runs a task. Unpickled, its argument is the plan."""
         shipped: Any = self._shipping.ship(attempt.spark.sparkContext, task)
-        return partial(run_on_partition, shipped)
+        shards, partitions = self._job.shards, self._partitions(attempt)
+        if partitions == shards:
+            return partial(run_on_partition, shipped)
+        return partial(run_several_on_partition, shipped, shards, partitions)
+
+    def _partitions(self, attempt: BatchAttempt) -> int:
+        """Return the number of tasks. Many shards share some where all stores are here, and the last commit took few rows."""
+        sc, shards = attempt.spark.sparkContext, self._job.shards
+        if not (sc.master or "").startswith("local[") or not self._few:
+            return shards
+        return min(shards, TASKS_A_CORE * sc.defaultParallelism)
 
     def _recent(self) -> tuple[PackedCommit, ...]:
         """Return the commits that a store may not have applied. Each is packed once."""
@@ -316,7 +336,8 @@ class Action:
         most = None if what is None or attempt.positioned else routes.FEW_TIMES * self._job.shards
         if not are_there(attempt.rows, most):
             return None
-        return attempt.rows.schema, self._job.progress.commit > 0, what is not None
+        after = self._job.progress.commit > 0
+        return attempt.rows.schema, after, what is not None, self._partitions(attempt)
 
     def _pushdown(self, df: DataFrame) -> Pushdown | None:
         """Return the pushdown into Spark before rows cross; frames of one schema share it."""

@@ -408,23 +408,27 @@ def control_rows(spark: SparkSession, shards: int) -> DataFrame:
     return spark.range(0, shards, 1, 1).selectExpr(f"cast(id as int) as {SHARD}", f"true as {CONTROL}")
 
 
-def to_shards(frame: DataFrame, shards: int, control: DataFrame | None) -> DataFrame:
-    """Repartition to one partition a shard, each with a row of `control` if that is given."""
+def to_shards(
+    frame: DataFrame, shards: int, control: DataFrame | None, partitions: int | None = None
+) -> DataFrame:
+    """Repartition to one partition a shard, or to fewer, and add the rows of `control` if these are given."""
     if any(plain(c) != c for c in frame.columns):
         frame = frame.toDF(*[plain(c) for c in frame.columns])
     if control is not None:
         frame = frame.unionByName(control, allowMissingColumns=True)
-    return jvm_calls.repartitioned(frame, shards, SHARD)
+    if partitions is None or partitions == shards:
+        return jvm_calls.repartitioned(frame, shards, SHARD)
+    return jvm_calls.repartitioned(frame, partitions, f"pmod({SHARD}, {partitions})")
 
 
 def on_shards(
-    frame: DataFrame, shards: int, control: DataFrame | None, function: jvm_calls.Mapped
+    frame: DataFrame, shards: int, control: DataFrame | None, function: jvm_calls.Mapped, partitions: int
 ) -> DataFrame:
-    """Run a function over the rows of each shard and return its results."""
+    """Run a function over the rows of each shard, in so many partitions, and return its results."""
     columns = [quoted(plain(c)) for c in frame.columns]
     if control is not None:
         columns.append(CONTROL)
-    return jvm_calls.mapped(to_shards(frame, shards, control), columns, function, ANSWER)
+    return jvm_calls.mapped(to_shards(frame, shards, control, partitions), columns, function, ANSWER)
 
 
 def travelling_schema(frame: DataFrame) -> pa.Schema:

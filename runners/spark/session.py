@@ -77,6 +77,18 @@ def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) ->
     _settle()
 
 
+def run_several_on_partition(
+    plan: tasks.TaskPlan, shards: int, partitions: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run a task of a commit whose `shards` share `partitions`: shard n is in partition n modulo their number."""
+    context = TaskContext.get()
+    assert context is not None
+    if context.attemptNumber() > 0:
+        plan = replace(plan, rests=False)
+    yield from tasks.run_several(plan, batches, range(context.partitionId(), shards, partitions))
+    _settle()
+
+
 _settled: set[int] = set()
 
 

@@ -298,6 +298,7 @@ def recorded_batch_skipped_by_its_number(patch: pytest.MonkeyPatch) -> None:
 
 def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:
     """Files go, and records, that no snapshot covers."""
+
     def all_covered(folders: JobFolders, shards: int) -> Slices[dict[int, int]]:
         yield
         return dict.fromkeys(range(shards), 1 << 40)

@@ -187,6 +187,32 @@ def test_a_large_plan_goes_once_to_each_executor(
     assert same(plain(sink.panes), embedded(define(), given))
 
 
+def test_many_shards_share_tasks_where_rows_are_few(
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+) -> None:
+    """The first batch, of which nothing is known, has a task a shard."""
+    monkeypatch.setattr(action, "TASKS_A_CORE", 1)
+    cores, partitions, repartitioned = (
+        spark.sparkContext.defaultParallelism,
+        list[int](),
+        jvm_calls.repartitioned,
+    )
+
+    def noted(df: Any, number: int, by: str) -> Any:
+        partitions.append(number)
+        return repartitioned(df, number, by)
+
+    monkeypatch.setattr(jvm_calls, "repartitioned", noted)
+    given, sink = batches(5), wr.sinks.memory()
+    function = define().foreach_batch(
+        str(tmp_path / "state"), sink=sink, clock=ManualClock(), shards=cores + 3
+    )
+    start(spark, feed(), tmp_path, function, given)
+    function.close()
+    assert partitions == [cores + 3, cores] and told == {"planned": 2, "as before": 3}
+    assert same(plain(sink.panes), embedded(define(), given))
+
+
 def test_a_stage_that_ran_twice_is_run_again_with_files_of_its_own(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
 ) -> None:
