@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.checkpoint.records import Commit
-from windrow.core.positions import Partition
+from windrow.core.positions import Partition, shown_source
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
 from windrow.operators.operator import Definition
 from windrow.operators.steps.watermarks import holder_of
@@ -34,7 +34,11 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601, durations in milliseconds."""
-        held_by = None if self.held_by is None else {"source": self.held_by[0], "partition": self.held_by[1]}
+        held_by = (
+            None
+            if self.held_by is None
+            else {"source": shown_source(self.held_by[0]), "partition": self.held_by[1]}
+        )
         return {
             "commit": self.commit,
             "ageMs": None if self.age_us is None else self.age_us // 1_000,

@@ -17,7 +17,7 @@ import numpy as np
 from windrow.checkpoint.records import Commit, ShardResult, Step
 from windrow.core.arrays import IntArray
 from windrow.core.errors import StateLost
-from windrow.core.positions import Partition
+from windrow.core.positions import Partition, shown_source
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.operator import Definition
 
@@ -167,7 +167,7 @@ def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition
     """
     if step.kind == "advance":
         return {}
-    prefixes = tuple(definition.prefix(given) for given in definition.inputs)
+    prefixes = tuple(given.source_prefix for given in definition.inputs)
     found = {
         p: (max(f, reached.get(p, f)), step.next_offsets[p])
         for p, f in step.first_offsets.items()
@@ -250,7 +250,7 @@ def _shared(redo: Sequence[Redo]) -> set[tuple[int, Partition]]:
 
 def _differs(step: Redo, value: int) -> str:
     named = [
-        f"[{first}, {following}) of {source!r}/{partition}"
+        f"[{first}, {following}) of {shown_source(source)!r}/{partition}"
         for (source, partition), (first, following) in sorted(step.ranges.items())
     ]
     where = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")

@@ -12,6 +12,7 @@ from windrow.console import views
 from windrow.console.state import instant
 from windrow.console.text import driver, modules_from_here, say_facts, say_json
 from windrow.core.clock import SystemClock
+from windrow.core.positions import shown_source
 from windrow.core.time import (
     DAY_US,
     HOUR_US,
@@ -43,7 +44,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
         return UNWELL if wrong else OK
     held = found.held_by
     shown = {
-        "heldBy": None if held is None else f"{held[0] or '(no source)'} {held[1]}",
+        "heldBy": None if held is None else f"{shown_source(held[0]) or '(no source)'} {held[1]}",
         "watermarks": "\n".join(f"{n}: {t}" for n, t in facts["watermarks"].items()),
         "ageMs": _long(found.age_us),
         "lagMs": _long(found.lag_us),
@@ -120,7 +121,12 @@ def watermark(options: argparse.Namespace, out: TextIO) -> int:
         if last is None
         else {n: iso(us) for n, us in last.meta.get("watermarks", {}).items()},
         "partitions": [
-            {"source": s, "partition": p, "event_time": iso(m.max_time_us), "seen": iso(m.seen_us)}
+            {
+                "source": shown_source(s),
+                "partition": p,
+                "event_time": iso(m.max_time_us),
+                "seen": iso(m.seen_us),
+            }
             for (s, p), m in sorted(marks.items(), key=lambda item: (item[1].max_time_us or 0, item[0]))
         ],
         "repair": None if last is None else last.meta.get(REPAIR),

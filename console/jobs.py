@@ -15,7 +15,7 @@ from windrow.checkpoint import job_admin
 from windrow.checkpoint.health import size_of
 from windrow.checkpoint.records import Commit, now_of
 from windrow.console.text import driver, modules_from_here, say_facts, say_json, say_table
-from windrow.console.views import commit_row
+from windrow.console.views import commit_row, offsets_row
 from windrow.core.clock import SystemClock
 from windrow.core.time import iso, show_instant
 from windrow.runners.state.definitions import location_and_log
@@ -69,7 +69,7 @@ def _facts(seen: job_admin.Look, show: Callable[[int], str | None]) -> dict[str,
             "now": show(now_of(last) or 0),
             "published": last.published,
             "watermarks": {n: show(t) for n, t in last.meta.get("watermarks", {}).items()},
-            "next_offsets": [[s, p, o] for (s, p), o in sorted(last.next_offsets.items())],
+            "next_offsets": offsets_row(last),
             "counters": {n: v for n, v in sorted(last.counters.items()) if not n.startswith("panes_file.")},
         }
     if last is not None and last.query_id is not None:

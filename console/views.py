@@ -18,6 +18,7 @@ from windrow.checkpoint.health import Health, alive_at, health_of
 from windrow.checkpoint.records import Commit, now_of
 from windrow.checkpoint.storage import FolderRecords
 from windrow.core.messages import Position, TupleWindow, Window
+from windrow.core.positions import shown_source
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us, iso
 from windrow.operators.view import key_of, of_key
 from windrow.runners.state import State
@@ -92,6 +93,11 @@ def operators(state: State) -> list[OperatorRow]:
 # -- commits and the watermark --------------------------------------------------------------------------------------
 
 
+def offsets_row(commit: Commit) -> list[list[Any]]:
+    """Return [source, partition, next offset] of each partition."""
+    return [[shown_source(s), p, o] for (s, p), o in sorted(commit.next_offsets.items())]
+
+
 def commit_row(commit: Commit) -> Row:
     """Return a commit for JSON, as `windrow commits --json` prints it."""
     return {
@@ -103,7 +109,7 @@ def commit_row(commit: Commit) -> Row:
         "panes": sum(shard.panes_rows for shard in commit.shards),
         "watermark": iso(commit.watermark_us),
         "published": commit.published,
-        "next_offsets": [[s, p, o] for (s, p), o in sorted(commit.next_offsets.items())],
+        "next_offsets": offsets_row(commit),
         "query": commit.query_id,
         "batch": commit.batch_id,
     }
@@ -145,7 +151,7 @@ def partitions(state: State) -> list[Row]:
     slowest_first = sorted(record.marks.items(), key=lambda item: (item[1].max_time_us or 0, item[0]))
     return [
         {
-            "source": source,
+            "source": shown_source(source),
             "partition": partition,
             "event_time": iso(mark.max_time_us),
             "seen": iso(mark.seen_us),

@@ -27,6 +27,8 @@ from windrow.core.time import TIME_UNITS, Duration, TimeUnit, duration_us, show_
 from windrow.core.windows import Hopping, JoinWindowSpec
 from windrow.core.zones import check_zone
 
+#: The name of the input of an operator that names none: those of all such operators of a job are one input.
+UNNAMED = ""
 #: The column of the recorded `now` of an input without event time.
 STAMPED = "__time"
 
@@ -171,6 +173,16 @@ class Input:
         """The conditions of messages by which it takes them."""
         guaranteed = None if self.deliver is None else self.deliver.guaranteed
         return tuple(e for e in (self.where, guaranteed) if e is not None)
+
+    @property
+    def shown(self) -> str | None:
+        """Its name in dead letters; None where it has none."""
+        return self.name or None
+
+    @property
+    def called(self) -> str:
+        """Its name in errors."""
+        return f"input {self.name!r}" if self.name else "the input"
 
     @property
     def source_prefix(self) -> str:

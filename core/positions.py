@@ -99,6 +99,11 @@ def topic_of(source: str) -> tuple[str, str | None]:
     return (topic, topic_id) if _ID.fullmatch(topic_id) and topic else (name, None)
 
 
+def shown_source(source: str) -> str:
+    """Return a source as users see it: that of the unnamed input has no prefix."""
+    return source.removeprefix(":")
+
+
 def under_another_name(known: Collection[str], sources: Collection[str]) -> tuple[str, str] | None:
     """Return (known source, one of `sources`) that are one topic, with its id on one side only; None if there is none."""
     topics = {(s.rpartition(":")[0], *topic_of(s)): s for s in known}

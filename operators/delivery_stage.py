@@ -136,9 +136,7 @@ class Delivering(Logic):
             result.counts["skipped"] = result.counts.get("skipped", 0) + chosen.skipped
         for reason, n in chosen.dead.counts.items():
             result.counts[f"dead.{reason}"] = result.counts.get(f"dead.{reason}", 0) + n
-        letters = chosen.dead.table()
-        if self.definition.by_input:
-            letters = letters_by_input(letters)
+        letters = letters_by_input(chosen.dead.table())
         some = [table for table in (result.dead, letters) if table is not None]
         result.dead = pa.concat_tables(some) if some else None
         return result
@@ -150,10 +148,10 @@ class Delivering(Logic):
         """Apply the policies to a step. Raises where a condition cannot be computed for a message."""
         chosen = Chosen(dict(tables), DeadLetters(self.definition.dead_letter_limit))
         for given in self.definition.inputs:
-            policy, table = self.definition.policies.get(given.name), self._table_of(tables, given)
+            policy, table = self.definition.policies.get(given.name), tables.get(given.name)
             if policy is None or table is None:
                 continue
-            chosen.dead.input = given.name if self.definition.by_input else None
+            chosen.dead.input = given.shown
             rows = self._countable(kv, given, table, now_us)
             passes = self._passes(kv, chosen, given, policy, rows, now_us)
             if policy.mark is not None:
@@ -161,10 +159,6 @@ class Delivering(Logic):
             elif not passes.all():
                 self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
-
-    def _table_of(self, tables: Mapping[str, pa.Table], input: Input) -> pa.Table | None:
-        """Return the rows of an input in this step; an unnamed input has the only table."""
-        return tables.get(input.name) if self.definition.by_input else next(iter(tables.values()), None)
 
     def _countable(self, kv: KV, input: Input, table: pa.Table, now_us: int) -> Slice:
         """Return the messages to choose from, in position order. A message that the operator does not count takes no place."""
@@ -201,7 +195,7 @@ class Delivering(Logic):
     def _skip(self, chosen: Chosen, input: Input, policy: Policy, table: pa.Table, rows: Slice) -> None:
         """Drop these rows from the step. They still advance the watermark."""
         chosen.tables[_name(chosen, table)] = table.filter(pa.array(~_places(table, rows)))
-        prefix = self.definition.prefix(input)
+        prefix = input.source_prefix
         marks = {(source or prefix, p): us for (source, p), us in event_time_marks(rows).items()}
         chosen.marks = further(chosen.marks, marks)
         chosen.skipped += len(rows)
@@ -298,8 +292,8 @@ class Delivering(Logic):
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         self._logic.set_back(kv, progress, watermark_us)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        return self._logic.view(stores, watermark_us, prefix)
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
+        return self._logic.view(stores, watermark_us)
 
 
 class _Marked(Needs):

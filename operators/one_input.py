@@ -14,7 +14,7 @@ from windrow.core import check
 from windrow.core.deliver import Policy, policy_of
 from windrow.core.errors import BadWatermark, ConfigurationError, ReservedColumn, UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.core.inputs import Input, check_reading
+from windrow.core.inputs import UNNAMED, Input, check_reading
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import RESERVED_COLUMNS, Watermark, bounded, letters_us, max_ahead_us
 from windrow.core.positions import Ids, Positions
@@ -127,18 +127,11 @@ class OneInput(Definition):
     # -- the seam ---------------------------------------------------------------------------------------------------
 
     @property
-    def by_input(self) -> bool:
-        return self.input_name is not None
-
-    @property
     def inputs(self) -> tuple[Input, ...]:
-        name = self.input_name or self.name
+        name = self.input_name or UNNAMED
         rest = (self.watermark, self.time_zone, self.max_ahead_us, self.positions)
         given = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
         return (replace(given, where=self.where, deliver=self.deliver),)
-
-    def part_prefix(self, name: str) -> str:
-        return self.prefix(self.inputs[0])
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
         return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
@@ -272,12 +265,11 @@ class OneInputLogic(Logic):
         """Ingest the table of an input. accept: processes the messages that can be counted"""
         table = reading.in_known_times(table, work.progress.schema)
         self._learn(work.progress, table.schema)
-        if self.definition.by_input:
-            work.dead.input = reading.input.name
+        work.dead.input = reading.input.shown
         rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, reading))
         if len(rows):
             rows = accept(work, Slice(conformed(rows.table, work.schema), rows.times))
-        prefix = self.definition.prefix(reading.input)
+        prefix = reading.input.source_prefix
         reached = further(event_time_marks(rows), marks)
         work.result.marks.update({(s or prefix, p): t for (s, p), t in reached.items()})
         work.progress.begin(work.now_us)
@@ -291,12 +283,11 @@ class OneInputLogic(Logic):
 
     def _begin(self, kv: KV, now_us: int) -> Work:
         work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
-        if self.definition.by_input:
-            work.dead.input = self.definition.inputs[0].name
+        work.dead.input = self.definition.inputs[0].shown
         return work
 
     def _end(self, work: Work) -> StepResult:
-        return work.end(self.aux_cf, by_input=self.definition.by_input)
+        return work.end(self.aux_cf)
 
     def _on_time(self, work: Work, reading: InputReading, rows: Slice, dead: DeadLetters) -> Slice:
         """Drop the messages that the watermark has passed by more than the definition allows; none of a static input."""
@@ -352,8 +343,8 @@ class OneInputLogic(Logic):
         made = self.known_schema(kv)
         return [] if made is None else list(made.names)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        return View(self, stores, watermark_us, prefix)
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
+        return View(self, stores, watermark_us)
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windrow.core.deliver import Policy
 from windrow.core.errors import ConfigurationError
-from windrow.core.inputs import Input
+from windrow.core.inputs import UNNAMED, Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
 from windrow.core.show import Raw, call
@@ -83,12 +83,8 @@ class Definition(ABC):
 
     @property
     def by_input(self) -> bool:
-        """True if messages name their input: the sources of their positions begin with its name."""
-        return True
-
-    def prefix(self, input: Input) -> str:
-        """Return the prefix that the job adds to the sources of an input's messages."""
-        return input.source_prefix if self.by_input else ""
+        """True if its inputs have names, by which messages are given, and offsets are reported."""
+        return self.inputs[0].name != UNNAMED
 
     def input(self, name: str) -> Input:
         """Return the input of that name."""
@@ -120,7 +116,7 @@ class Definition(ABC):
         """Return the reason why a single shard has to process all of its rows; None where keys may be partitioned."""
         for name, policy in self.policies.items():
             if policy.counts and policy.per == "input":
-                return f"{policy!r} counts the messages of the whole input {name!r}"
+                return f"{policy!r} counts all messages of {self.input(name).called}"
         if self.retention.counts_the_job:
             return f"{self.retention!r} counts over the whole job"
         return None
@@ -236,10 +232,6 @@ class Definition(ABC):
     def watermark_of(self, name: str, watermark_us: int) -> int:
         """Return the watermark of the operator of that name where that of the whole is `watermark_us`."""
         return watermark_us
-
-    def part_prefix(self, name: str) -> str:
-        """Return the prefix that the job adds to the sources of that operator's messages, if it has one input."""
-        return ""
 
     def fed_by(self, name: str) -> Mapping[str, str]:
         """Map the inputs of the operator of that name to the operators whose rows they receive."""
@@ -450,10 +442,10 @@ class Logic(ABC):
     # -- queries ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         """Return the view of its state, over the stores of its shards.
 
-        watermark_us: that of the operator; prefix: the prefix that the job adds to sources there (`part_prefix`)
+        watermark_us: that of the operator
         """
 
 

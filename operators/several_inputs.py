@@ -61,15 +61,8 @@ class NamedInputs(Definition):
     given_inputs: tuple[Input, ...]
 
     @property
-    def by_input(self) -> bool:
-        return True
-
-    @property
     def inputs(self) -> tuple[Input, ...]:
         return self.given_inputs
-
-    def part_prefix(self, name: str) -> str:
-        return ""
 
     def keys(self, input: Input) -> tuple[str, ...]:
         return self.by if input.by is None else input.by

@@ -64,17 +64,17 @@ class StoredTable:
 class View:
     """The queries on one operator, over the stores of its shards.
 
-    watermark_us: the operator's; prefix: the prefix that the job adds to sources of positions there
+    watermark_us: the operator's
     """
 
     definition: Any
     #: Column families in which a commit counts the messages that it brought to a window; empty where it does not.
     counted_in: tuple[str, ...] = ()
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         self.logic, self.stores = logic, stores
         self.definition = logic.definition
-        self.watermark_us, self.prefix = watermark_us, prefix
+        self.watermark_us, self.prefix = watermark_us, self.definition.inputs[0].source_prefix
 
     def refuse(self, table: str) -> ConfigurationError:
         """Return the error for a table that it does not have."""
@@ -95,7 +95,7 @@ class View:
 
     def source_prefix(self, input: str) -> str:
         """Return the prefix that the job adds to the sources of an input in the state."""
-        return self.prefix
+        return self.input(input).source_prefix
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
@@ -316,15 +316,11 @@ def stored(rows: Slice) -> list[StoredMessage]:
 
 def without_prefix(infos: Sequence[WindowInfo], prefix: str) -> list[WindowInfo]:
     """Return windows with the positions as in the source, without the prefix."""
-    if not prefix:
-        return list(infos)
     return [replace(w, first=as_given(w.first, prefix), last=as_given(w.last, prefix)) for w in infos]
 
 
 def rows_without_prefix(rows: Slice, prefix: str) -> Slice:
     """Return rows of messages with the sources as they were fed, without the prefix."""
-    if not prefix:
-        return rows
     table = rows.table
     named = pa.array([s.removeprefix(prefix) for s in table.column(SOURCE).to_pylist()], pa.string())
     return Slice(table.set_column(table.column_names.index(SOURCE), SOURCE, named), rows.times)

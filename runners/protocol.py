@@ -22,7 +22,7 @@ from windrow.checkpoint.transport import FILES
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.messages import Token
-from windrow.core.positions import Partition, topic_of, under_another_name
+from windrow.core.positions import Partition, shown_source, topic_of, under_another_name
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.runners.publishing import Publisher
@@ -419,12 +419,13 @@ def _check_names(job: Job, following: Mapping[Partition, int]) -> None:
     """Refuse rows of a topic that the job knows under another name: with its id, or without."""
     named_twice = under_another_name({s for s, _ in job.progress.next_offsets}, {s for s, _ in following})
     if named_twice is not None:
+        known, fresh = map(shown_source, named_twice)
         raise PositionsMissing(
-            f"the job knows source {named_twice[0]!r}, these rows come from {named_twice[1]!r}: one topic, with its id and "
+            f"the job knows source {known!r}, these rows come from {fresh!r}: one topic, with its id and "
             "without, would be counted twice. "
             + (
                 'Drop the column topicId, or set option("includeTopicId", "false")'
-                if topic_of(named_twice[0])[1] is None
+                if topic_of(known)[1] is None
                 else "Keep the column topicId in the frame (a source that has none can be given it as a literal)"
             )
         )

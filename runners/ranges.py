@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.connectors.kafka.offsets import Range
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import SourceLost
+from windrow.core.inputs import UNNAMED
 from windrow.core.positions import Partition, topic_source
 from windrow.operators.steps.columns import MALFORMED_ROW, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
@@ -38,7 +40,8 @@ def from_table(table: pa.Table | pa.RecordBatch) -> list[Range]:
 
 
 def partition_of(wanted: Range) -> Partition:
-    return topic_source(wanted.topic, wanted.id), wanted.partition
+    """Return the partition of a range, of the unnamed input."""
+    return f"{UNNAMED}:{topic_source(wanted.topic, wanted.id)}", wanted.partition
 
 
 def row_schema(stream: KafkaStream) -> pa.Schema:
@@ -65,6 +68,8 @@ def _read(stream: KafkaStream, ranges: list[Range]) -> Iterator[pa.Table]:
     empty: Any = row_schema(stream).empty_table()
     yield empty
     for rows in stream.read(ranges):
+        sources = pc.binary_join_element_wise(f"{UNNAMED}:", rows.column(SOURCE), "")
+        rows = rows.set_column(rows.column_names.index(SOURCE), SOURCE, sources)
         yield pa.concat_tables([empty, rows], promote_options="permissive")
 
 

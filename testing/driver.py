@@ -157,11 +157,11 @@ class TestDriver:
     def _place(self, input: Input, position: Position) -> Position:
         """Return a message's position in the log: its source begins with the name of the input, where messages name theirs."""
         placed = Position(*position)
-        return placed._replace(source=self.definition.prefix(input) + placed.source)
+        return placed._replace(source=input.source_prefix + placed.source)
 
     def _remember(self, name: str, messages: Sequence[Message]) -> None:
         given, reached = self._input(name), dict(self._reached)
-        unnamed = (self.definition.prefix(given), 0)
+        unnamed = (given.source_prefix, 0)
         for message in messages:
             if message.position is None:
                 position = Position(*unnamed, self._reached.get(unnamed, 0))
@@ -251,7 +251,7 @@ class TestDriver:
             given.name: [
                 Message(m.payload, as_given(self.definition, position))
                 for position, m in sorted(self._fed.items(), reverse=True)
-                if position.source.startswith(self.definition.prefix(given))
+                if position.source.startswith(given.source_prefix)
             ]
             for given in inputs
         }

@@ -12,7 +12,7 @@ from windrow.operators.operator import Definition
 from windrow.operators.oracle.watermark import InputsOracle
 from windrow.testing.clock import ManualClock
 from windrow.testing.ledger import all_panes_equal
-from windrow.testing.verification import as_given, letters_as_given
+from windrow.testing.verification import as_given, info_as_given, letters_as_given
 
 #: Messages of one input, or of several by their names.
 Fed: TypeAlias = "Sequence[Message] | Mapping[str, Sequence[Message]]"
@@ -38,7 +38,7 @@ class OracleDriver:
         by_input = messages if isinstance(messages, Mapping) else {inputs[0].name: messages}
         placed = {}
         for given in inputs:
-            prefix = self._definition.prefix(given)
+            prefix = given.source_prefix
             placed[given.name] = [_placed(m, prefix) for m in by_input.get(given.name, ())]
         self._step(placed, None)
 
@@ -70,7 +70,8 @@ class OracleDriver:
         return letters_as_given(self._definition, dead)
 
     def windows(self) -> list[WindowInfo]:
-        return self._oracle.part(self._definition.name).windows() or []
+        windows = self._oracle.part(self._definition.name).windows() or []
+        return [info_as_given(self._definition, info) for info in windows]
 
     def messages(self, input: str) -> list[StoredMessage]:
         kept = self._oracle.part(self._definition.name).kept(input) or []
@@ -107,6 +108,6 @@ class OracleDriver:
 
 def _placed(message: Message, prefix: str) -> Message:
     position = message.position
-    if not prefix or position is None:
+    if position is None:
         return message
     return Message(message.payload, Position(*position)._replace(source=prefix + position.source))

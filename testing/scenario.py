@@ -107,7 +107,7 @@ class Feed:
 
     def source(self, name: str) -> str:
         """Return the topic in positions of an input."""
-        return self.inputs[name].source_prefix + name if self.by_input else name
+        return self.inputs[name].source_prefix + name
 
     @property
     def parts(self) -> dict[str, Definition]:

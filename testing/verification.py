@@ -95,7 +95,7 @@ def expect(
 def _taken(definition: Definition, unread: Unread, step: Step) -> dict[str, list[Message]]:
     """Return the messages that an ingest took, by input, which are not taken again."""
     taken: dict[str, list[Message]] = {}
-    prefixes = [(given.name, definition.prefix(given)) for given in definition.inputs]
+    prefixes = [(given.name, given.source_prefix) for given in definition.inputs]
     for partition, first in sorted(step.first_offsets.items()):
         waiting = unread.get(partition, [])
         low, high = (bisect_left(waiting, at, key=_offset) for at in (first, step.next_offsets[partition]))
@@ -133,7 +133,7 @@ def compare(
 
 def as_given(definition: Definition, position: Position) -> Position:
     """Return a message's position as its user gave it: without the name of its input."""
-    for prefix in map(definition.prefix, definition.inputs):
+    for prefix in (given.source_prefix for given in definition.inputs):
         if position.source.startswith(prefix):
             return position._replace(source=position.source.removeprefix(prefix))
     return position
@@ -144,9 +144,9 @@ def letters_as_given(definition: Definition, dead_letters: Sequence[DeadLetter])
     shown = []
     for letter in dead_letters:
         name = None
-        if letter.position is not None and definition.by_input:
+        if letter.position is not None:
             source = letter.position.source
-            name = next((i.name for i in definition.inputs if source.startswith(i.source_prefix)), None)
+            name = next((i.shown for i in definition.inputs if source.startswith(i.source_prefix)), None)
             letter = replace(letter, position=as_given(definition, letter.position))
         shown.append(replace(letter, input=name))
     return shown
@@ -181,7 +181,7 @@ def check_kept(definition: Definition, op: Embedded, oracle: Oracle) -> None:
         said = oracle.part(part.name)
         windows = said.windows()
         if windows is not None:
-            wanted = [_info_as_given(definition, info) for info in windows]
+            wanted = [info_as_given(definition, info) for info in windows]
             compare(f"window of {part.name!r}", op.get_windows(operator=part.name), wanted, _infos_equal)
         for given in part.inputs:
             messages = said.kept(given.name)
@@ -192,7 +192,7 @@ def check_kept(definition: Definition, op: Embedded, oracle: Oracle) -> None:
             compare(f"message of {given.name!r}", kept, there, lambda a, b: bool(a == b))
 
 
-def _info_as_given(definition: Definition, info: WindowInfo) -> WindowInfo:
+def info_as_given(definition: Definition, info: WindowInfo) -> WindowInfo:
     first, last = info.first, info.last
     assert first is not None and last is not None
     return replace(info, first=as_given(definition, first), last=as_given(definition, last))

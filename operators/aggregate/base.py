@@ -65,8 +65,7 @@ class Steps(Logic):
         if self.history is not None and self.definition.numbered and self.definition.since_us:
             self.history.note_come(kv, progress.step)
         dead = DeadLetters(self.definition.dead_letter_limit)
-        if self.definition.by_input:
-            dead.input = self.definition.inputs[0].name
+        dead.input = self.definition.inputs[0].shown
         return progress, StepResult(), dead
 
     def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
@@ -75,11 +74,9 @@ class Steps(Logic):
         kv.write(batch)
         if progress.schema is not None:
             self._note_emission(kv)
-        result.dead = dead.table()
-        if self.definition.by_input:
-            result.dead = letters_by_input(result.dead)
-            prefix = self.definition.inputs[0].source_prefix
-            result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
+        result.dead = letters_by_input(dead.table())
+        prefix = self.definition.inputs[0].source_prefix
+        result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
         for reason, n in dead.counts.items():
             result.counts[f"dead.{reason}"] = n
         return result
@@ -242,10 +239,10 @@ class Steps(Logic):
         known = self.progress(kv).schema
         return [] if known is None else list(known.names)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.aggregate.views import view_of
 
-        return view_of(self.definition)(self, stores, watermark_us, prefix)
+        return view_of(self.definition)(self, stores, watermark_us)
 
     def noted(self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None) -> Slice:
         """Return messages to keep, with the other columns that aggregations use. numbers: of tuple windows."""

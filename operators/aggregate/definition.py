@@ -18,7 +18,7 @@ from windrow.core.deliver import Policy
 from windrow.core.emit import Emit, Never
 from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr
-from windrow.core.inputs import Input
+from windrow.core.inputs import UNNAMED, Input
 from windrow.core.messages import Pane
 from windrow.core.policy import (
     UNBOUNDED_US,
@@ -186,15 +186,11 @@ class AggregateDefinition(Definition):
     # -- as an operator ---------------------------------------------------------------------------------------------
 
     @property
-    def by_input(self) -> bool:
-        return self.input_name is not None
-
-    @property
     def inputs(self) -> tuple[Input, ...]:
-        """Return its one input, which has the name of the aggregate unless another one was given."""
+        """Return its one input."""
         return (
             Input(
-                self.input_name or self.name,
+                self.input_name or UNNAMED,
                 self.event_time,
                 None,
                 self.watermark,
@@ -207,9 +203,6 @@ class AggregateDefinition(Definition):
                 deliver=self.deliver,
             ),
         )
-
-    def part_prefix(self, name: str) -> str:
-        return self.prefix(self.inputs[0])
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
         return self.needs

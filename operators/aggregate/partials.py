@@ -161,7 +161,7 @@ def counted_groups(
             _bury(definition, table.filter(pa.array(lost)), taken.step)
             table = table.filter(pa.array(~lost))
     if len(table):
-        prefix = definition.prefix(definition.inputs[0])
+        prefix = definition.inputs[0].source_prefix
         taken.step.marks = {(source or prefix, n): us for (source, n), us in _marks(table)}
         schema = _noted(definition, table, schema)
     return taken, table, schema
@@ -280,8 +280,7 @@ def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> 
                 "ordinal": None if at.get("offset") is None else 0,
                 "event_time_us": body.get("event_time_us"),
                 "payload": body.get("payload"),
-                "input": definition.inputs[0].name if definition.by_input else None,
+                "input": definition.inputs[0].shown,
             }
         )
-    letters = pa.Table.from_pylist(rows, DEAD_SCHEMA)
-    step.dead = letters_by_input(letters) if definition.by_input else letters
+    step.dead = letters_by_input(pa.Table.from_pylist(rows, DEAD_SCHEMA))

@@ -25,10 +25,8 @@ from windrow.stores.kv import KV
 class InheritedView(AggregateView):
     """The view over the windows of other operators."""
 
-    def __init__(
-        self, logic: InheritedAggregator, stores: Sequence[KV], watermark_us: int, prefix: str = ""
-    ) -> None:
-        super().__init__(logic.engine, stores, watermark_us, prefix)
+    def __init__(self, logic: InheritedAggregator, stores: Sequence[KV], watermark_us: int) -> None:
+        super().__init__(logic.engine, stores, watermark_us)
         self.definition = logic.definition
 
     def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:

@@ -82,10 +82,10 @@ class InheritedAggregator(Delegating):
     def columns(self, kv: KV) -> list[str]:
         return list(self.engine.columns(kv))
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.aggregate.propagated_window_views import InheritedView
 
-        return InheritedView(self, stores, watermark_us, prefix)
+        return InheritedView(self, stores, watermark_us)
 
 
 def _emitted(step: StepResult) -> StepResult:

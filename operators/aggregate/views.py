@@ -61,8 +61,8 @@ Finds: TypeAlias = Callable[..., Slice | None]
 class AggregateView(View):
     """The view over time windows."""
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
-        super().__init__(logic, stores, watermark_us, prefix)
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
+        super().__init__(logic, stores, watermark_us)
         self.counted_in = (logic.windows_cf,)
 
     # -- its rows ---------------------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ class TupleView(AggregateView):
 class SessionView(AggregateView):
     """The view over session windows."""
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
-        super().__init__(logic, stores, watermark_us, prefix)
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
+        super().__init__(logic, stores, watermark_us)
         self.counted_in = ()  # a commit writes a whole session
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
@@ -386,9 +386,9 @@ class SessionView(AggregateView):
 class TupleSessionView(SessionView):
     """The view over sessions by messages of others: windows of the numbers of messages."""
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         last = max((logic.progress(kv).watermark_us for kv in stores), default=0)
-        super().__init__(logic, stores, last, prefix)
+        super().__init__(logic, stores, last)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         rows = super().between(kv, (0, None), (END_OF_TIME_US, None), **fields)

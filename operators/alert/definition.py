@@ -79,7 +79,7 @@ class AlertDefinition(OneInput):
     ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. By default never:
         a key with an open alert, or whose samples are counted, is kept for good
     history: the name of a static input of the same columns: its messages before the first one of a key fill the window of that
-        key, without an evaluation. Give it with the first commit
+        key, without an evaluation. Give it with the first commit; `input=` then names that of the messages
     version: under another one windows and statuses are dropped, without a row
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver, integer_overflow: as
         for `wr.Aggregate`
@@ -192,10 +192,6 @@ class AlertDefinition(OneInput):
             _check_names(expression, f"{what} of {self.name!r}", known)
 
     # -- what shapes it ---------------------------------------------------------------------------------------------
-
-    @property
-    def by_input(self) -> bool:
-        return self.input_name is not None or self.history is not None
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -347,7 +343,11 @@ def _history(options: Mapping[str, Any], frame: Frame | None) -> str | None:
         raise BadWindow(
             f"history={history!r} without a window, which it would fill: give frame=, e.g. '5 minutes'"
         )
-    if history == (options["input"] or options["name"]):
+    if options["input"] is None:
+        raise ConfigurationError(
+            f"history={history!r} beside an input without a name: name that of the messages, e.g. input='samples'"
+        )
+    if history == options["input"]:
         raise ConfigurationError(f"history={history!r} is the name of the input, too: give it another one")
     return history
 

@@ -418,10 +418,10 @@ class Alerting(OneInputLogic):
         )
         self.states.save(work.kv, states, states.there, np.array(states.records["wake"], dtype=np.int64))
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.alert.views import AlertView
 
-        return AlertView(self, stores, watermark_us, prefix)
+        return AlertView(self, stores, watermark_us)
 
     # -- what is judged ---------------------------------------------------------------------------------------------
 

@@ -94,7 +94,8 @@ class AlertOracle(OneInputOracle):
         self._began = self._began or bool(listed(messages))
         self._step_us = now_us
         given = by_input(self.definition.inputs, messages)
-        past, loaded = given.pop(self.definition.history or "", []), list[Any]()
+        history, loaded = self.definition.history, list[Any]()
+        past = [] if history is None else given.pop(history, [])
         if past:
             self._input, self.counted = self.definition.inputs[1], []
             self._ingest(past, now_us, self._load)

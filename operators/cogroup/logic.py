@@ -225,10 +225,10 @@ class CoGroupOperator(Delegating):
         keys = zip(self.definition.by, self.definition.keys(given), strict=True)
         return [(own, (schema.field(key).type,)) for key, own in keys]
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.cogroup.views import CoGroupView
 
-        return CoGroupView(self, stores, watermark_us, prefix)
+        return CoGroupView(self, stores, watermark_us)
 
 
 def _place(letter: Mapping[str, Any]) -> tuple[Any, ...]:

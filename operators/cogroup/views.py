@@ -22,17 +22,14 @@ from windrow.stores.kv import KV
 class CoGroupView(View):
     """A view of the aggregate that does the work, in terms of the inputs."""
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
-        super().__init__(logic, stores, watermark_us, prefix)
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
+        super().__init__(logic, stores, watermark_us)
         self._united = logic.united
         self._inner: View = logic.engine.view(stores, watermark_us)
         self.counted_in = self._inner.counted_in
         names = "|".join(re.escape(i.name) for i in self.definition.inputs)
         #: A pattern of the prefixes of sources that windrow added.
         self._named = f"^({names}):"
-
-    def source_prefix(self, input: str) -> str:
-        return self.input(input).source_prefix
 
     def schema(self) -> pa.Schema:
         return self._inner.schema()

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from windrow.core.errors import BadTrigger, BadWatermark, ConfigurationError
-from windrow.core.inputs import Input
+from windrow.core.inputs import UNNAMED, Input
 from windrow.core.policy import Watermark
 from windrow.core.show import call
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -101,14 +101,9 @@ class ChainDefinition(Definition):
         fed = {feed.input.name for feed in self.feeds[part]}
         return tuple(i for i in self.parts[part].inputs if i.name not in fed)
 
-    @property
-    def by_input(self) -> bool:
-        """True if messages name their input."""
-        return any(p.by_input for p in self.parts)
-
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
-        """The inputs from outside, in the order of the operators that take them; one that named none has its name."""
+        """The inputs from outside, in the order of the operators that take them."""
         found: dict[str, Input] = {}
         for part in range(len(self.parts)):
             for given in self.inputs_of(part):
@@ -203,7 +198,7 @@ class ChainDefinition(Definition):
         for given in self.inputs:
             takers = [i for i in range(len(self.parts)) if given.name in [n.name for n in self.inputs_of(i)]]
             if len({tuple(self.parts[i].keys(given)[p[i]] for p in self.shared_keys) for i in takers}) > 1:
-                return f"its operators take input {given.name!r} by different keys"
+                return f"its operators take {given.called} by different keys"
         if not self.by:
             keys = ", ".join(f"{p.name!r} by {list(p.by)}" for p in self.parts)
             return f"its operators share no key ({keys})"
@@ -223,15 +218,6 @@ class ChainDefinition(Definition):
 
     def watermark_of(self, name: str, watermark_us: int) -> int:
         return self.watermark_at([p.name for p in self.parts].index(name), watermark_us)
-
-    def part_prefix(self, name: str) -> str:
-        part = [p.name for p in self.parts].index(name)
-        outside = self.inputs_of(part)
-        return (
-            outside[0].source_prefix
-            if self.by_input and len(self.parts[part].inputs) == len(outside) == 1
-            else ""
-        )
 
     # -- description ------------------------------------------------------------------------------------------------
 
@@ -369,19 +355,26 @@ def _check_connected(chain: ChainDefinition) -> None:
 
 
 def check_inputs(chain: ChainDefinition) -> None:
-    """Check that outside inputs have names of their own, which are not those of operators, and one kind of watermark."""
+    """Check that outside inputs have names of their own, which are not those of operators, and one kind of watermark.
+
+    An input without a name is the only one.
+    """
     known: dict[str, Input] = {}
+    named = next((given.name for given in chain.inputs if given.name != UNNAMED), UNNAMED)
     for i, part in enumerate(chain.parts):
         for given in chain.inputs_of(i):
+            if named and given.name == UNNAMED:
+                raise ConfigurationError(
+                    f"{part.name!r} does not say which of the inputs of the job it takes: give it input={named!r}"
+                )
             same = known.setdefault(given.name, given)
             if same.stream != given.stream:
                 raise ConfigurationError(
-                    f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
+                    f"{given.called} is taken by several operators, as {same!r} and as {given!r}: it has one event "
                     "time and one watermark; make them equal but for window, keys and filter, or give the inputs names of "
                     "their own"
                 )
-            own = part.name if not part.by_input else None
-            if given.name != own and given.name in [p.name for p in chain.parts]:
+            if given.name in [p.name for p in chain.parts]:
                 raise ConfigurationError(
                     f"input {given.name!r} of {part.name!r} comes from outside and has the name of an operator of the chain: "
                     + (

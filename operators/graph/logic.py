@@ -18,7 +18,7 @@ from windrow.operators.graph.message_replay import refiling_of
 from windrow.operators.operator import Logic, Refiling
 from windrow.operators.steps.arrivals import check_inputs
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.operators.steps.dead_letters import letters_by_input, of_operator
+from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.poison_rows import sifted_into
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import ForwardedColumns, Needs, Together, learn
@@ -122,14 +122,10 @@ class ChainOperator(Logic):
         )
         dead, marks = step.dead, step.marks
         if dead is not None:
-            if whole.by_input and outside and not definition.by_input:
-                names = pa.array([outside[0].name] * len(dead), pa.string())
-                dead = letters_by_input(dead.set_column(dead.column_names.index("input"), "input", names))
-                assert dead is not None
             dead = of_operator(dead, definition.name)
         if not outside:
             marks = {}
-        elif whole.by_input:
+        else:
             # Rows without positions name no source: theirs is that of the input.
             marks = {(s or outside[0].source_prefix, p): t for (s, p), t in marks.items()}
             prefixes = tuple(n.source_prefix for n in outside)
@@ -267,6 +263,6 @@ class ChainOperator(Logic):
     def refiling(self) -> Refiling | None:
         return refiling_of(self)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         """Return the view of the last operator; each has its own."""
-        return self.parts[-1].view(stores, watermark_us, prefix)
+        return self.parts[-1].view(stores, watermark_us)

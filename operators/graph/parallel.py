@@ -8,7 +8,6 @@ from functools import cached_property
 
 from windrow.core import check
 from windrow.core.errors import ConfigurationError
-from windrow.core.inputs import Input
 from windrow.operators.graph.definition import ChainDefinition, Feed, check_inputs, check_names
 from windrow.operators.operator import Definition, Logic
 
@@ -22,9 +21,8 @@ class Parallel(ChainDefinition):
     def __post_init__(self) -> None:
         check_names(self.operators, "a job")
         self.check_begins()
-        _check_one_input(self.definitions)
-        if self.by_input:
-            check_inputs(self)
+        _check_ids(self.definitions)
+        check_inputs(self)
 
     @property
     def apart(self) -> tuple[Definition, ...]:
@@ -42,11 +40,6 @@ class Parallel(ChainDefinition):
             for feeds, part in one._fed if isinstance(one, ChainDefinition) else (((), one),):
                 found.append((tuple(replace(feed, part=first + feed.part) for feed in feeds), part))
         return tuple(found)
-
-    def inputs_of(self, part: int) -> tuple[Input, ...]:
-        """Return the inputs of an operator; inputs without names are one input, whatever each calls it."""
-        own = super().inputs_of(part)
-        return own if self.by_input or not own else self.definitions[0].inputs
 
     def logic(self, outputs: Collection[str] = ()) -> Logic:
         from windrow.operators.graph.logic import ChainOperator
@@ -75,23 +68,11 @@ def beside(definitions: Sequence[Definition]) -> Definition:
     return Parallel(tuple(part for d in definitions for part in d.parts), tuple(definitions))
 
 
-def _check_one_input(definitions: Sequence[Definition]) -> None:
-    """Reject operators that would take one stream as if it were two."""
+def _check_ids(definitions: Sequence[Definition]) -> None:
+    """Reject operators of one unnamed input that know its messages by other ids."""
     first = definitions[0]
-    named = [d for d in definitions if d.by_input]
     for definition in definitions:
-        if definition.by_input != bool(named):
-            raise ConfigurationError(
-                f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
-                f"input={named[0].inputs[0].name!r}"
-            )
-        ours, theirs = first.inputs[0], definition.inputs[0]
-        if not named and replace(theirs, name=ours.name).stream != ours.stream:
-            raise ConfigurationError(
-                f"{first.name!r} and {definition.name!r} take one input as {ours!r} and as {theirs!r}: it has one event time "
-                "and one watermark, make them equal"
-            )
-        if not named and definition.ids != first.ids:
+        if not definition.by_input and definition.ids != first.ids:
             raise ConfigurationError(
                 f"{first.name!r} knows messages by {first.ids!r}, {definition.name!r} by {definition.ids!r}: which of them "
                 "came before is asked once for all, make them equal"

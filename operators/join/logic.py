@@ -281,10 +281,10 @@ class JoinOperator(Logic):
             if side in self.sizes.sides:
                 self.sizes.forget(kv, side, floor_us, done_us)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.join.views import JoinView
 
-        return JoinView(self, stores, watermark_us, prefix)
+        return JoinView(self, stores, watermark_us)
 
     def columns(self, kv: KV) -> list[str]:
         """Return the columns of the join's rows, as known so far."""

@@ -130,7 +130,7 @@ class JoinWindows(Logic):
         known = self.progress(kv).schema
         return [] if known is None else list(known.names)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.join_window.views import JoinWindowView
 
-        return JoinWindowView(self, stores, watermark_us, prefix)
+        return JoinWindowView(self, stores, watermark_us)

@@ -31,10 +31,10 @@ from windrow.stores.kv import KV
 class JoinWindowView(View):
     """A view of windows, as of an aggregate but without values, and of messages by session keys and join keys."""
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> None:
-        super().__init__(logic, stores, watermark_us, prefix)
+    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
+        super().__init__(logic, stores, watermark_us)
         windowing = logic.windows.definition
-        self._windows = view_of(windowing)(of_view(logic.windows), stores, watermark_us, prefix)
+        self._windows = view_of(windowing)(of_view(logic.windows), stores, watermark_us)
         self._windows.definition = windowing._changed(agg={})
 
     def schema(self) -> pa.Schema:

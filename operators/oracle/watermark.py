@@ -96,7 +96,7 @@ class InputsOracle:
     """
 
     def __init__(self, definition: Any) -> None:
-        self._prefixes = {one.name: definition.prefix(one) for one in definition.inputs}
+        self._prefixes = {one.name: one.source_prefix for one in definition.inputs}
         self._static = {one.name for one in definition.inputs if one.static}
         self._inputs = {one.name: WatermarkOracle(one.watermark) for one in definition.inputs}
         self.watermark_us = START_OF_TIME_US

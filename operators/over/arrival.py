@@ -151,5 +151,5 @@ class ArrivalOvers(Overs):
             rows = self.remembered.sum_rows(held, sums, last, stretches, lasts)
             self.remembered.sums.put(kv, held.sums.found, rows)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
-        return View(self, stores, watermark_us, prefix)
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
+        return View(self, stores, watermark_us)

@@ -283,10 +283,10 @@ class Overs(OneInputLogic):
         if len(kept):
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.over.views import OverView
 
-        return OverView(self, stores, watermark_us, prefix)
+        return OverView(self, stores, watermark_us)
 
     # -- columns ----------------------------------------------------------------------------------------------------
 

@@ -139,10 +139,10 @@ class Processor(OneInputLogic):
         )
         return fresh or []
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.process.views import ProcessView
 
-        return ProcessView(self, stores, watermark_us, prefix)
+        return ProcessView(self, stores, watermark_us)
 
     # -- keys -------------------------------------------------------------------------------------------------------
 

@@ -717,10 +717,10 @@ class RulesOperator(SeveralInputsLogic):
                 if found is not None and len(found):
                     yield planned.name, what, found
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.rules.views import RulesView
 
-        return RulesView(self, stores, watermark_us, prefix)
+        return RulesView(self, stores, watermark_us)
 
 
 def _by_deadline(tuples: pa.Table, due: IntArray, bindings: Sequence[str]) -> IntArray:

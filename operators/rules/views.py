@@ -36,9 +36,6 @@ PENDING = "pending"
 class RulesView(View):
     """The view of rules. `messages` of each input that are kept, and `pending` tuples, by their deadlines."""
 
-    def source_prefix(self, input: str) -> str:
-        return str(self.definition.input(input).source_prefix)
-
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         given = self.input(input)
         wanted = key_of(self.definition.keys(given), key)

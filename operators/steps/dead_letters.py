@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
+from windrow.core.inputs import UNNAMED
 from windrow.core.messages import DeadLetter, Position
 from windrow.core.show import json_text
 from windrow.core.types import is_text
@@ -223,7 +224,7 @@ def letters_by_input(dead_letters: pa.Table | None) -> pa.Table | None:
     if dead_letters is None:
         return None
     sources = [
-        None if source is None else source.removeprefix(f"{name}:")
+        None if source is None else source.removeprefix(f"{name or UNNAMED}:")
         for source, name in zip(
             *(dead_letters.column(c).to_pylist() for c in ("source", "input")), strict=True
         )

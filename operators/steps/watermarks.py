@@ -19,18 +19,16 @@ _ADVANCED: Partition = ("", -1)
 
 
 class Taking(Protocol):
-    """A definition with inputs, each with a watermark; sources of positions begin with the prefix of their input."""
+    """A definition with inputs, each with a watermark."""
 
     @property
     def inputs(self) -> tuple[Input, ...]: ...
 
-    def prefix(self, input: Input) -> str: ...
 
-
-def advanced(definition: Taking, input: Input) -> Partition:
+def advanced(input: Input) -> Partition:
     """Return the partition whose mark is the time to which `advance_watermark(to, input=)` brought an input."""
     source, partition = _ADVANCED
-    return definition.prefix(input) + source, partition
+    return input.source_prefix + source, partition
 
 
 def idle_partitions(
@@ -88,7 +86,7 @@ def watermark_of(
     for given in definition.inputs:
         if given.static:
             continue
-        prefix = definition.prefix(given)
+        prefix = given.source_prefix
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
         more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
@@ -112,7 +110,7 @@ def holder_of(
     """Return the partition that holds the watermark back: of those that are not idle, the least advanced. None if it is no
     partition, but the clock, a function or `advance_watermark`. Partition -1: an input without any message yet.
     """
-    given = [(definition.prefix(i), i.watermark) for i in definition.inputs if not i.static]
+    given = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
     least: tuple[int, Partition] | None = None
     for prefix, watermark in given:
         if watermark.kind != "bounded":

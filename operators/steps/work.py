@@ -28,9 +28,9 @@ class Work:
         assert self.progress.schema is not None
         return self.progress.schema
 
-    def end(self, aux_cf: str, *, by_input: bool = True) -> StepResult:
+    def end(self, aux_cf: str) -> StepResult:
         """Complete the step (`end_step`)."""
-        return end_step(self.kv, aux_cf, self.progress, self.result, self.dead, by_input=by_input)
+        return end_step(self.kv, aux_cf, self.progress, self.result, self.dead)
 
 
 def begin_step(kv: KV, aux_cf: str, dead_letter_limit: int, now_us: int) -> Work:
@@ -47,13 +47,10 @@ def save_progress(kv: KV, aux_cf: str, progress: Progress) -> None:
     kv.write(batch)
 
 
-def end_step(
-    kv: KV, aux_cf: str, progress: Progress, result: StepResult, dead: DeadLetters, *, by_input: bool = True
-) -> StepResult:
-    """Save the progress, and complete the result by dead letters and counts. by_input: sources name their input."""
+def end_step(kv: KV, aux_cf: str, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
+    """Save the progress, and complete the result by dead letters and counts."""
     save_progress(kv, aux_cf, progress)
-    table = dead.table()
-    result.dead = letters_by_input(table) if by_input else table
+    result.dead = letters_by_input(dead.table())
     for reason, n in dead.counts.items():
         result.counts[f"dead.{reason}"] = n
     return result

@@ -150,7 +150,7 @@ def _arrivals(input: Input, table: pa.Table, arrived: str | None) -> tuple[pa.Ta
         return table, np.full(len(table), START_OF_TIME_US, dtype=np.int64)
     if column not in table.column_names:
         raise ConfigurationError(
-            f"input {input.name!r} has no column {column!r} that says when its messages arrive: name one, "
+            f"{input.called} has no column {column!r} that says when its messages arrive: name one, "
             f"arrived='received_at', of {table.column_names}"
         )
     read = event_times(table.column(column), column, input.time_zone, input.event_time_unit)

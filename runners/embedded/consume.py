@@ -159,7 +159,7 @@ class _Loop(ABC):
 
     def _partition(self, op: Embedded, at: At) -> Partition:
         """Return a partition under its name in the operator's log."""
-        prefix = op.definition.prefix(op.definition.input(self.input_of[at[0]]))
+        prefix = op.definition.input(self.input_of[at[0]]).source_prefix
         return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
 
     def resume_offsets(self, op: Embedded) -> dict[str, Topic]:

@@ -197,7 +197,7 @@ class Engine:
         def step(tried: Attempt) -> None:
             reached = watermark
             if input is not None:
-                tried.mark(advanced(self.definition, input), watermark)
+                tried.mark(advanced(input), watermark)
                 reached = self.watermark(now_us, tried.marks)
             tried.advance(lambda kv: self.logic.advance(kv, reached, now_us), reached)
 

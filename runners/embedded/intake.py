@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.errors import InputError, UnknownColumn
 from windrow.core.inputs import Input, which
@@ -15,11 +14,11 @@ from windrow.core.messages import Message
 from windrow.core.types import concat, plain_type
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.admission import admitted, check_places, compared_within
-from windrow.operators.steps.columns import MALFORMED_ROW, SOURCE
+from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.intake import in_known_times
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.runners.embedded.pending_commit import Staged
-from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, prefixed, with_positions
+from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, with_positions, with_prefix
 from windrow.runners.embedded.user_input import Many, many_of
 from windrow.runners.rows import is_name, table_of
 
@@ -127,7 +126,7 @@ class Intake:
                 return messages
 
     def _placed_table(self, input: Input, messages: pa.Table) -> tuple[pa.Table, Passed]:
-        prefix = self.definition.prefix(input)
+        prefix = input.source_prefix
         ids = () if self.definition.ids is None else self.definition.ids.columns
         keys = (name for name in self.definition.columns_of(input) if name != input.event_time)
         check_keys((*keys, *ids), messages.schema)
@@ -137,16 +136,14 @@ class Intake:
             if s.startswith(prefix)
         }
         table = with_positions(messages, input.positions, reached)
-        if prefix:
-            named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
-            table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+        table = with_prefix(prefix, table)
         return table, Passed({"replayed": len(messages) - len(table)})
 
     def place(self, input: Input, messages: Sequence[Message], *, in_position_order: bool) -> Placed:
         """Return an input's messages that are new, with their positions."""
         staged = self.engine.staged
-        known = prefixed(self.definition.prefix(input), messages, staged.offsets)
-        return place(known, staged.offsets, staged.ordinals, in_position_order=in_position_order)
+        reached = staged.offsets, staged.ordinals
+        return place(input.source_prefix, messages, *reached, in_position_order=in_position_order)
 
     def table_of(
         self,

@@ -298,7 +298,7 @@ class Embedded:
         staged, definition = self.engine.staged, self.definition
         name = definition.asked(table, operator, input).name
         watermark_us = definition.watermark_of(name, staged.watermark_us)
-        return self.engine.logic.part(name).view([staged.overlay], watermark_us, definition.part_prefix(name))
+        return self.engine.logic.part(name).view([staged.overlay], watermark_us)
 
     @one_at_a_time
     def next_offsets(
@@ -324,7 +324,7 @@ class Embedded:
         return assigned(partitions, list(by_input.values()))
 
     def _offsets_of(self, input: Input) -> dict[Partition, int]:
-        prefix, offsets = self.definition.prefix(input), self.engine.staged.offsets
+        prefix, offsets = input.source_prefix, self.engine.staged.offsets
         return {(s.removeprefix(prefix), p): n for (s, p), n in offsets.items() if s.startswith(prefix)}
 
     @one_at_a_time

@@ -48,42 +48,27 @@ class Passed:
 NOTHING = Passed()
 
 
-def prefixed(
-    prefix: str, messages: Sequence[Message], reached_offsets: Mapping[Partition, int]
-) -> Sequence[Message]:
-    """Return messages with the input's name before their sources; messages without a position are numbered."""
-    if not prefix:
-        return messages
-    number = reached_offsets.get((prefix, 0), 0)
-    found: list[Message] = []
-    for message in messages:
-        if message.position is None:
-            position, number = Position(prefix, 0, number), number + 1
-        else:
-            at = Position(*message.position)
-            position = at._replace(source=prefix + at.source)
-        found.append(Message(message.payload, position))
-    return found
-
-
 def place(
+    prefix: str,
     messages: Sequence[Message],
     reached_offsets: Mapping[Partition, int],
     reached_ordinals: Mapping[Partition, int],
     *,
     in_position_order: bool,
 ) -> Placed:
-    """Drop messages at or below the reached offsets; messages without a position are numbered."""
+    """Drop messages at or below the reached offsets; messages without a position are numbered. prefix: before their sources"""
     kept: list[Message] = []
     positions: list[Position] = []
     indices: list[int] = []
     offsets, ordinals = dict(reached_offsets), dict(reached_ordinals)
-    number = offsets.get(("", 0), 0)
+    number = offsets.get((prefix, 0), 0)
     placed = []
     for i, message in enumerate(messages):
         position = message.position
         if position is None:
-            position, number = Position("", 0, number), number + 1
+            position, number = Position(prefix, 0, number), number + 1
+        else:
+            position = Position(prefix + position[0], *position[1:])
         placed.append((position, i, message))
     if in_position_order:
         placed.sort(key=lambda one: one[0])
@@ -132,6 +117,16 @@ def with_positions(
         )
         old = below if old is None else pc.or_(old, below)
     return table if old is None or not pc.any(old).as_py() else table.filter(pc.invert(old))
+
+
+def with_prefix(prefix: str, table: pa.Table) -> pa.Table:
+    """Return the table with a prefix before its sources."""
+    sources = table.column(SOURCE)
+    if is_one(sources):
+        named = pa.repeat(prefix + sources[0].as_py(), len(table))
+    else:
+        named = pc.binary_join_element_wise(prefix, sources, "")
+    return table.set_column(table.column_names.index(SOURCE), SOURCE, named)
 
 
 def _zeros(n: int) -> pa.Array:

@@ -7,20 +7,19 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.replay import Ranges
 from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.arrays import IntArray
 from windrow.core.errors import PositionsMissing
-from windrow.core.inputs import Input
+from windrow.core.inputs import UNNAMED, Input
 from windrow.core.messages import Message, Position
-from windrow.core.positions import Partition, Positions
+from windrow.core.positions import Partition
 from windrow.operators.operator import Definition
-from windrow.operators.steps.columns import OFFSET, SOURCE
+from windrow.operators.steps.columns import OFFSET
 from windrow.operators.steps.schema_inference import Needs
-from windrow.runners.embedded.positions import with_positions
+from windrow.runners.embedded.positions import with_positions, with_prefix
 from windrow.runners.replay import (
     GivenByInput,
     GivenTable,
@@ -32,8 +31,6 @@ from windrow.runners.replay import (
 from windrow.runners.rows import table_of
 from windrow.stores.kv import LocalStore
 
-#: Placeholder for the name of the one input of a definition that names none.
-_ONE = ""
 #: Takes the ranges to read, {(source, partition): (first offset, next offset)}, and returns at least those: messages with
 #: positions, or a table with the columns that the definition's `positions` names. Other messages are dropped.
 ReadAgain = Callable[[Mapping[Partition, tuple[int, int]]], Iterable[Message] | pa.Table | pa.RecordBatch]
@@ -64,20 +61,19 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
     logic = definition.logic()
     asked: dict[str, Ranges] = {}
     for (source, partition), span in ranges.items():
-        name, _, rest = source.partition(":") if definition.by_input else (_ONE, "", source)
+        name, _, rest = source.partition(":")
         asked.setdefault(name, {})[rest, partition] = span
-    found: Any = read(asked) if definition.by_input else {_ONE: read(asked[_ONE])}  # type: ignore[arg-type]
+    found: Any = read(asked) if definition.by_input else {UNNAMED: read(asked[UNNAMED])}  # type: ignore[arg-type]
     inputs: dict[str, SourceRows] = {}
     for one in definition.inputs:
-        name, prefix = one.name if definition.by_input else _ONE, definition.prefix(one)
+        name, prefix = one.name, one.source_prefix
         some = found.get(name, [])
         if isinstance(some, pa.RecordBatch):
             some = pa.Table.from_batches([some])
         wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
         if isinstance(some, pa.Table):
-            table = _placed(one.name, some, one.positions)
-            named = pc.binary_join_element_wise(prefix, table.column(SOURCE), "")
-            table = table.set_column(table.column_names.index(SOURCE), SOURCE, named)
+            table = _placed(one, some)
+            table = with_prefix(prefix, table)
             inputs[one.name] = GivenTable(inside(table, wanted))
         else:
             needs = logic.needs_of(kv, one.name, {})
@@ -86,13 +82,13 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
     return GivenByInput(inputs)
 
 
-def _placed(name: str, table: pa.Table, named: Positions | None) -> pa.Table:
-    if named is None and OFFSET not in table.column_names:
+def _placed(input: Input, table: pa.Table) -> pa.Table:
+    if input.positions is None and OFFSET not in table.column_names:
         raise PositionsMissing(
-            f"replay= gave a table, and {name!r} does not say which columns are positions: declare "
+            f"replay= gave a table, and {input.called} does not say which columns are positions: declare "
             "positions=wr.positions(...), or give messages"
         )
-    return with_positions(table, named, {})
+    return with_positions(table, input.positions, {})
 
 
 class _Messages:

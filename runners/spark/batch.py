@@ -33,14 +33,14 @@ from windrow.core.logs import get_logger
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
-from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, never_empty
+from windrow.runners.protocol import IDLE_BATCHES, BatchProtocol, itself, never_empty
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import read_unasked, replayable
 from windrow.runners.spark import routes
 from windrow.runners.spark.action import Action
 from windrow.runners.spark.checkpoint import SparkCheckpoint
 from windrow.runners.spark.graceful_stop import Gate
-from windrow.runners.spark.inputs import inputs_of
+from windrow.runners.spark.inputs import inputs_of, watermark_partition
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.spark.replay import Source, replay_messages
 from windrow.runners.spark.session import check_session
@@ -317,7 +317,7 @@ class BatchFunction:
             self._publisher,
             fresh_start=self.fresh_start,
             of_files=self.of_files,
-            watermark_partition=partial(self.inputs.watermark_partition, of_files=self.of_files),
+            watermark_partition=watermark_partition if self.of_files else itself,
             unread=partial(self._asked.unread, self.job),
             explained=lambda first, batch_id: self._asked.explained(
                 self.job, first, resumed=self.resumes and batch_id == 0

@@ -58,10 +58,6 @@ class Inputs(Protocol):
         """Return each row once for each definition that takes it, with its shard."""
         ...
 
-    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
-        """Return the partition of the watermark: all files of one directory are one."""
-        ...
-
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
         """Return the frame of `replay=` as a batch of the stream with positions; raise if it is no frame."""
         ...
@@ -93,6 +89,11 @@ def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
     return found
 
 
+def watermark_partition(partition: Partition) -> Partition:
+    """Return the partition of the watermark of files: all files of one input are one."""
+    return partition[0].partition(":")[0] + ":files", 0
+
+
 class OneFrame:
     """The frame of one input without a name, for all definitions."""
 
@@ -107,7 +108,9 @@ class OneFrame:
         if df.schema != self._checked:
             routes.check_columns(df, self._definitions)
             self._checked = df.schema
-        return routes.positioned(df, self._definitions[0].inputs[0].positions)
+        given = self._definitions[0].inputs[0]
+        df, has = routes.positioned(df, given.positions)
+        return (_prefixed(df, given) if has else df), has
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         schema = routes.arrow_schema(df)
@@ -119,11 +122,9 @@ class OneFrame:
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         return routes.prepare_rows(df, self._definitions, sharding)
 
-    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
-        return ("files", 0) if of_files else partition
-
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
-        return _again(value, self._definitions[0].inputs[0], of_files=of_files)
+        given = self._definitions[0].inputs[0]
+        return _prefixed(_again(value, given, of_files=of_files), given)
 
 
 class NamedFrames:
@@ -195,9 +196,6 @@ class NamedFrames:
             df, f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
         )
         return jvm_calls.select(each, "__to.*", *columns)
-
-    def watermark_partition(self, partition: Partition, *, of_files: bool) -> Partition:
-        return (partition[0].partition(":")[0] + ":files", 0) if of_files else partition
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
         streams = [name for name in self._inputs if name not in self._static]
@@ -343,12 +341,16 @@ def _part(input: Input, frame: DataFrame, *, of_files: bool) -> tuple[DataFrame,
 def _carried(input: Input, frame: DataFrame, *, positions: bool = True) -> DataFrame:
     """Return the rows of an input in the common columns."""
     user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
-    where = [
-        F.concat(F.lit(input.source_prefix), F.col(SOURCE)).alias(SOURCE),
-        *[F.col(c) for c in _POSITION[1:]],
-    ]
-    struct = F.struct(*user).alias(input.name)
-    return frame.select(F.lit(input.name).alias(INPUT), *(where if positions else []), struct)
+    where = [F.col(c) for c in _POSITION if positions]
+    if positions:
+        frame = _prefixed(frame, input)
+    return frame.select(F.lit(input.name).alias(INPUT), *where, F.struct(*user).alias(input.name))
+
+
+def _prefixed(frame: DataFrame, input: Input) -> DataFrame:
+    """Return the rows of an input with its prefix before their sources."""
+    source = f"concat({text(input.source_prefix)}, {SOURCE}) as {SOURCE}"
+    return jvm_calls.select(frame, *(source if c == SOURCE else quoted(c) for c in frame.columns))
 
 
 def _again(df: DataFrame, input: Input, *, of_files: bool) -> DataFrame:

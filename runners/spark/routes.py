@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
@@ -160,12 +159,12 @@ def check_unique(df: DataFrame) -> None:
         known[name] = column
 
 
-def check_event_time(df: DataFrame, value: Any) -> None:
-    """Refuse an event time of a type that is never one: all of its rows would be dead letters. `given`: whose it is."""
+def check_event_time(df: DataFrame, value: Input) -> None:
+    """Refuse an event time of a type that is never one: all of its rows would be dead letters."""
     [kind] = schema_of([df.schema[value.event_time]]).types
     if pa.types.is_floating(kind):
         raise TypeClash(
-            f"event time {value.event_time!r} of {value.name!r} is of type {kind}, which is no time: cast it to a timestamp "
+            f"event time {value.event_time!r} of {value.called} is of type {kind}, which is no time: cast it to a timestamp "
             "(seconds as a number: F.timestamp_seconds(...)), or to integer microseconds since the epoch"
         )
     event_times(pa.chunked_array([], type=kind), value.event_time, value.time_zone)
@@ -206,7 +205,7 @@ def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
         return theirs
     if input.watermark.kind != "bounded" or input.watermark.delay_us != theirs.delay_us:
         raise BadWatermark(
-            f"the frame of {input.name!r} says withWatermark({input.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
+            f"the frame of {input.called} says withWatermark({input.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
             f"definition says {input.watermark!r}: make them equal, or leave one of them out"
         )
     return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.offsets import gaps
 from windrow.connectors.kafka.source import KafkaSource
-from windrow.core.positions import Partition
+from windrow.core.positions import Partition, shown_source
 
 
 class Asked:
@@ -44,5 +44,5 @@ class Asked:
         following, lag = job.progress.next_offsets, dict[str, dict[str, int]]()
         for (source, partition), offset in sorted(self._newest.items()):
             behind = max(0, offset - following.get((source, partition), offset))
-            lag.setdefault(source, {})[str(partition)] = behind
+            lag.setdefault(shown_source(source), {})[str(partition)] = behind
         return lag

@@ -10,6 +10,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.shard_reader import metadata_of
 from windrow.core.messages import Position, StoredMessage, WindowInfo
+from windrow.core.positions import shown_source
 from windrow.operators.operator import Definition
 from windrow.operators.view import Made, View
 from windrow.stores.kv import KV, MemoryKV, Pair
@@ -182,7 +183,7 @@ def _that_took(
     else:
         known = {given: [m.position for m in messages] for given, messages in provenance.messages.items()}
     wanted = [
-        (view.source_prefix(given) + p.source, p.partition, p.offset)
+        (shown_source(view.source_prefix(given) + p.source), p.partition, p.offset)
         for given, positions in known.items()
         if given not in fed
         for p in positions
@@ -207,7 +208,7 @@ def _ranges(record: Commit) -> tuple[Range, ...]:
         for partition, offset in step.next_offsets.items():
             first.setdefault(partition, step.first_offsets.get(partition, offset))
             following[partition] = offset
-    return tuple((s, p, first[s, p], following[s, p]) for s, p in sorted(first))
+    return tuple((shown_source(s), p, first[s, p], following[s, p]) for s, p in sorted(first))
 
 
 class _OfCommit:

@@ -528,8 +528,7 @@ class State:
 
     def _view(self, name: str) -> View:
         """Return the view of an operator, over all shards that are open."""
-        logic, whole = self._definitions.of(name).logic(), self._definitions.whole(name)
-        return logic.view([v.kv for v in self._views], self.watermarks[name], whole.part_prefix(name))
+        return self._definitions.of(name).logic().view([v.kv for v in self._views], self.watermarks[name])
 
     # -- life -------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from windrow.checkpoint.records import Commit
+from windrow.core.positions import shown_source
 from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
 from windrow.operators.steps.output_columns import STAMP, stamp_us
 
@@ -49,7 +50,8 @@ def commits_table(commits: Sequence[Commit]) -> pa.Table:
                 "query": c.query_id,
                 "batch": c.batch_id,
                 "next_offsets": [
-                    {"source": s, "partition": p, "next": o} for (s, p), o in sorted(c.next_offsets.items())
+                    {"source": shown_source(s), "partition": p, "next": o}
+                    for (s, p), o in sorted(c.next_offsets.items())
                 ],
             }
         )

@@ -13,6 +13,7 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import to_letters
 from windrow.testing.expected_output import Broken, ExpectedOutput, Judge, Letter, difference, letters_differ
 from windrow.testing.interruptions.reader import Reader
+from windrow.testing.scenario import ONLY
 from windrow.testing.verification import check_kept
 
 
@@ -135,9 +136,9 @@ class Checks:
         return [self._placed(letter) for emitted in self.emitted.values() for letter in emitted.dead_letters]
 
     def _letter(self, letter: DeadLetter) -> Letter:
-        position = letter.position
-        if position is not None and letter.input is not None and letter.input in self.reader.feed.inputs:
-            position = position._replace(source=self.reader.feed.source(letter.input))
+        position, name = letter.position, letter.input or ONLY
+        if position is not None and name in self.reader.feed.inputs:
+            position = position._replace(source=self.reader.feed.source(name))
         return self._placed((letter.reason, position))
 
     def _placed(self, letter: Letter) -> Letter:

@@ -18,6 +18,7 @@ from windrow.core.time import END_OF_TIME_US
 from windrow.runners import tasks
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.testing.expected_output import Broken, ExpectedOutput, Judge, Letter, difference, letters_differ
+from windrow.testing.scenario import ONLY
 from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 
 
@@ -155,10 +156,9 @@ class Checks:
                 raise Broken(f"commit {commit}: {how}")
 
     def _letter(self, letter: DeadLetter) -> Letter:
-        position = letter.position
-        if position is not None and letter.input is not None and letter.input in self.stage.feed.inputs:
-            prefix = self.stage.feed.inputs[letter.input].source_prefix
-            position = position._replace(source=prefix + position.source)
+        position, given = letter.position, self.stage.feed.inputs.get(letter.input or ONLY)
+        if position is not None and given is not None:
+            position = position._replace(source=given.source_prefix + position.source)
         return self._placed((letter.reason, position))
 
     def _placed(self, letter: Letter) -> Letter:

@@ -160,7 +160,7 @@ def test_offsets_marks_and_watermarks_that_go_back_are_found(windrow: Run, tmp_p
     FolderRecords(tmp_path / "job" / "log").create(back.seq, encode(back))
     [report] = windrow("verify", tmp_path / "job", "--json").lines
     whys = " ".join(w["why"] for w in report["wrong"] if w["what"] == "commit 4")
-    assert "offset of ('topic', 0) goes back from 30 to 25" in whys
+    assert "offset of (':topic', 0) goes back from 30 to 25" in whys
     assert "mark of" in whys and "watermark of 'aggregate' goes back" in whys
 
 

@@ -57,7 +57,7 @@ def driven(frame: Any) -> wr.Over:
 def test_expressions_over_what_is_told_are_taken() -> None:
     parted = wr.sum(wr.col("n") * wr.col("window_start").cast("int64")).where(wr.col("k").is_valid())
     assert one().then(two(agg={"x": parted}, where=wr.col("window_end") > wr.col("window_start")))
-    assert one().then(driven(wr.between("window_start", wr.col("window_end"))))
+    assert one(input="x").then(driven(wr.between("window_start", wr.col("window_end"))))
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,13 @@ def test_a_later_join_takes_the_rows_on_either_side_and_has_an_input_of_its_own(
         assert chain.feeds[1][0].output_delay_us == 5_000_000
     assert join().then(later()).then(agg).feeds[2][0].output_delay_us == 2_000_000
     assert join().then(later("left")).then(agg).feeds[2][0].output_delay_us == 5_000_000
-    chain = one(watermark="3 seconds").then(later(event_time="window_time"))
+    chain = one(watermark="3 seconds", input="x").then(later(event_time="window_time"))
     assert [(i.name, i.watermark) for i in chain.inputs] == [
-        ("one", wr.bounded("3 seconds")),
+        ("x", wr.bounded("3 seconds")),
         ("c", wr.bounded()),
     ]
+    with pytest.raises(e.ConfigurationError, match=r"'one' does not say which of the inputs .* input='c'"):
+        one().then(later(event_time="window_time"))
 
 
 def test_operators_take_rows_of_any_before_them_and_inputs_may_be_shared() -> None:

@@ -158,10 +158,10 @@ def test_a_table_can_be_looked_up_by_the_rows_of_a_join(tmp_path: Path) -> None:
 
 
 def test_panes_of_an_aggregate_meet_messages_and_are_counted_again(tmp_path: Path) -> None:
-    """The input of the aggregate has its name, and its windows say where messages stood for whoever fed them."""
+    """The windows of the aggregate say where messages stood for whoever fed them."""
     counts = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count(), "m": wr.median("v")},
-        retention="1 minute", emit=wr.Emit.append(), name="counts",
+        retention="1 minute", emit=wr.Emit.append(), input="readings", name="counts",
     )  # fmt: skip
     alarms = wr.Join(
         left=wr.Input("limits", event_time="t"), right=wr.Input("counts", event_time="window_time"),
@@ -174,14 +174,16 @@ def test_panes_of_an_aggregate_meet_messages_and_are_counted_again(tmp_path: Pat
     with counts.then(alarms).then(last).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_message(at(0.5, most=2), "limits")
         fed = [at(s, v=1) for s in (1, 1.1, 1.2, 2, 3, 3.1, 3.2, 3.3)]
-        op.add_messages([wr.Message(m.payload, wr.Position("x", 1, i)) for i, m in enumerate(fed)], "counts")
-        assert op.next_offsets() == {"counts": {("x", 1): 8}, "limits": {("", 0): 1}}
-        assert op.next_offsets(input="counts") == {("x", 1): 8}
+        op.add_messages(
+            [wr.Message(m.payload, wr.Position("x", 1, i)) for i, m in enumerate(fed)], "readings"
+        )
+        assert op.next_offsets() == {"readings": {("x", 1): 8}, "limits": {("", 0): 1}}
+        assert op.next_offsets(input="readings") == {("x", 1): 8}
         assert {w.first.source for w in op.get_windows(operator="counts")} == {"x"}
         assert [m.position.source for m in op.get_messages(operator="counts")] == ["x"] * 8
-        op.add_message(wr.Message({"t": "never", "k": "a", "v": 1}, wr.Position("x", 1, 8)), "counts")
+        op.add_message(wr.Message({"t": "never", "k": "a", "v": 1}, wr.Position("x", 1, 8)), "readings")
         assert [(d.reason, d.input, d.position) for d in op.dead_letters()] == [
-            ("malformed", "counts", wr.Position("x", 1, 8))
+            ("malformed", "readings", wr.Position("x", 1, 8))
         ]
         op.drain()
         assert [(p.key["k"], p["n"], p["alarms"]) for p in op.get_result()] == [("a", 7, 2)]

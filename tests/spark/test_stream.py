@@ -332,7 +332,7 @@ def test_verbs_of_spark_that_have_another_place_say_which(spark: Any, feed: Any)
 def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark: Any, feed: Any) -> None:
     stream = feed().stream(spark)
     for sql, says in [
-        ("cast(v as double)", "'t' of 'aggregate' is of type double, which is no time: cast it"),
+        ("cast(v as double)", "'t' of the input is of type double, which is no time: cast it"),
         ("v > 0", "'t' is of type bool: use a timestamp"),
         ("cast(t as timestamp_ntz)", "'t' has no time zone .* declare it with time_zone"),
         ("struct(t)", "'t' is of type struct.*: use a timestamp"),

@@ -73,7 +73,6 @@ class AggregateRuns(Runs, Generic[S]):
     ) -> None:
         self._operator, self.definition = operator, operator.definition
         self._kv, self._seen = kv, operator.seen
-        self._prefix = self.definition.prefix(self.definition.inputs[0])
         #: A run is taken in position order, which must then be the order of arrival.
         self._by_arrival = any(a.kind == "any_value" for a in self.definition.agg.values())
         self.largest_us, self.seen_us = dict(largest_us), dict(seen_us)
@@ -177,9 +176,10 @@ class AggregateRuns(Runs, Generic[S]):
         return (time_us - window.offset_us) % window.hop_us >= window.size_us
 
     def _watermark(self, now_us: int) -> int:
-        if self._prefix:
+        watermark = self.definition.watermark
+        if watermark.kind != "bounded" or watermark.partitions:
             return watermark_of(self.definition, self.largest_us, self.seen_us, now_us, self.watermark_us)[0]
-        watermark = self.definition.watermark  # the same without the state of inputs, for each message
+        # The same without the names of sources, for each message.
         idle = idle_partitions(watermark, self.seen_us, now_us)
         return watermark_us(watermark, self.largest_us, now_us, self.watermark_us, idle)
 

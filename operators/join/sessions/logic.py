@@ -346,10 +346,10 @@ class SessionJoinOperator(JoinOperator):
             kv.write(batch)
         progress.watermark_us = min(progress.watermark_us, watermark_us)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.join.sessions.views import SessionJoinView
 
-        return SessionJoinView(self, stores, watermark_us, prefix)
+        return SessionJoinView(self, stores, watermark_us)
 
 
 def _fields(place: bytes, value: bytes) -> bytes:

@@ -101,12 +101,11 @@ class AnchoredOvers(OneInputLogic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         work, came = self._begin(kv, now_us), dict[int, Slice]()
-        if self.definition.by_input:
-            check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
+        check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
         for side, given in enumerate(self.definition.inputs):
-            table = tables.get(given.name) if self.definition.by_input else next(iter(tables.values()))
+            table = tables.get(given.name)
             if table is not None:
-                work.dead.input = given.name if self.definition.by_input else None
+                work.dead.input = given.shown
                 marks, came[side] = self._admitted(work, side, given, table)
                 work.result.marks.update(marks)
         self.emit_immediately(work, came)
@@ -126,7 +125,7 @@ class AnchoredOvers(OneInputLogic):
         if side:
             table = without_timeless(self.definition, table, known)
         schema = self._learned(work.kv, work.progress, side, table.schema)
-        table = with_positions(table, work.progress.step, self.definition.prefix(input))
+        table = with_positions(table, work.progress.step, input.source_prefix)
         rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, reading))
         if len(rows):
             rows = Slice(conformed(rows.table, empty_rows(schema).schema), rows.times)
@@ -163,7 +162,7 @@ class AnchoredOvers(OneInputLogic):
         if watermark_us <= before_us:
             return
         ends = watermark_us >= END_OF_TIME_US
-        work.dead.input = self.definition.inputs[-1].name if self.definition.by_input else None
+        work.dead.input = self.definition.inputs[-1].shown
         fresh = self._fresh(work, before_us, watermark_us)
         due, later = self.pending.due(work.kv, fresh, before_us, watermark_us)
         if due is not None and len(due):
@@ -416,10 +415,10 @@ class AnchoredOvers(OneInputLogic):
             if given.name in inputs:
                 needs.check_names(inputs[given.name].names)
 
-    def view(self, stores: Sequence[KV], watermark_us: int, prefix: str = "") -> View:
+    def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.over.anchors.views import AnchoredView
 
-        return AnchoredView(self, stores, watermark_us, prefix)
+        return AnchoredView(self, stores, watermark_us)
 
 
 def _comparable(one: pa.Field, other: pa.Field) -> pa.DataType:

@@ -37,9 +37,6 @@ from windrow.stores.kv import KV
 class AnchoredView(OverView):
     """A view of `messages`, of either input; by event time, then position."""
 
-    def source_prefix(self, input: str) -> str:
-        return self.prefix if not self.definition.by_input else self.definition.input(input).source_prefix
-
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         given = self.input(input)
         side, prefix = self._side(given.name), self.source_prefix(given.name)

@@ -116,6 +116,7 @@ def cases(draw: st.DrawFn) -> Case:
     ttl = draw(st.sampled_from([None, "3 seconds", "5 seconds"]))
     if frame in (1, 3) and ttl is None:
         ttl = draw(st.sampled_from([wr.forever, "1 second", "4 seconds"]))
+    history = None if frame is None else draw(st.sampled_from([None, "past"]))
     definition = wr.Alert(
         by=draw(st.sampled_from(["k", ("k",), ("k", "x"), ()])),
         event_time="t",
@@ -131,8 +132,8 @@ def cases(draw: st.DrawFn) -> Case:
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "group", "dead_letter"])),
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
-        input=draw(st.sampled_from([None, None, "readings"])),
-        history=None if frame is None else draw(st.sampled_from([None, "past"])),
+        input="readings" if history else draw(st.sampled_from([None, None, "readings"])),
+        history=history,
         where=draw(st.sampled_from([None, None, wr.col("y") > 0])),
         deliver=draw(policies("x")),
     )

@@ -452,9 +452,14 @@ def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
         ({"evaluate": wr.every("1 minute")}, BadWindow, "frame="),
         ({"history": "past"}, BadWindow, "frame="),
         (
-            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "alert"},
+            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "past", "input": "past"},
             wr.ConfigurationError,
             "another one",
+        ),
+        (
+            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "past"},
+            wr.ConfigurationError,
+            "input='samples'",
         ),
         ({"frame": "1 hour", "when": wr.col("samples") > 1, "evaluate": wr.every(3)}, BadTrigger, "1 minute"),
         ({"variables": {"count": X}}, ReservedColumn, "count"),
