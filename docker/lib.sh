@@ -20,7 +20,11 @@ need() {
   apt_get install "$2" || { apt_get update && apt_get install "$2"; }
 }
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
-apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" </dev/null >/dev/null; }
+# One at a time: apt refuses a second one that runs meanwhile.
+apt_get() {
+  DEBIAN_FRONTEND=noninteractive flock "${TMPDIR:-/tmp}/windrow-apt.lock" \
+    apt-get -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends "$@" </dev/null >/dev/null
+}
 reached() {
   local limit=()
   if command -v timeout >/dev/null; then limit=(timeout 30); fi
