@@ -8,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.core.arrays import is_one
 from windrow.core.messages import JoinedRow, Kind, Timing, Token
 from windrow.core.types import concat
 from windrow.operators.steps.columns import INDEX, INSERT, IS_LAST, KIND, SIGN, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.output_columns import PANE_TYPE
+
+#: Labels of more rows than these are stored once, where all are alike.
+SHARED = 1 << 16
 
 
 def labelled(rows: pa.Table, timing: str) -> pa.Table:
@@ -38,20 +42,36 @@ def output_rows(emitted: Sequence[pa.Table], commit: int) -> pa.Table:
     """Return rows of the steps of a commit, with the columns of a pane: each is emitted once, unless its own columns differ."""
     tables = []
     for rows in emitted:
-        n = len(rows)
-        once = {
-            INDEX: pa.array(np.zeros(n, dtype=np.int32)),
-            IS_LAST: pa.repeat(pa.scalar(True), n),
-            KIND: pa.repeat(pa.scalar("INSERT"), n),
-        }
-        labels = [combine(rows.column(TIMING))]
-        labels += [combine(rows.column(name)) if name in rows.column_names else once[name] for name in once]
-        tables.append(
-            _bare(rows)
-            .append_column("pane", pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE)))
-            .append_column("commit", pa.array(np.full(n, commit, dtype=np.int64)))
-        )
+        n, timing = len(rows), rows.column(TIMING)
+        if n > SHARED and not {INDEX, IS_LAST, KIND} & set(rows.column_names) and is_one(timing):
+            labels, commits = _labels(rows.slice(0, SHARED)), _commits(SHARED, commit)
+            added = [pa.chunked_array(_repeated(shared, n)) for shared in (labels, commits)]
+        else:
+            added = [_labels(rows), _commits(n, commit)]
+        tables.append(_bare(rows).append_column("pane", added[0]).append_column("commit", added[1]))
     return concat(tables)
+
+
+def _labels(rows: pa.Table) -> pa.Array:
+    n = len(rows)
+    once = {
+        INDEX: pa.array(np.zeros(n, dtype=np.int32)),
+        IS_LAST: pa.repeat(pa.scalar(True), n),
+        KIND: pa.repeat(pa.scalar("INSERT"), n),
+    }
+    labels = [combine(rows.column(TIMING))]
+    labels += [combine(rows.column(name)) if name in rows.column_names else once[name] for name in once]
+    return pa.StructArray.from_arrays(labels, fields=list(PANE_TYPE))
+
+
+def _commits(n: int, commit: int) -> pa.Array:
+    return pa.array(np.full(n, commit, dtype=np.int64))
+
+
+def _repeated(values: pa.Array, n: int) -> list[pa.Array]:
+    """Return chunks of `n` rows in all that share the memory of these values."""
+    whole, rest = divmod(n, len(values))
+    return [values] * whole + ([values.slice(0, rest)] if rest else [])
 
 
 def _bare(rows: pa.Table) -> pa.Table:
