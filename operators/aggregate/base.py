@@ -21,7 +21,7 @@ from windrow.operators.aggregate.state_rows import delta_rows, in_window_order
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import END, START
-from windrow.operators.steps.dead_letters import DeadLetters, letters_by_input
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.derived_columns import made_schema, raw, with_derived
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.ids import SeenIds
@@ -35,6 +35,7 @@ from windrow.operators.steps.schema_inference import (
     learn,
 )
 from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.work import Work, begin_step, save_progress
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Batch
 
@@ -57,28 +58,21 @@ class Steps(Logic):
         ids = () if self.seen is None else (self.seen.cf,)
         return (self.windows_cf, self.aux_cf, *ids, *(() if self.history is None else self.history.cfs))
 
-    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
-        progress = Progress.load(kv, self.aux_cf)
-        progress.step += 1
-        if progress.schema is not None:
-            self._bind(progress.schema)
+    def _begin(self, kv: KV, now_us: int) -> Work:
+        work = begin_step(kv, self.aux_cf, self.definition.dead_letter_limit, now_us)
+        if work.progress.schema is not None:
+            self._bind(work.progress.schema)
         if self.history is not None and self.definition.numbered and self.definition.since_us:
-            self.history.note_come(kv, progress.step)
-        dead = DeadLetters(self.definition.dead_letter_limit)
-        dead.input = self.definition.inputs[0].shown
-        return progress, StepResult(), dead
+            self.history.note_come(kv, work.progress.step)
+        work.dead.input = self.definition.inputs[0].shown
+        return work
 
-    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
-        batch = Batch()
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
-        if progress.schema is not None:
-            self._note_emission(kv)
-        result.dead = letters_by_input(dead.table())
+    def _end(self, work: Work) -> StepResult:
+        result = work.end(self.aux_cf)
+        if work.progress.schema is not None:
+            self._note_emission(work.kv)
         prefix = self.definition.inputs[0].source_prefix
         result.marks = {(s or prefix, p): t for (s, p), t in result.marks.items()}
-        for reason, n in dead.counts.items():
-            result.counts[f"dead.{reason}"] = n
         return result
 
     def _emission_changed(self, kv: KV) -> bool:
@@ -196,10 +190,9 @@ class Steps(Logic):
         """Process the messages of a step, and fire the windows that they fill."""
 
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
-        progress, batch = self.progress(kv), Batch()
+        progress = self.progress(kv)
         self._learn(progress, schema)
-        progress.save(lambda key, value: batch.put(self.aux_cf, key, value))
-        kv.write(batch)
+        save_progress(kv, self.aux_cf, progress)
 
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         schema = pane_schema(self.definition, self.calculation)

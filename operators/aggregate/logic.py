@@ -9,84 +9,450 @@ operator keeps a message store and computes every aggregation from it (the seed'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from windrow.core.emit import EveryBatch, Never, Trigger, by_step
+from windrow.core.emit import EveryBatch, EveryPeriod, Never, Trigger, by_end, by_step, by_time
 from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
+from windrow.operators.aggregate import external_sort
 from windrow.operators.aggregate.assignment import Filed, bury_broken, bury_failed, file_rows, without_failed
-from windrow.operators.aggregate.base import together
+from windrow.operators.aggregate.base import Steps, together
+from windrow.operators.aggregate.count_retention import SizeLimits
+from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emitter import fire
+from windrow.operators.aggregate.kept_messages_by_key import KeyedHistory
 from windrow.operators.aggregate.merge_failures import broken_where_they_meet
 from windrow.operators.aggregate.message_replay import drop_expired, refile
 from windrow.operators.aggregate.micro_batching.boundaries import WindowRuns
+from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.partials import ingest_groups, pushdown
-from windrow.operators.aggregate.processing_time_timers import Ticking, chunks
-from windrow.operators.aggregate.state_rows import Windows, apart, merge_slices
-from windrow.operators.aggregate.triggers import Moment
+from windrow.operators.aggregate.state_rows import Windows, apart, merge_rows, merge_slices
+from windrow.operators.aggregate.triggers import Due, Judged, Moment, delays
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import FileAgain, Grouping
-from windrow.operators.steps.columns import EARLY, END, LATE, ON_TIME, PANES, PENDING, START, UPSERT
+from windrow.operators.steps.assigners import WindowAssigner, assigner_of
+from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, ON_TIME, PANES, PENDING, START, UPSERT
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
+from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.step import StepResult, passed
+from windrow.operators.steps.step import (
+    StepResult,
+    limit,
+    passed,
+)
+from windrow.operators.steps.work import Work
+from windrow.operators.view import one_key
+from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV
+from windrow.stores.spill import Away, Spill
+from windrow.stores.spill_partitions import Chunk, grouped, of_keys_apart
+
+#: Windows are merged this many at a time, which bounds memory.
+WINDOWS_AT_ONCE = 64
 
 
-class WindowAggregator(Ticking, Grouping):
+def chunks(starts: list[int]) -> list[list[int]]:
+    return [starts[i : i + WINDOWS_AT_ONCE] for i in range(0, len(starts), WINDOWS_AT_ONCE)]
+
+
+class WindowAggregator(Steps, Grouping):
     """The logic of one definition over time windows. Holds no state of its own: everything is in the store."""
+
+    def __init__(self, definition: AggregateDefinition) -> None:
+        super().__init__(definition)
+        definition = self.definition
+        self.assigner: WindowAssigner = assigner_of(definition.window)
+        if definition.full_state:
+            self.history = KeyedHistory(definition, self.assigner)
+        self.store = BlockWindows(self.windows_cf, self.aux_cf, definition.by)
+        self.limits = SizeLimits(definition, self.aux_cf)
+        self.due = Due(definition.emit, self.aux_cf)
+        if definition.ids is not None:
+            self.seen = SeenIds(definition, self.aux_cf, self._span_us())
+
+    def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
+        """Return the starts of stored windows with `after < end <= up_to`."""
+        if up_to_us <= after_us:
+            return []
+        return self.store.starts(kv, self.assigner.first_open(after_us), self.assigner.first_open(up_to_us))
+
+    def _merge(self, stored: pa.Table, dead: DeadLetters, *, notes: bool) -> pa.Table:
+        merged, broken = merge_rows(self.calculation, stored, notes=notes)
+        bury_broken(merged, broken, self.definition, dead)
+        return merged
+
+    def _append(self, kv: KV, rows: pa.Table) -> None:
+        """Append rows. Windows with enough deltas are compacted: a left fold in commit order, as reading is."""
+        for start in self.store.append(kv, rows, upsert=False):
+            self.store.fold(kv, start, self._folded)
+
+    def _folded(self, stored: pa.Table) -> pa.Table | None:
+        merged, broken = merge_rows(self.calculation, stored, notes=self._notes(True))
+        return None if broken else merged  # the failure has to be reported when the window fires
+
+    def _fire_whole(
+        self,
+        work: Work,
+        starts: Sequence[int],
+        watermark_us: int,
+        fire_rows: Callable[[StepResult, pa.Table], pa.Table],
+    ) -> None:
+        """Fire windows with all of their keys, in slices, so that memory is bounded by the slice, not by the window.
+
+        fire_rows: fires merged rows, and returns the rows after
+        """
+        kv, result, dead = work.kv, work.result, work.dead
+        emitted = Away(result.panes, external_sort.SLICE_BYTES)
+        # The messages of a window are read at once: where they are kept the window is not divided.
+        most = external_sort.SLICE_BYTES if self.history is None else sys.maxsize
+        for chunk in self.store.chunks(kv, starts, most):
+            if chunk.shares is not None:
+                self._fire_shares(work, chunk.starts[0], chunk.shares, watermark_us, fire_rows)
+            elif chunk.rows is not None:
+                rows = fire_rows(result, self._merge(chunk.rows, dead, notes=self._notes(False)))
+                self._rewrite(kv, chunk.starts, rows, watermark_us)
+            emitted.gathered()
+
+    def _fire_shares(
+        self,
+        work: Work,
+        start: int,
+        shares: Spill,
+        watermark_us: int,
+        fire_rows: Callable[[StepResult, pa.Table], pa.Table],
+    ) -> None:
+        """Fire one large window, some partitions of its keys at a time."""
+        result, by, most = work.result, self.definition.by, external_sort.SLICE_BYTES
+        left = Spill() if start >= self._stored_from(watermark_us) else None
+
+        def runs() -> Iterator[pa.Table]:
+            for number, stored in enumerate(grouped(shares, most)):
+                said = StepResult(ended=result.ended)
+                if of_keys_apart(stored, self.store.by):
+                    merged = without(stored, UPSERT)
+                else:
+                    merged = self._merge(stored, work.dead, notes=self._notes(False))
+                rows = fire_rows(said, merged)
+                if left is not None:
+                    left.add(rows, number)
+                yield from said.panes
+
+        panes = external_sort.in_order(runs(), by, most)
+        if panes is not None:
+            result.panes.append(panes)
+        if left is not None:
+            self.store.replace_by_shares(work.kv, start, left)
+
+    def _stored_from(self, watermark_us: int) -> int:
+        """Return the start below which fired windows are not stored again: nothing can query them, not even this step."""
+        return START_OF_TIME_US if self._closes else self._in_retention_from(watermark_us)
+
+    def _rewrite(self, kv: KV, starts: list[int], rows: pa.Table, watermark_us: int) -> None:
+        """Store the rows of whole windows that have fired."""
+        kept_from = self._stored_from(watermark_us)
+        if not starts or starts[-1] < kept_from:
+            return
+        if starts[0] < kept_from:
+            starts = [start for start in starts if start >= kept_from]
+            rows = rows.filter(pc.greater_equal(rows.column(START), kept_from))
+        self.store.replace(kv, starts, rows)
+
+    def _fire(
+        self,
+        work: Work,
+        rows: pa.Table,
+        timing: str,
+        *,
+        closing: bool = False,
+        always: bool = False,
+        not_emitted: Collection[str] = (),
+    ) -> pa.Table:
+        """Fire rows. not_emitted: aggregations that no pane has emitted yet."""
+        kv, emit, watermark_us = work.kv, self.definition.emit, work.progress.watermark_us
+        ends = combine(rows.column(END)).to_numpy()
+        is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
+        if timing == ON_TIME and not emit.emits_late:
+            is_last = np.ones(len(rows), dtype=bool)
+        if timing == EARLY:
+            is_last = np.zeros(len(rows), dtype=bool)
+        if closing:
+            is_last = np.ones(len(rows), dtype=bool)
+
+        def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            return self._values(kv, state)
+
+        def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+            assert self.history is not None
+            emitted, broken = self.history.values(kv, state, self.calculation, self.assigner, emitted=True)
+            return {
+                a: pa.nulls(len(v), v.type) if a in not_emitted else v for a, v in emitted.items()
+            }, broken
+
+        fired = fire(
+            self.definition,
+            self.calculation,
+            rows,
+            values_of,
+            timing=timing,
+            is_last=is_last,
+            closing=closing,
+            step=work.progress.step,
+            dead=work.dead,
+            last_values=None if self.history is None else last_values,
+            always=always,
+        )
+        if fired.panes is not None:
+            work.result.panes.append(fired.panes)
+            if self.definition.emit.closing_pane and not closing:
+                last = fired.panes.filter(fired.panes.column(IS_LAST))
+                work.result.ended.update(self._names(last))
+        return fired.rows
+
+    def _values(self, kv: KV, state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
+        """Return the present values of merged rows."""
+        if self.history is not None:
+            return self.history.values(kv, state, self.calculation, self.assigner)
+        return self.calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+
+    def _judged(self, kv: KV, rows: pa.Table, moment: Moment) -> Judged:
+        """Return merged rows, ready for a trigger."""
+        by = self.definition.by
+        return Judged(
+            rows, moment, lambda: pa.table({**{b: rows.column(b) for b in by}, **self._values(kv, rows)[0]})
+        )
+
+    @property
+    def _closes(self) -> bool:
+        """True if a window may have to fire when it closes, though it waits for no period."""
+        emit = self.definition.emit
+        if isinstance(emit.late, EveryBatch):
+            return emit.closing_pane or not emit.on_time
+        return emit.closing_pane or not isinstance(emit.late, (Never, EveryPeriod))
+
+    def _retention_floor(self, watermark_us: int) -> int:
+        """Return the end at or below which windows are out of retention."""
+        time_us = self.definition.retention.time_us
+        return START_OF_TIME_US if time_us is None else limit(watermark_us, time_us)
+
+    def _kept_from(self, progress: Progress) -> int:
+        """Return the start below which windows are out of retention."""
+        if self.definition.retention.time_us is None:
+            return START_OF_TIME_US
+        return max(progress.purged_us, self._in_retention_from(progress.watermark_us))
+
+    def _in_retention_from(self, watermark_us: int) -> int:
+        """Return the first start of windows that are in retention at a watermark."""
+        return self.assigner.first_open(self._retention_floor(watermark_us))
+
+    def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        if self.history is not None:  # windows that come back are new ones
+            self.history.drop(kv, progress.purged_us, exactly=True)
+        super().set_back(kv, progress, watermark_us)
+        progress.purged_us = min(progress.purged_us, self._in_retention_from(progress.watermark_us))
+
+    def kept_from(self, kv: KV) -> int:
+        """Return the event time below which no message is kept."""
+        return END_OF_TIME_US if self.history is None else self.progress(kv).purged_us
+
+    def _span_us(self) -> int | None:
+        """Return about how long a message can be in retention after its event time; None: forever."""
+        time_us = self.definition.retention.time_us
+        if time_us is None:
+            return None
+        start = self.assigner.first_open(0)
+        return time_us + int(self.assigner.ends(np.array([start], dtype=np.int64))[0]) - start
+
+    def _purge(self, kv: KV, progress: Progress, watermark_us: int) -> None:
+        kept_from = self.assigner.first_open(self._retention_floor(watermark_us))
+        if kept_from <= progress.purged_us:
+            return
+        self.store.drop(kv, progress.purged_us, kept_from)
+        if self.history is not None:
+            self.history.drop(kv, kept_from)
+        if self.seen is not None:
+            self.seen.forget(kv, kept_from)
+        if self.limits.active:
+            self.limits.forget(kv, self._retention_floor(watermark_us))
+        progress.dirty = {s for s in progress.dirty if s >= kept_from}
+        progress.purged_us = kept_from
+
+    def states(
+        self, kv: KV, low_us: int, high_us: int, key: Mapping[str, Any] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield state rows of retained windows that start in `[low, high)`, merged, with their present values, sorted by start,
+        end and key, some at a time. key: rows of other keys may be left out.
+        """
+        progress = Progress.load(kv, self.aux_cf)
+        if progress.schema is None:
+            return
+        self._bind(progress.schema)
+        by, most = self.definition.by, external_sort.SLICE_BYTES if self.history is None else sys.maxsize
+        starts = self.store.starts(kv, max(low_us, progress.purged_us), high_us)
+        keys = None if key is None else one_key(by, key, self.seen_schema(progress.schema))
+        if keys is not None:
+            some = self.store.read(kv, starts, keys)
+            chunks = iter([Chunk(starts, some, None)] if some is not None and len(some) else [])
+        else:
+            chunks = self.store.chunks(kv, starts, most)
+        for chunk in chunks:
+            if chunk.shares is None:
+                if chunk.rows is not None:
+                    yield self._valued(kv, chunk.rows)
+                continue
+            found = external_sort.in_order(
+                (self._valued(kv, rows) for rows in grouped(chunk.shares, most)), by, most
+            )
+            if found is not None:
+                yield found
+
+    def _valued(self, kv: KV, stored: pa.Table) -> pa.Table:
+        """Return stored rows, merged and sorted, with their values."""
+        rows = without(self._merge(stored, DeadLetters(0), notes=self._notes(False)), UPSERT)
+        return sorted_states(self.definition, rows, self._values(kv, rows)[0])
+
+    def _waits(self, timing: str, trigger: Trigger) -> bool:
+        """True if rows that are not emitted at once are emitted later, even if no message comes."""
+        return by_time(trigger) or (timing == EARLY and not self.definition.emit.on_time)
+
+    def _tick(
+        self,
+        work: Work,
+        moment: Moment,
+        watermark_us: int,
+        ended: list[int],
+    ) -> None:
+        """Fire by processing time. Periods tick on one grid of `now` for the whole definition, delays for each (key, window).
+
+        ended: starts of windows that the watermark has passed, and that emitted no pane for that
+        """
+        kv, progress, result = work.kv, work.progress, work.result
+        emit, emitted, waiting = self.definition.emit, len(result.panes), list[pa.Table]()
+        due, looked_at = self.due.passed(kv, moment.now_us), set[int]()
+        for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
+            starts = set(due) if delays(trigger) else set()
+            if by_end(trigger):
+                starts.update(ended)
+            if moment.comes(trigger):
+                starts |= progress.dirty
+            if moment.insists(trigger):
+                starts.update(self._taking(kv, watermark_us))
+            if not starts:
+                continue
+            ordered = np.array(sorted(starts), dtype=np.int64)
+            early = self.assigner.ends(ordered) > watermark_us
+            for chunk in chunks(ordered[early if timing == EARLY else ~early].tolist()):
+                left = self._fire_triggered(work, chunk, timing, trigger, moment)
+                looked_at.update(chunk)
+                progress.dirty.difference_update(chunk)
+                if left is not None:
+                    progress.dirty.update(combine(left.column(START)).to_numpy().tolist())
+                    waiting.append(left)
+        if due - looked_at and not delays(emit.late):
+            # A row that was due early, and was emitted when its window ended, is no longer pending.
+            rest = np.array(sorted(due - looked_at), dtype=np.int64)
+            looked_at.update(rest[self.assigner.ends(rest) <= watermark_us].tolist())
+        self.due.note(kv, due & looked_at, waiting, moment.now_us)
+        result.panes[emitted:] = together(result.panes[emitted:], self.definition.by)
+
+    def _taking(self, kv: KV, watermark_us: int) -> list[int]:
+        """Return the starts of windows that still take messages."""
+        return self.store.starts(kv, self._first_open(watermark_us), END_OF_TIME_US)
+
+    def _first_open(self, watermark_us: int) -> int:
+        """Return the start of the first window that still takes messages."""
+        return self.assigner.first_open(passed(watermark_us, self.definition.allowed_lateness_us))
+
+    def _fire_triggered(
+        self,
+        work: Work,
+        starts: list[int],
+        timing: str,
+        trigger: Trigger,
+        moment: Moment,
+    ) -> pa.Table | None:
+        """Fire the rows that the trigger selects; return the rows that stay pending."""
+        kv, always = work.kv, moment.insists(trigger)
+
+        def emit_fired(emitted: StepResult, rows: pa.Table) -> pa.Table:
+            fires = self._judged(kv, rows, moment).fires(trigger)
+            if always:  # of a closed window only keys with new messages
+                takes = combine(rows.column(START)).to_numpy() >= self._first_open(moment.moved[1])
+                fires &= takes | (combine(rows.column(PENDING)).to_numpy() > 0)
+            if not fires.any():
+                return rows
+            fired = self._fire(work.into(emitted), rows.filter(pa.array(fires)), timing, always=always)
+            return concat([rows.filter(pa.array(~fires)), fired])
+
+        if always:  # it emits whole windows, and leaves no row pending
+            self._fire_whole(work, starts, work.progress.watermark_us, emit_fired)
+            return None
+        near = self.store.near(kv, starts, None)
+        if near.rows is None:
+            return None
+        rows = self._merge(near.rows, work.dead, notes=self._notes(True))
+        after = emit_fired(work.result, rows)
+        if after is not rows:
+            self.store.put(kv, near, after)
+        waiting = combine(after.column(PENDING)).to_numpy() > 0
+        return after.filter(pa.array(waiting)) if waiting.any() else None
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire ON_TIME the windows that the watermark passed, then the periods that `now` crossed, then close and purge."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         before_us, now_before_us = progress.watermark_us, progress.now_us
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
             if self._emission_changed(kv):
                 progress.dirty = self._unsaid(kv, dead)
                 self.due.begin(kv, progress.dirty)
-            result.panes += self._corrections(kv, progress, dead)
-            last_words = self._evict(kv, progress, dead, watermark_us) if self.limits.active else []
-            ended = self._fire_on_time(kv, progress, result, dead, before_us, watermark_us)
+            result.panes += self._corrections(work)
+            last_words = self._evict(work, watermark_us) if self.limits.active else []
+            ended = self._fire_on_time(work, before_us, watermark_us)
             if now_before_us is not None:
                 moment = Moment(progress.step, now_us, now_before_us, (before_us, watermark_us))
-                self._tick(kv, progress, result, dead, moment, watermark_us, ended)
+                self._tick(work, moment, watermark_us, ended)
             emitted = len(result.panes)
-            self._close(kv, progress, result, dead, before_us, watermark_us)
+            self._close(work, before_us, watermark_us)
             if last_words:
                 result.panes[emitted:] = together(result.panes[emitted:] + last_words, self.definition.by)
             self._purge(kv, progress, watermark_us)
         progress.watermark_us, progress.now_us = watermark_us, now_us
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Process messages and fire the windows that they fill."""
-        progress, result, dead = self._begin(kv)
-        corrections = self._corrections(kv, progress, dead)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
+        corrections = self._corrections(work)
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
         if self.seen is not None:
             rows = self._without_duplicates(kv, rows, result, self._kept_from(progress))
         if len(rows):
-            self._file(kv, progress, result, dead, rows, now_us)
+            self._file(work, rows)
         if others is not None:
-            self._hear(kv, progress, result, others)
+            self._hear(work, others)
         result.panes[:0] = corrections
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def ingest_partials(
         self, kv: KV, slices: pa.Table, now_us: int, schema: pa.Schema, windows: Windows | None = None
@@ -95,14 +461,15 @@ class WindowAggregator(Ticking, Grouping):
 
         `windows`: the windows that they are part of; a (slice, key) may have several rows.
         """
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, dead = work.progress, work.dead
         self._learn(progress, schema)
         if windows is not None and len(windows.row_of):
             merged, broken = merge_slices(self.calculation, slices, windows)
             bury_broken(merged, broken, self.definition, dead)
-            self._add(kv, progress, result, dead, merged, now_us)
+            self._add(work, merged)
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     # -- pushdown to SQL --------------------------------------------------------------------------------------------
 
@@ -142,12 +509,11 @@ class WindowAggregator(Ticking, Grouping):
 
     # -- ingest -----------------------------------------------------------------------------------------------------
 
-    def _file(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice, now_us: int
-    ) -> None:
+    def _file(self, work: Work, rows: Slice) -> None:
+        kv, progress, dead = work.kv, work.progress, work.dead
         size_floor = self.limits.floors(kv, rows.table) if self.limits.active else None
         filed = file_rows(self.definition, self.assigner, rows, progress.watermark_us, size_floor, dead)
-        result.marks = filed.marks
+        work.result.marks = filed.marks
         if len(filed.row_of) == 0:
             return
         filed = replace(filed, rows=self.noted(filed.rows, progress.step))
@@ -161,7 +527,7 @@ class WindowAggregator(Ticking, Grouping):
             deltas = bury_failed(filed.rows, filed.row_of, groups, deltas, broken, dead)
         if self.history is not None:
             self.history.add(kv, filed.rows, progress.step, self.calculation, closed=filed.closed)
-        self._add(kv, progress, result, dead, deltas, now_us)
+        self._add(work, deltas)
 
     def _brought(self, kv: KV, filed: Filed) -> tuple[pa.Table, Groups, list[Broken]]:
         """Return the contributions of messages to windows, and the failures of user code on them, or on merging them."""
@@ -172,56 +538,49 @@ class WindowAggregator(Ticking, Grouping):
             broken += broken_where_they_meet(self.calculation, near.rows, deltas)
         return deltas, groups, broken
 
-    def _hear(self, kv: KV, progress: Progress, result: StepResult, others: Slice) -> None:
+    def _hear(self, work: Work, others: Slice) -> None:
         """Advance the watermark by messages that did not pass the filter, as if they had."""
-        floor = self.limits.floors(kv, others.table) if self.limits.active else None
-        watermark_us, silent = progress.watermark_us, DeadLetters(0)
+        floor = self.limits.floors(work.kv, others.table) if self.limits.active else None
+        watermark_us, silent = work.progress.watermark_us, DeadLetters(0)
         filed = file_rows(self.definition, self.assigner, others, watermark_us, floor, silent)
-        result.marks = further(result.marks, filed.marks)
+        work.result.marks = further(work.result.marks, filed.marks)
 
     def _add(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         deltas: pa.Table,
-        now_us: int,
     ) -> None:
         """Add deltas; (window, key)s whose trigger is evaluated in every step are judged now."""
         if self.limits.active:
-            self.limits.note(kv, deltas)
+            self.limits.note(work.kv, deltas)
         if self.due.active:
-            deltas = self.due.waiting_since(kv, deltas, np.full(len(deltas), now_us))
+            deltas = self.due.waiting_since(work.kv, deltas, np.full(len(deltas), work.now_us))
         emit = self.definition.emit
-        late = combine(deltas.column(END)).to_numpy() <= progress.watermark_us
+        late = combine(deltas.column(END)).to_numpy() <= work.progress.watermark_us
         for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
             if not mask.any():
                 continue
             part = deltas if mask.all() else deltas.filter(pa.array(mask))
             if by_step(trigger):
-                self._judge(kv, progress, result, dead, part, timing, trigger, now_us)
+                self._judge(work, part, timing, trigger)
             else:
-                self._gather(kv, progress, part, timing, trigger)
-        result.panes = together(result.panes, self.definition.by)
+                self._gather(work, part, timing, trigger)
+        work.result.panes = together(work.result.panes, self.definition.by)
 
-    def _gather(self, kv: KV, progress: Progress, deltas: pa.Table, timing: str, trigger: Trigger) -> None:
+    def _gather(self, work: Work, deltas: pa.Table, timing: str, trigger: Trigger) -> None:
         """Add deltas that are not judged in this step."""
-        self._append(kv, deltas)
+        self._append(work.kv, deltas)
         if self._waits(timing, trigger):
-            progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()).tolist())
+            work.progress.dirty.update(np.unique(combine(deltas.column(START)).to_numpy()).tolist())
 
     def _judge(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         deltas: pa.Table,
         timing: str,
         trigger: Trigger,
-        now_us: int,
     ) -> None:
+        kv, progress, dead = work.kv, work.progress, work.dead
         starts = np.unique(combine(deltas.column(START)).to_numpy()).tolist()
         near = self.store.near(kv, starts, deltas.select([START, *self.definition.by]))
         rows = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
@@ -232,11 +591,11 @@ class WindowAggregator(Ticking, Grouping):
                 mine = without(others, UPSERT) if near.merged else None
                 parts = [self._merge(others, dead, notes=self._notes(True)) if mine is None else mine]
         rows = self._merge(rows, dead, notes=notes)
-        moment = Moment(progress.step, now_us, moved=(progress.watermark_us, progress.watermark_us))
+        moment = Moment(progress.step, work.now_us, moved=(progress.watermark_us, progress.watermark_us))
         fires = self._judged(kv, rows, moment).fires(trigger)
         if fires.any():
             chosen = rows if fires.all() else rows.filter(pa.array(fires))
-            parts.append(self._fire(kv, progress, result, dead, chosen, timing))
+            parts.append(self._fire(work, chosen, timing))
         if not fires.all():
             parts.append(rows.filter(pa.array(~fires)))
             if self._waits(timing, trigger):
@@ -247,15 +606,12 @@ class WindowAggregator(Ticking, Grouping):
 
     def _fire_on_time(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         before_us: int,
         watermark_us: int,
     ) -> list[int]:
         """Fire the windows that the watermark passed; return the starts of those that stay pending."""
-        emit = self.definition.emit
+        kv, progress, emit = work.kv, work.progress, self.definition.emit
         starts = self._windows(kv, before_us, watermark_us)
         progress.watermark_us = watermark_us
         if not emit.on_time and emit.emits_late:
@@ -265,35 +621,31 @@ class WindowAggregator(Ticking, Grouping):
         if emit.on_time:
 
             def on_time(emitted: StepResult, rows: pa.Table) -> pa.Table:
-                return self._fire(kv, progress, emitted, dead, rows, ON_TIME)
+                return self._fire(work.into(emitted), rows, ON_TIME)
 
-            self._fire_whole(kv, result, dead, starts, watermark_us, on_time)
+            self._fire_whole(work, starts, watermark_us, on_time)
             return []
         for chunk in chunks(starts):  # pending rows that no later pane would emit are emitted now
-            self._emit_pending(kv, progress, result, dead, chunk, ON_TIME)
+            self._emit_pending(work, chunk, ON_TIME)
         return []
 
     def _emit_pending(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         starts: list[int],
         timing: str,
         *,
         closing: bool = False,
     ) -> None:
         """Fire rows that no pane has emitted yet; nothing else is read or written."""
+        kv = work.kv
         near = self.store.near(kv, starts, None)
         if near.rows is None:
             return
-        rows = self._merge(near.rows, dead, notes=self._notes(False))
+        rows = self._merge(near.rows, work.dead, notes=self._notes(False))
         waiting = combine(rows.column(PENDING)).to_numpy() > 0
         if waiting.any():
-            after = self._fire(
-                kv, progress, result, dead, rows.filter(pa.array(waiting)), timing, closing=closing
-            )
+            after = self._fire(work, rows.filter(pa.array(waiting)), timing, closing=closing)
             self.store.put(kv, near, concat([rows.filter(pa.array(~waiting)), after]))
 
     def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
@@ -307,8 +659,9 @@ class WindowAggregator(Ticking, Grouping):
                 found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
         return found
 
-    def _corrections(self, kv: KV, progress: Progress, dead: DeadLetters) -> list[pa.Table]:
+    def _corrections(self, work: Work) -> list[pa.Table]:
         """Emit panes of windows that still take messages again, with the added aggregations."""
+        kv, progress = work.kv, work.progress
         if progress.schema is None or not self._owes(kv):
             return []
         said, recomputed = StepResult(), dict(self.definition.recomputed_us)
@@ -324,24 +677,22 @@ class WindowAggregator(Ticking, Grouping):
             parts = [rows.filter(pa.array(~fires))]
             for timing, mask in ((EARLY, early & fires), (LATE, ~early & fires)):
                 chosen = rows.filter(pa.array(mask))
-                parts.append(self._fire(kv, progress, emitted, dead, chosen, timing, not_emitted=recomputed))
+                parts.append(self._fire(work.into(emitted), chosen, timing, not_emitted=recomputed))
             return concat([part for part in parts if len(part)])
 
         starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
-        self._fire_whole(kv, said, dead, starts, watermark_us, again)
+        self._fire_whole(work.into(said), starts, watermark_us, again)
         self._note_recomputed(kv)
         return together(said.panes, self.definition.by)
 
     def _close(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         before_us: int,
         watermark_us: int,
     ) -> None:
         """Close windows that pass their allowed lateness: emit pending rows, and the closing pane if asked for."""
+        kv, progress = work.kv, work.progress
         emit, lateness_us = self.definition.emit, self.definition.allowed_lateness_us
         if not emit.emits_late or not (self._closes or progress.dirty):
             return
@@ -352,20 +703,21 @@ class WindowAggregator(Ticking, Grouping):
         if emit.closing_pane:
 
             def last(emitted: StepResult, rows: pa.Table) -> pa.Table:
-                fires = ~self._ended(rows, result.ended)
+                fires = ~self._ended(rows, work.result.ended)
                 if not fires.any():
                     return rows
                 fired = rows.filter(pa.array(fires))
-                after = self._fire(kv, progress, emitted, dead, fired, LATE, closing=True)
+                after = self._fire(work.into(emitted), fired, LATE, closing=True)
                 return concat([rows.filter(pa.array(~fires)), after])
 
-            self._fire_whole(kv, result, dead, starts, watermark_us, last)
+            self._fire_whole(work, starts, watermark_us, last)
             return
         for chunk in chunks(starts):
-            self._emit_pending(kv, progress, result, dead, chunk, LATE, closing=True)
+            self._emit_pending(work, chunk, LATE, closing=True)
 
-    def _evict(self, kv: KV, progress: Progress, dead: DeadLetters, watermark_us: int) -> list[pa.Table]:
+    def _evict(self, work: Work, watermark_us: int) -> list[pa.Table]:
         """Evict the windows beyond the size limits; return their last panes."""
+        kv, progress = work.kv, work.progress
         by_start: dict[int, dict[bytes, int | None]] = {}
         for gone in self.limits.evict(kv, self._retention_floor(progress.watermark_us)):
             by_start.setdefault(gone.start, {})[gone.key] = gone.hashed
@@ -381,7 +733,7 @@ class WindowAggregator(Ticking, Grouping):
             near = self.store.near_hashes(kv, start, wanted)
             if near.rows is None:
                 continue
-            rows = self._merge(near.rows, dead, notes=self._notes(True))
+            rows = self._merge(near.rows, work.dead, notes=self._notes(True))
             names = [rows.column(b) for b in self.limits.by]
             keys = encode_equal(names) if names else [b""] * len(rows)
             removed = np.array([k in by_start[start] for k in keys], dtype=bool)
@@ -394,7 +746,7 @@ class WindowAggregator(Ticking, Grouping):
                 fires = waiting & emitted | open_ & emit.closing_pane
                 fires &= removed & mask
                 if fires.any():
-                    self._fire(kv, progress, said, dead, rows.filter(pa.array(fires)), timing, closing=True)
+                    self._fire(work.into(said), rows.filter(pa.array(fires)), timing, closing=True)
             self.store.put(kv, near, rows.filter(pa.array(~removed)))
             if not self.store.starts(kv, start, start + 1):
                 progress.dirty.discard(start)

@@ -39,6 +39,7 @@ from windrow.operators.steps.intake import Slice, countable_rows, event_time_mar
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.work import Work
 from windrow.stores.kv import KV, Batch
 from windrow.stores.window_state import PlainWindows
 
@@ -66,7 +67,8 @@ class TupleAggregator(Steps):
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Evict the windows that the counts of the last step put out of retention, then fire the period that `now` crossed."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress = work.progress
         before_us = progress.now_us
         if progress.schema is not None:
             self._retire(kv)
@@ -74,13 +76,14 @@ class TupleAggregator(Steps):
                 self._look_for_unsaid(kv)
             moment = Moment(progress.step, now_us, before_us)
             if moment.comes(self.definition.emit.early):
-                self._tick(kv, progress, result, dead, moment)
+                self._tick(work, moment)
         progress.watermark_us, progress.now_us = max(watermark_us, progress.watermark_us), now_us
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and store them; full windows fire, and partial ones by the early trigger."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
@@ -88,9 +91,9 @@ class TupleAggregator(Steps):
         if others is not None:
             result.marks = further(result.marks, event_time_marks(others))
         if len(rows):
-            self._file(kv, progress, result, dead, rows, now_us)
+            self._file(work, rows)
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def runs(
         self,
@@ -115,10 +118,8 @@ class TupleAggregator(Steps):
 
     # -- storing ----------------------------------------------------------------------------------------------------
 
-    def _file(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: Slice, now_us: int
-    ) -> None:
-        counted = Batch()
+    def _file(self, work: Work, rows: Slice) -> None:
+        kv, progress, dead, counted = work.kv, work.progress, work.dead, Batch()
         numbers = self._number(kv, rows, counted)
         row_of, firsts = self._assign(numbers)
         rows = self.noted(rows, progress.step, numbers)
@@ -128,7 +129,7 @@ class TupleAggregator(Steps):
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
             if len(rows):
-                self._file(kv, progress, result, dead, rows, now_us)
+                self._file(work, rows)
             return
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
@@ -137,7 +138,7 @@ class TupleAggregator(Steps):
         together = fresh if known is None else concat([known, fresh])
         notes = self._notes(not isinstance(self.definition.emit.early, EveryBatch))
         merged, _ = merge_rows(self.calculation, together, notes=notes)
-        self._judge(kv, progress, result, dead, merged, Moment(progress.step, now_us))
+        self._judge(work, merged, Moment(progress.step, work.now_us))
 
     def _number(self, kv: KV, rows: Slice, batch: Batch) -> IntArray:
         """Return the number of each row among those of its key. batch: receives the writes for those that count."""
@@ -187,13 +188,11 @@ class TupleAggregator(Steps):
 
     def _judge(
         self,
-        kv: KV,
-        progress: Progress,
-        result: StepResult,
-        dead: DeadLetters,
+        work: Work,
         merged: pa.Table,
         moment: Moment,
     ) -> None:
+        kv, result = work.kv, work.result
         full = combine(merged.column(MESSAGES)).to_numpy() >= self.size
         early = self.definition.emit.early
         due = ~full & self._judged(kv, merged, moment).fires(early)
@@ -201,7 +200,7 @@ class TupleAggregator(Steps):
         for mask, timing in ((full, ON_TIME), (due, EARLY)):
             if mask.any():
                 # A full window is emitted whatever `on_time` is: no later pane would emit it.
-                parts.append(self._fire(kv, progress, result, dead, merged.filter(pa.array(mask)), timing))
+                parts.append(self._fire(work, merged.filter(pa.array(mask)), timing))
         result.panes = together(result.panes, self.definition.by)
         rest = ~(full | due)
         if rest.any():
@@ -231,9 +230,9 @@ class TupleAggregator(Steps):
             return [b""]
         return list(dict.fromkeys(encode_equal([rows.column(b) for b in by])))
 
-    def _fire(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, rows: pa.Table, timing: str
-    ) -> pa.Table:
+    def _fire(self, work: Work, rows: pa.Table, timing: str) -> pa.Table:
+        kv = work.kv
+
         def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             return self._values(kv, state)
 
@@ -248,12 +247,12 @@ class TupleAggregator(Steps):
             timing=timing,
             is_last=np.full(len(rows), timing == ON_TIME),
             closing=False,
-            step=progress.step,
-            dead=dead,
+            step=work.progress.step,
+            dead=work.dead,
             last_values=None if self.history is None else last_values,
         )
         if fired.panes is not None:
-            result.panes.append(fired.panes)
+            work.result.panes.append(fired.panes)
         return fired.rows
 
     def _values(
@@ -290,9 +289,8 @@ class TupleAggregator(Steps):
 
     # -- time and retention -----------------------------------------------------------------------------------------
 
-    def _tick(
-        self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters, moment: Moment
-    ) -> None:
+    def _tick(self, work: Work, moment: Moment) -> None:
+        kv = work.kv
         dirty = [k[1:] for k, _ in kv.scan(self.aux_cf, _DIRTY, b"e")]
         if not dirty:
             return
@@ -309,7 +307,7 @@ class TupleAggregator(Steps):
         rows = without(concat(tables), UPSERT)
         fires = self._judged(kv, rows, moment).fires(self.definition.emit.early)
         if fires.any():
-            after = self._fire(kv, progress, result, dead, rows.filter(pa.array(fires)), EARLY)
+            after = self._fire(work, rows.filter(pa.array(fires)), EARLY)
             self.store.append(kv, after, upsert=True)
         waiting = ~fires & (combine(rows.column(PENDING)).to_numpy() > 0)
         if waiting.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -27,6 +27,10 @@ class Work:
         """The known columns of the input."""
         assert self.progress.schema is not None
         return self.progress.schema
+
+    def into(self, result: StepResult) -> Work:
+        """Return the same step with another result."""
+        return replace(self, result=result)
 
     def end(self, aux_cf: str) -> StepResult:
         """Complete the step (`end_step`)."""

@@ -27,10 +27,8 @@ TOO_COMPLEX = {
 #: Classes with exactly one subclass, which is in the same package.
 ONE_SUBCLASS = {
     "windrow.checkpoint.job_paths.JobFolders",
-    "windrow.operators.aggregate.event_time_timers.StoredWindows",
     "windrow.operators.aggregate.oracle_intake.PlainIntake",
     "windrow.operators.aggregate.sessions.session_state.StoredSessions",
-    "windrow.operators.aggregate.processing_time_timers.Ticking",
     "windrow.operators.aggregate.views.SessionView",
     "windrow.operators.aggregations.basic.Avg",
     "windrow.operators.aggregations.basic.Count",
@@ -55,11 +53,9 @@ ONE_SUBCLASS = {
 }
 #: Operators more than three classes below `Logic`.
 TOO_DEEP = {
-    "windrow.operators.aggregate.logic.WindowAggregator",
     "windrow.operators.aggregate.sessions.tuples.TupleSessionAggregator",
     "windrow.operators.join.sessions.windows.JoinSessions",
     "windrow.operators.join_window.windows.SessionWindows",
-    "windrow.operators.join_window.windows.TimeWindows",
     "windrow.operators.join_window.windows.TupleSessionWindows",
 }
 #: Modules in circles of imports, those under `TYPE_CHECKING` counted.

@@ -41,7 +41,8 @@ class Taken:
 
     def __init__(self, operator: Steps, kv: KV, table: pa.Table, run: Run) -> None:
         self.operator, self.kv, self.run = operator, kv, run
-        self.progress, self.result, self.dead = operator._begin(kv)
+        self.work = work = operator._begin(kv, run.nows_us[0])
+        self.progress, self.result, self.dead = work.progress, work.result, work.dead
         self.dead.of_run = True
         table = operator._learnt(self.progress, table)
         table = table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
@@ -77,7 +78,7 @@ class Taken:
         """End the ingest. The advance of the last message is still to come."""
         self.progress.step += STEPS * (len(self.run) - 1)
         self.progress.begin(self.run.nows_us[0])
-        return self.operator._end(self.kv, self.progress, self.result, self.dead)
+        return self.operator._end(self.work)
 
 
 # -- time windows -----------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
             entries = Entries(deltas, at[row_of], taken.step_of(at[row_of]))
             emitted.append(_judge(operator, taken, entries, trigger, timing))
         else:
-            operator._gather(kv, taken.progress, deltas, timing, trigger)
+            operator._gather(taken.work, deltas, timing, trigger)
     if operator.history is not None:
         operator.history.add(kv, filed.rows, taken.step_of(at), operator.calculation, closed=filed.closed)
     taken.result.panes = in_message_order(emitted)

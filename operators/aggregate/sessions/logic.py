@@ -97,7 +97,8 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Process the messages, and fire the sessions that they complete."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
         if self.own_gap is not None:
@@ -116,13 +117,14 @@ class SessionAggregator(StoredSessions, Grouping):
         if others is not None:
             result.marks = further(result.marks, event_time_marks(in_time(self, step, others)))
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def ingest_grouped(
         self, kv: KV, groups: pa.Table, first_us: IntArray, last_us: IntArray, now_us: int, schema: pa.Schema
     ) -> StepResult:
         """Process messages that were grouped and aggregated elsewhere: state rows without a window, first and last times."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         self._learn(progress, schema)
         watermark_us = progress.watermark_us
         moment = Moment(progress.step, now_us)
@@ -133,7 +135,7 @@ class SessionAggregator(StoredSessions, Grouping):
             result.groups = len(groups)
             self.keep_filed(step, file_groups(self, step, groups, first_us, last_us))
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def _kept_from(self, progress: Progress) -> int:
         return self.kept_from(progress.watermark_us)
@@ -157,7 +159,8 @@ class SessionAggregator(StoredSessions, Grouping):
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire the sessions that the watermark passed, then the periods that `now` crossed, then close and purge."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         before_us = progress.watermark_us
         watermark_us = max(watermark_us, before_us)
         moment = Moment(progress.step, now_us, progress.now_us, (before_us, watermark_us))
@@ -179,7 +182,7 @@ class SessionAggregator(StoredSessions, Grouping):
             self._forget(step)
         self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def _emit(self, step: Step) -> None:
         """Emit the panes of one part of a step, in order."""

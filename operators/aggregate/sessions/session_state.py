@@ -38,7 +38,8 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult, limit, passed
+from windrow.operators.steps.step import limit, passed
+from windrow.operators.steps.work import Work
 from windrow.operators.view import one_key
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV
@@ -97,10 +98,10 @@ class StoredSessions(Steps):
             time_us = definition.retention.time_us
             self.seen = SeenIds(definition, self.aux_cf, None if time_us is None else time_us + self.gap_us)
 
-    def _begin(self, kv: KV) -> tuple[Progress, StepResult, DeadLetters]:
-        begun = super()._begin(kv)
-        self.spans.note(kv, begun[0].step)
-        return begun
+    def _begin(self, kv: KV, now_us: int) -> Work:
+        work = super()._begin(kv, now_us)
+        self.spans.note(kv, work.progress.step)
+        return work
 
     # -- time -------------------------------------------------------------------------------------------------------
 

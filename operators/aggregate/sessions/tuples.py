@@ -23,13 +23,13 @@ from windrow.operators.aggregate.sessions.processing_time_timers import tick
 from windrow.operators.aggregate.sessions.rows import Rows, Step
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import END, NUMBER, ON_TIME
-from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.work import Work
 from windrow.stores.kv import KV
 
 
@@ -60,7 +60,8 @@ class TupleSessionAggregator(SessionAggregator):
 
     def ingest_table(self, kv: KV, table: pa.Table, now_us: int) -> StepResult:
         """Number the messages and store them; sessions that are over are emitted, open ones by the early trigger."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         table, others = self._passing(self._learnt(progress, table), now_us, dead)
         rows = countable_rows(self.definition, table, now_us, dead)
         rows = self._without_duplicates(kv, rows, result, START_OF_TIME_US)
@@ -79,11 +80,12 @@ class TupleSessionAggregator(SessionAggregator):
         if others is not None:
             result.marks = further(result.marks, event_time_marks(others))
         progress.begin(now_us)
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire the timers of processing time."""
-        progress, result, dead = self._begin(kv)
+        work = self._begin(kv, now_us)
+        progress, result, dead = work.progress, work.result, work.dead
         if progress.schema is not None:
             last = progress.watermark_us
             moment = Moment(progress.step, now_us, progress.now_us)
@@ -93,11 +95,11 @@ class TupleSessionAggregator(SessionAggregator):
             tick(self, step)
             self._emit(step)
         progress.now_us = now_us
-        return self._end(kv, progress, result, dead)
+        return self._end(work)
 
-    def _end(self, kv: KV, progress: Progress, result: StepResult, dead: DeadLetters) -> StepResult:
-        result.panes = [self._shown(panes) for panes in result.panes]
-        return super()._end(kv, progress, result, dead)
+    def _end(self, work: Work) -> StepResult:
+        work.result.panes = [self._shown(panes) for panes in work.result.panes]
+        return super()._end(work)
 
     def _judged(self, step: Step, rows: Rows) -> Rows:
         over = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)

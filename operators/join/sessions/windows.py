@@ -85,14 +85,16 @@ class JoinSessions(SessionAggregator):
 
     def enter(self, kv: KV, rows: Slice, now_us: int) -> tuple[Changed | None, Refused]:
         """Let messages enter their sessions."""
-        progress, result, _ = self._begin(kv)
+        work, refused = self._begin(kv, now_us), Refused()
+        work.dead = refused
+        progress, result = work.progress, work.result
         self._learn(progress, rows.table.schema)
-        watermark_us, refused = progress.watermark_us, Refused()
+        watermark_us = progress.watermark_us
         moment, closed_us = Moment(progress.step, now_us), self.closed_before(watermark_us)
         step = Step(kv, progress, result, refused, [], moment, closed_us, watermark_us)
         self.keep_filed(step, file_sessions(self, step, rows))
         progress.begin(now_us)
-        self._end(kv, progress, result, refused)
+        self._end(work)
         return (_changed(concat(result.panes)) if result.panes else None), refused
 
     def closing(self, kv: KV, watermark_us: int, now_us: int) -> tuple[pa.Table | None, pa.Table | None]:
