@@ -1,5 +1,5 @@
 """Command line: `windrow describe | health | watermark | windows | messages | table | panes | explain | dead-letters |
-commits | ui | metrics | verify | doctor | backup | fork | reset`, and `windrow completion`.
+commits | ui | top | metrics | verify | doctor | backup | fork | reset`, and `windrow completion`.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused or failed, with the reason on standard
 error, or something is wrong, as standard output says; 2 wrong usage. With `--json` standard output is
@@ -17,6 +17,7 @@ from typing import TextIO, cast
 
 import windrow
 from windrow.console import checks, completion, dead_letters, health, jobs, metrics, panes, state
+from windrow.console import top as terminal
 from windrow.console.text import Readable, readable
 from windrow.console.ui import command as page
 from windrow.core.errors import WindrowError
@@ -163,17 +164,28 @@ def _queries(
             "--key", action="append", help="only this key: VALUE, or NAME=VALUE for each key column"
         )
         command.add_argument("--operator", help="of this operator, where the job has several")
-        command.add_argument(
-            "--definition",
-            metavar="MODULE:NAME",
-            help="the job's definition, where its log cannot reproduce it",
-        )
-        command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
+        _definition(command)
+
+
+def _definition(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of commands that open a state."""
+    command.add_argument(
+        "--definition",
+        metavar="MODULE:NAME",
+        help="the job's definition, where its log cannot reproduce it",
+    )
+    command.add_argument("--as-of", type=int, metavar="COMMIT", help="as it was after this commit")
 
 
 def _servers(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands that run until Ctrl-C."""
     _page(add("ui", page.ui, "Serve jobs as a live page on this machine, until it is stopped."))
+    watch = add(
+        "top", terminal.top, "Follow the views of a job in the terminal; without one, print them once."
+    )
+    watch.add_argument("location", help="as of the other commands")
+    watch.add_argument("--json", action="store_true", help="print JSON, for programs")
+    _definition(watch)
     serve = add("metrics", metrics.serve, "Serve the numbers of jobs' logs to Prometheus, until Ctrl-C.")
     serve.add_argument(
         "locations", nargs="+", metavar="location", help="where a job was opened, or log:SERVERS/NAME"

@@ -20,7 +20,7 @@ from windrow.runners.state.definitions import imported, location_and_log
 from windrow.runners.state.explain import Explanation
 
 
-def _state(options: argparse.Namespace) -> State:
+def open_state(options: argparse.Namespace) -> State:
     """Open the state of the options; user definitions are imported from the folder where the command runs."""
     with modules_from_here():
         definition = None if options.definition is None else imported(options.definition)
@@ -31,7 +31,7 @@ def _state(options: argparse.Namespace) -> State:
 def table(options: argparse.Namespace, out: TextIO) -> int:
     """Print one of an operator's tables, sorted."""
     name, operator, given = options.table, options.operator, options.input
-    with _state(options) as state:
+    with open_state(options) as state:
         numbers = state.timed(name, operator, given) is None
         start, end = (_bound(text, numbers=numbers) for text in (options.start, options.end))
         key = _key(options, state, name)
@@ -47,11 +47,11 @@ def table(options: argparse.Namespace, out: TextIO) -> int:
 def explain(options: argparse.Namespace, out: TextIO) -> int:
     """Print the content of the windows that start at a time, or of the rows of a join, and its origin."""
     if options.why_not:
-        with _state(options) as state:
+        with open_state(options) as state:
             lines = state.why_not(offsets_of(options.window), operator=options.operator)
         print("\n".join(lines), file=out)
         return 0
-    with _state(options) as state:
+    with open_state(options) as state:
         has_windows = "windows" in state.tables(
             options.operator
         )  # else it emits rows, by the times of messages
@@ -72,7 +72,7 @@ def explain(options: argparse.Namespace, out: TextIO) -> int:
             continue
         if i:
             print(file=out)
-        _say(one, out)
+        say_explanation(one, out)
     return 0
 
 
@@ -84,7 +84,8 @@ def offsets_of(value: str) -> dict[str, int]:
     return {name: int(offset) for name, _, offset in pairs}
 
 
-def _say(one: Explanation, out: TextIO) -> None:
+def say_explanation(one: Explanation, out: TextIO) -> None:
+    """Print one explanation."""
     say_facts({**_facts(one), **_positions(one)}, out)
     for line in one.reasons:
         print(f"  {line}", file=out)
@@ -140,11 +141,11 @@ def _say_rows(rows: list[dict[str, Any]], options: argparse.Namespace, out: Text
             say_json(row, out)
         return
     if rows:
-        flat = [_flat(row) for row in rows]
-        say_table(list(flat[0]), (list(row.values()) for row in flat), out)
+        lines = [flat(row) for row in rows]
+        say_table(list(lines[0]), (list(line.values()) for line in lines), out)
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def flat(row: dict[str, Any]) -> dict[str, Any]:
     """Flatten a row to one line: windows are spread out, positions are one word."""
     line: dict[str, Any] = {}
     for name, value in row.items():

@@ -490,12 +490,14 @@ class State:
                 letters += letters_of(bring_letters(self._folders, self._transport, kept), kept)
         return letters
 
-    def dead_letters_table(self) -> pa.Table:
-        """Return `dead_letters` as rows, with the operator that could not count them."""
+    def dead_letters_table(self, *, last: int | None = None) -> pa.Table:
+        """Return `dead_letters` as rows, with the operator that could not count them.
+
+        last: only of the newest so many commits that have some
+        """
         tables = []
-        for kept in self._dead_letters:
-            if kept.commit > self.commit:
-                continue
+        some = [kept for kept in self._dead_letters if kept.commit <= self.commit]
+        for kept in some if last is None else some[-last:]:
             try:
                 found = read_file(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
