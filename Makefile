@@ -21,11 +21,12 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo weather sessions lint ruff types layers compiled classes engine prometheus docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
+.PHONY: help tools .venv demo page weather sessions lint ruff types layers compiled classes engine browser prometheus docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
 	@echo "make demo     run examples/flights.py"
+	@echo "make page     run examples/flights.py with its page"
 	@echo "make weather  run examples/weather.py"
 	@echo "make sessions run examples/aircraft.py"
 	@echo "make features run examples/features.py"
@@ -76,6 +77,11 @@ $(UV)/bin/pip: | tools
 demo: .venv/stamp
 	$(BIN)/python examples/flights.py
 
+# The page follows the job, and stays when it has ended, until it is interrupted.
+page: .venv/stamp
+	@$(BIN)/windrow ui out/flights/checkpoint/windrow --port $(or $(PORT),8080) & page=$$!; trap "kill $$page" EXIT; \
+	  $(BIN)/python examples/flights.py --fresh --every 10; wait $$page
+
 weather: .venv/stamp
 	$(BIN)/python examples/weather.py
 
@@ -112,6 +118,10 @@ engine:
 prometheus:
 	@docker/observe/prometheus.sh
 
+# What the tests of the page need: Chromium and axe-core.
+browser:
+	@docker/browser.sh
+
 docker: engine
 	@image=$$(docker/kafka-image.sh) && echo "Kafka broker: $$image"
 
@@ -126,7 +136,7 @@ test:
 	@[ -z "$(filter none,$(KAFKA))" ] || [ "$$CI" != true ] || { \
 	  echo "KAFKA=none is for people: CI runs the Kafka tests." >&2; exit 1; }
 	@$(if $(OWN_BROKER),$(MAKE) --no-print-directory docker & image=$$!;) \
-	  $(MAKE) --no-print-directory --jobs 3 $(if $(OWN_BROKER),engine) prometheus compiled classes lint && \
+	  $(MAKE) --no-print-directory --jobs 3 $(if $(OWN_BROKER),engine) browser prometheus compiled classes lint && \
 	  $(PYTEST) $(if $(filter none,$(KAFKA)),-m "not kafka"); ended=$$?; \
 	  $(if $(OWN_BROKER),wait $$image || exit $$?;) exit $$ended
 

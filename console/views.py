@@ -202,7 +202,7 @@ class Timeline:
     numbered: bool = False
 
 
-def timeline(state: State, operator: str, key: Any = None, last: int = 50) -> Timeline:
+def timeline(state: State, operator: str, key: Any = None, last: int = 24) -> Timeline:
     """Return the newest windows of a key with their panes, those that were retracted or merged included."""
     by = state.definition(operator).by
     wanted = key_of(tuple(by), key) or {}

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TextIO
 
@@ -43,7 +44,8 @@ def ui(options: argparse.Namespace, out: TextIO) -> int:
     address = f"[{options.host}]" if ":" in options.host else options.host
     print(f"http://{address}:{port}/{'' if token is None else f'?token={token}'}", file=out, flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # how it is stopped
+        uvicorn.Server(config).run(sockets=[listening])
     return 0
 
 

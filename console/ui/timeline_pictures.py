@@ -37,7 +37,7 @@ def _span(span: views.Span, found: views.Timeline) -> Span:
     return Span(
         span.start,
         span.end,
-        values,
+        "" if span.panes else values,
         "" if found.numbered else bounds[0][5:16],
         f"{between(*bounds)}, {span.status}: {values}",
         span.status == "open",

@@ -1,4 +1,4 @@
-"""A job that commits until it is ended, for the page to follow: flights per airport and carrier, and an alert on delays."""
+"""A job that commits until it is ended, for the page to follow: flights, some of them late, some without a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import windrow as wr
 from windrow.core.clock import SystemClock
 
 SECOND = 1_000_000
-KEYS = [("JFK", "B6"), ("JFK", "AA"), ("EWR", "UA"), ("LGA", "DL"), ("LGA", None), ("<script>", "a/b")]
+KEYS = [("JFK", "B6"), ("JFK", "AA"), ("EWR", "UA"), ("LGA", "DL"), ("LGA", "MQ"), ("EWR", "B6")]
 DELAYS = wr.Aggregate(
     name="delays",
     by=("origin", "carrier"),
@@ -27,18 +27,18 @@ DELAYS = wr.Aggregate(
 def flights(batch: int, begin_us: int) -> list[wr.Message]:
     """Return one batch of two minutes of flights; some are late, some have no time."""
     found = []
-    for i in range(12):
+    for i in range(8 + batch * 5 % 9):
         origin, carrier = KEYS[(batch + i) % len(KEYS)]
-        at = begin_us + (batch * 60 + i * 5) * SECOND
+        at = begin_us + (batch * 60 + i * 3) * SECOND
         at -= 900 * SECOND if i == 7 and batch % 3 == 2 else 0
-        departure: Any = "soon" if i == 11 and batch % 5 == 0 else at
+        departure: Any = "soon" if i == 5 and batch % 5 == 0 else at
         payload = {
             "origin": origin,
             "carrier": carrier,
             "departure": departure,
             "dep_delay": float((batch * 7 + i * 5) % 60),
         }
-        found.append(wr.Message(payload, wr.Position("flights", i % 2, batch * 6 + i // 2)))
+        found.append(wr.Message(payload, wr.Position("flights", i % 2, batch * 9 + i // 2)))
     return found
 
 

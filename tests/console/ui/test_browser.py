@@ -1,0 +1,198 @@
+"""The page in Chromium: every view in both themes and widths, a live job followed, killed and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.console.ui.chromium import CHROMIUM, chromium
+from tests.spark.classes import SHARED
+
+ROOT = Path(__file__).parents[3]
+AXE = SHARED / "axe-core-4.14.1.js"
+LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
+#: Axe looks at each theme and each width once.
+AXE_LOOKS = [("light", 1280), ("dark", 390)]
+VIEWS = {
+    "overview": "",
+    "windows": "/table?operator=delays&table=windows&order=delay&down=1",
+    "messages": "/table?operator=delays&table=messages",
+    "panes": "/table?operator=delays&table=panes",
+    "keys": "/timeline?operator=delays",
+    "timeline": "/timeline?operator=delays&k.origin=JFK&k.carrier=B6",
+    "commits": "/commits",
+    "watermark": "/watermark",
+    "dead letters": "/dead-letters",
+    "explain": "/explain",
+    "empty": "/table?operator=delays&table=windows&contains=nobody",
+    "error": "/table?operator=none&table=windows",
+}
+pytestmark = pytest.mark.slow
+
+
+class Live:
+    """A job in a process that commits again and again."""
+
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, batches: int = 100_000, pause_s: float = 0.3) -> subprocess.Popen[bytes]:
+        command = (
+            sys.executable,
+            "-m",
+            "tests.console.ui.live_job",
+            str(self.location),
+            str(batches),
+            str(pause_s),
+        )
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        return self.process
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not (Path(CHROMIUM).exists() and AXE.exists()):
+        pytest.fail(f"{CHROMIUM} or {AXE} is missing: run docker/browser.sh")
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A job with some commits, which runs."""
+    job = Live(tmp_path_factory.mktemp("live") / "job")
+    assert job.start(40, 0).wait() == 0
+    job.start()
+    yield job
+    job.kill()
+
+
+@pytest.fixture(scope="module")
+def address(live: Live) -> Iterator[str]:
+    """Where `windrow ui` serves the job."""
+    command = (sys.executable, "-m", "windrow.console.main", "ui", str(live.location), "--port", "0")
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        printed = server.stdout.readline().strip()
+        yield f"{printed}jobs/job"
+        server.send_signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Any]:
+    """Opens a page of a theme and a width; what goes elsewhere, or wrong in it, fails the test."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+    here = address.rpartition("/jobs/")[0]
+
+    def new(scheme: Any = "light", width: int = 1280) -> Page:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda r: None if r.url.startswith(here) else wrong.append(r.url))
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        return page
+
+    yield new
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def test_every_view_is_whole_in_both_themes_and_widths(opened: Any, address: str) -> None:
+    page = opened()
+    for name, path in VIEWS.items():
+        page.goto(address + path)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        for scheme, width in LOOKS:
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 900})
+            expect(page.locator("h1")).to_have_count(1)
+            beyond = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert beyond <= 0, f"{name} is {beyond} pixels too wide at {width}"
+            if (scheme, width) in AXE_LOOKS:
+                found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                serious = [v for v in found if v["impact"] in ("serious", "critical")]
+                assert not serious, (name, [(v["id"], v["nodes"][0]["html"][:200]) for v in serious])
+
+
+def _commit(page: Page) -> int:
+    found = re.search(r"Commit (\d+)", page.locator(".status").inner_text())
+    return int(found[1]) if found else 0
+
+
+def test_the_page_follows_ten_commits_and_keeps_focus_and_text(opened: Any, address: str) -> None:
+    page = opened()
+    page.goto(f"{address}/table?operator=delays&table=windows")
+    page.locator("#contains").focus()
+    page.keyboard.type("JF")
+    begun = _commit(page)
+    for number in range(begun + 1, begun + 11):
+        page.wait_for_function(
+            "n => (document.querySelector('.status').textContent.match(/Commit (\\d+)/) ?? [0, 0])[1] >= n",
+            arg=number,
+        )
+    assert page.evaluate("document.activeElement.id") == "contains"
+    page.keyboard.type("K")
+    page.keyboard.press("Enter")
+    expect(page.locator(".count")).to_contain_text("rows")
+    assert "contains=JFK" in page.url
+    assert set(page.locator("tbody td:nth-child(2)").all_inner_texts()) == {"JFK"}
+    begun = _commit(page)
+    page.wait_for_function("n => !document.querySelector('.status').textContent.endsWith(` ${n}`)", arg=begun)
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "contains"
+
+
+def test_by_keyboard_a_window_leads_to_its_explanation_and_back(opened: Any, address: str) -> None:
+    page = opened()
+    page.goto(f"{address}/table?operator=delays&table=windows&page=1")
+    page.locator("tbody tr:first-child a").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Explain")
+    expect(page.locator(".explanation")).to_have_count(1)
+    page.go_back()
+    expect(page.locator("h1")).to_contain_text("Windows")
+
+
+def test_a_look_back_stays_at_its_commit(opened: Any, address: str) -> None:
+    page = opened()
+    page.goto(f"{address}/table?operator=delays&table=windows")
+    slider = page.locator("#as_of")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".banner").first).to_contain_text("As of commit")
+    expect(page.locator("[data-events]")).to_have_count(0)
+    page.locator(".banner a").first.click()
+    expect(page.locator("[data-events]")).to_have_count(1)
+
+
+def test_a_job_that_is_killed_is_said_to_stand_still_until_it_is_started_again(
+    opened: Any, address: str, live: Live
+) -> None:
+    page = opened()
+    page.goto(address)
+    live.kill()
+    expect(page.locator(".status")).to_contain_text("No commit since", timeout=60_000)
+    expect(page.locator(".banner.bad")).to_contain_text("no progress since")
+    live.start()
+    expect(page.locator(".status")).to_contain_text("Commit", timeout=60_000)
+    page.wait_for_function("() => !document.querySelector('.banner.bad')")
