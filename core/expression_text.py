@@ -64,15 +64,15 @@ def _read(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
         left, at = _read(tokens, at + 1, depth + 1)
         name = tokens[at]
         right, at = _read(tokens, at + 1, depth + 1)
-        return _BINARY[_known(name, _BINARY)](left, right), _behind(tokens, at, ")")
+        return _BINARY[_known(name, _BINARY)](left, right), _after(tokens, at, ")")
     if at + 1 < len(tokens) and tokens[at + 1] == "(":
         first, at = _read(tokens, at + 2, depth + 1)
         if token in _UNARY:
             while tokens[at] != ")":  # options of a function
                 at += 1
             return _UNARY[token](first), at + 1
-        second, at = _read(tokens, _behind(tokens, at, ","), depth + 1)
-        return _BINARY[_known(token, _BINARY)](first, second), _behind(tokens, at, ")")
+        second, at = _read(tokens, _after(tokens, at, ","), depth + 1)
+        return _BINARY[_known(token, _BINARY)](first, second), _after(tokens, at, ")")
     if token.startswith('"'):
         return pc.scalar(token[1:-1]), at + 1
     if _NUMBER.fullmatch(token):
@@ -84,7 +84,7 @@ def _read(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
     return pc.field(token), at + 1
 
 
-def _behind(tokens: list[str], at: int, mark: str) -> int:
+def _after(tokens: list[str], at: int, mark: str) -> int:
     if tokens[at] != mark:
         raise ValueError(tokens[at])
     return at + 1

@@ -56,28 +56,28 @@ def normalise_inputs(inputs: Any, example: str) -> tuple[Input, ...]:
 
 
 class NamedInputs(Definition):
-    """A definition of the user's inputs. given_inputs: as the user gave them."""
+    """A definition of the user's inputs. user_inputs: as the user gave them."""
 
-    given_inputs: tuple[Input, ...]
+    user_inputs: tuple[Input, ...]
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return self.given_inputs
+        return self.user_inputs
 
     def keys(self, input: Input) -> tuple[str, ...]:
         return self.by if input.by is None else input.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.given_inputs)
-        return self._changed(given_inputs=given)
+        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.user_inputs)
+        return self._changed(user_inputs=given)
 
     def filing(self) -> dict[str, Any]:
-        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.given_inputs]}
+        return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.user_inputs]}
 
     def of_forwarded_rows(self, input: Input) -> Self:
         forwarded = replace(input, max_ahead_us=None)
         return self._changed(
-            given_inputs=tuple(forwarded if i.name == input.name else i for i in self.given_inputs)
+            user_inputs=tuple(forwarded if i.name == input.name else i for i in self.user_inputs)
         )
 
 
@@ -110,14 +110,14 @@ class SeveralInputs(NamedInputs):
         return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
-        names = [given.name for given in self.given_inputs]
+        names = [given.name for given in self.user_inputs]
         if before not in names:
             raise ConfigurationError(
                 f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
                 f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
             )
         given = self.input(before)
-        others = [i.watermark for i in self.given_inputs if i is not given and not i.static]
+        others = [i.watermark for i in self.user_inputs if i is not given and not i.static]
         follows = given.watermark.kind == "explicit" and given.watermark in others
         if (given.watermark != bounded() and not follows) or given.positions is not None:
             raise BadWatermark(

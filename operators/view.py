@@ -35,7 +35,7 @@ AnyWindow = TypeVar("AnyWindow", Window, TupleWindow)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Provenance:
     """The provenance of a window or an emitted row: the messages that it was made of.
 
     messages: by input; None where they are not kept
@@ -169,15 +169,15 @@ class View:
         """Return the conditions that keep messages from a row. offsets: those of messages by the name of their pattern."""
         raise ConfigurationError(f"{self.definition.name!r} has no rules: only wr.Rules says why not")
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the provenance at a time: of windows that start there, of rows of a message of that time."""
         return []
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of each of these rows, which it emitted, or of some columns of them."""
         return [[] for _ in rows]
 
-    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
         """Return message counts of a window in what one commit wrote, in the families `counted_in` of `kv`.
 
         True with a count: the window had so many messages then; False: so many more."""

@@ -164,11 +164,11 @@ def open(
     ...     [pane["n"] for pane in op.get_result("hours")], [pane["n"] for pane in op.get_result("days")]
     ([1, 1], [2])
     """
-    from windrow.operators.graph.parallel import beside
+    from windrow.operators.graph.parallel import in_parallel
     from windrow.runners.embedded import Embedded
 
     return Embedded(
-        beside(_opened(definitions, recompute)),
+        in_parallel(_opened(definitions, recompute)),
         location,
         clock=clock,
         sink=sink,

@@ -143,11 +143,11 @@ def _diamond(draw: Draw) -> list[Definition]:
     return [one, other, both, draw.aggregate("last", **_after(draw, time, value), by=by)]
 
 
-def _side(draw: Draw, name: str, **given: Any) -> First:
-    if given["by"] and draw.pick(True, False, False):
-        return draw.deduplicate(name, **given), "t", "v"
+def _side(draw: Draw, name: str, **decided: Any) -> First:
+    if decided["by"] and draw.pick(True, False, False):
+        return draw.deduplicate(name, **decided), "t", "v"
     agg = {"n": wr.count(), "total": wr.sum("v")}
-    return draw.aggregate(name, **_before(draw), agg=agg, **given), "window_time", "n"
+    return draw.aggregate(name, **_before(draw), agg=agg, **decided), "window_time", "n"
 
 
 def several(draw: Draw) -> list[Definition]:

@@ -62,9 +62,9 @@ class Draw:
 
     # -- operators --------------------------------------------------------------------------------------------------
 
-    def aggregate(self, name: str, **given: Any) -> wr.Aggregate:
-        """Draw any aggregate. given: decided options; `window` "in time": one that ends, "session": of any kind."""
-        return self.valid(lambda: self._aggregate(name, given))
+    def aggregate(self, name: str, **decided: Any) -> wr.Aggregate:
+        """Draw any aggregate. decided: options; `window` "in time": one that ends, "session": of any kind."""
+        return self.valid(lambda: self._aggregate(name, decided))
 
     def _aggregate(self, name: str, fixed: dict[str, Any]) -> wr.Aggregate:
         window, tuples, bounded = self._window(fixed.get("window"))
@@ -84,9 +84,9 @@ class Draw:
         }
         return self.variation.of(partial(wr.Aggregate, name=name), options, fixed)
 
-    def cogroup(self, name: str, *inputs: str, **given: Any) -> wr.CoGroup:
-        """Draw any aggregate over these inputs. given: as for `aggregate`."""
-        return self.valid(lambda: self._cogroup(name, inputs, given))
+    def cogroup(self, name: str, *inputs: str, **decided: Any) -> wr.CoGroup:
+        """Draw any aggregate over these inputs. decided: as for `aggregate`."""
+        return self.valid(lambda: self._cogroup(name, inputs, decided))
 
     def _cogroup(self, name: str, inputs: Sequence[str], fixed: Mapping[str, Any]) -> wr.CoGroup:
         window, tuples, bounded = self._window(fixed.get("window"))
@@ -152,9 +152,9 @@ class Draw:
         one = self.pick(wr.after, wr.before)(other, low, high)
         return self.pick(one, one, wr.coincides(other, self.units(2)), [one, ~wr.coincides(other)])
 
-    def join_window(self, name: str, **given: Any) -> wr.JoinWindow:
-        """Draw any join window. given: as for `aggregate`."""
-        return self.valid(lambda: self._join_window(name, given))
+    def join_window(self, name: str, **decided: Any) -> wr.JoinWindow:
+        """Draw any join window. decided: as for `aggregate`."""
+        return self.valid(lambda: self._join_window(name, decided))
 
     def _join_window(self, name: str, fixed: Mapping[str, Any]) -> wr.JoinWindow:
         window, tuples, bounded = self._window(fixed.get("window"))
@@ -290,8 +290,8 @@ class Draw:
         )
         return self.pick(made, made, made.guarantee(wr.col("i") == 2) if surely else made)
 
-    def input(self, name: str, window: Any = None, **given: Any) -> Any:
-        options = {"event_time": "t", "watermark": self.pick(self.units(0), self.units(3)), **given}
+    def input(self, name: str, window: Any = None, **decided: Any) -> Any:
+        options = {"event_time": "t", "watermark": self.pick(self.units(0), self.units(3)), **decided}
         if not options.get("static"):
             options.setdefault("deliver", self.policy())
         return wr.Input(name, window=window, **options)
@@ -304,10 +304,10 @@ class Draw:
         *,
         hows: Sequence[str] = HOWS,
         said: Mapping[str, dict[str, Any]] = MappingProxyType({}),
-        **given: Any,
+        **decided: Any,
     ) -> wr.Join:
-        """Draw any join of two inputs. said: decided options of an input; given: decided options of the join."""
-        return self.valid(lambda: self._join(name, left, right, hows, said, given))
+        """Draw any join of two inputs. said: decided options of an input; decided: those of the join."""
+        return self.valid(lambda: self._join(name, left, right, hows, said, decided))
 
     def _join(
         self,
@@ -352,7 +352,7 @@ class Draw:
             **options,
         )
 
-    def deduplicate(self, name: str, **given: Any) -> wr.Deduplicate:
+    def deduplicate(self, name: str, **decided: Any) -> wr.Deduplicate:
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
             "event_time": "t",
@@ -361,22 +361,22 @@ class Draw:
             "watermark": self.watermark(),
             "null_keys": self.pick("group", "dead_letter"),
             "deliver": self.pick(*[None] * 5, wr.deliver.within(self.units(8))),
-            **given,
+            **decided,
         }
         return wr.Deduplicate(name=name, **options)
 
-    def delivery(self, name: str, **given: Any) -> wr.Delivery:
+    def delivery(self, name: str, **decided: Any) -> wr.Delivery:
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g"), ()),
             "event_time": "t",
             "policy": self.any_policy(),
             "watermark": self.watermark(),
             "null_keys": self.pick("group", "dead_letter"),
-            **given,
+            **decided,
         }
         return wr.Delivery(name=name, **options)
 
-    def process(self, name: str, **given: Any) -> wr.Process:
+    def process(self, name: str, **decided: Any) -> wr.Process:
         options: dict[str, Any] = {
             "by": self.pick("k", "k", ("k", "g")),
             "event_time": "t",
@@ -386,13 +386,13 @@ class Draw:
             "watermark": self.watermark(),
             "null_keys": "dead_letter",
             "deliver": self.policy(),
-            **given,
+            **decided,
         }
         return wr.Process(name=name, **options)
 
-    def alert(self, name: str, **given: Any) -> wr.Alert:
+    def alert(self, name: str, **decided: Any) -> wr.Alert:
         """Any alert."""
-        return self.valid(lambda: self._alert(name, given))
+        return self.valid(lambda: self._alert(name, decided))
 
     def _alert(self, name: str, fixed: Mapping[str, Any]) -> wr.Alert:
         frame: Any = self.pick(None, self.units(4), self.units(9), 3)
@@ -420,9 +420,9 @@ class Draw:
         }
         return wr.Alert(name=name, **options)
 
-    def over(self, name: str, **given: Any) -> wr.Over:
+    def over(self, name: str, **decided: Any) -> wr.Over:
         """Any windows around messages."""
-        return self.valid(lambda: self._over(name, given))
+        return self.valid(lambda: self._over(name, decided))
 
     def _over(self, name: str, fixed: Mapping[str, Any]) -> wr.Over:
         ends = self.chance.randint(-6, 1), self.chance.randint(-2, 4)
@@ -462,9 +462,9 @@ class Draw:
         )
         return self.pick({}, {"emit": emit, "allowed_lateness": self.units(self.pick(0, 4, 20))})
 
-    def anchored(self, name: str, messages: str, anchors: str | None, **given: Any) -> wr.Over:
+    def anchored(self, name: str, messages: str, anchors: str | None, **decided: Any) -> wr.Over:
         """Any windows around the messages of another input; anchors=None: of a clock."""
-        return self.valid(lambda: self._anchored(name, messages, anchors, given))
+        return self.valid(lambda: self._anchored(name, messages, anchors, decided))
 
     def _anchored(self, name: str, messages: str, anchors: str | None, fixed: Mapping[str, Any]) -> wr.Over:
         frame, bounded, again = self._span(anchors is None)

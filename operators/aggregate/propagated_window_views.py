@@ -18,7 +18,7 @@ from windrow.operators.aggregate.views import AggregateView
 from windrow.operators.steps.columns import MESSAGES, START, UPSERT
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.view import Made, key_of, of_key, times_between
+from windrow.operators.view import Provenance, key_of, of_key, times_between
 from windrow.stores.kv import KV
 
 
@@ -50,7 +50,7 @@ class InheritedView(AggregateView):
         rows = self._kept(kv, (last_us, None), (last_us, None), info.key or None)
         return None if rows is None else rows.take(np.flatnonzero(_of_start(rows.table, info)))
 
-    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
         assert provenance.window is not None
         last_us = provenance.window.window.end_us - 1  # type: ignore[union-attr]
         rows = self.logic.store.read(kv, [last_us])

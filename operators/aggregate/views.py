@@ -35,7 +35,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     WINDOWS,
     Bound,
-    Made,
+    Provenance,
     StoredTable,
     View,
     alone,
@@ -100,12 +100,12 @@ class AggregateView(View):
         self.input(input)
         rows = self._rows(start, end, key)
 
-        def made(low: int, high: int) -> list[WindowInfo]:
+        def infos(low: int, high: int) -> list[WindowInfo]:
             assert rows is not None
             some = rows.slice(low, high - low)
             return without_prefix(to_infos(self.definition, some, self._fired(some)), self.prefix)
 
-        return LazyList([] if rows is None else [Part(len(rows), made)])
+        return LazyList([] if rows is None else [Part(len(rows), infos)])
 
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
@@ -250,13 +250,13 @@ class AggregateView(View):
 
     # -- provenance -------------------------------------------------------------------------------------------------
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         at_us = instant_us(at, "start")
         return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
-        made: dict[tuple[Any, ...], Made] = {}
+        made: dict[tuple[Any, ...], Provenance] = {}
         found = []
         for row in rows:
             at_us, starts = _time_of(row)
@@ -271,15 +271,15 @@ class AggregateView(View):
             found.append([made[name] for name in names])
         return found
 
-    def _provenance(self, info: WindowInfo) -> Made:
+    def _provenance(self, info: WindowInfo) -> Provenance:
         if self.logic.history is None:
-            return Made(info, None, None)
+            return Provenance(info, None, None)
         messages: list[StoredMessage] = []
         for kv in self.stores:
             rows = None if self._known(kv) is None else self._taken(info, kv)
             if rows is not None:
                 messages += stored(rows_without_prefix(rows, self.prefix))
-        return Made(info, None, {self.definition.inputs[0].name: messages})
+        return Provenance(info, None, {self.definition.inputs[0].name: messages})
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         """Return the messages of a window that a shard keeps, as the window took them."""
@@ -292,7 +292,7 @@ class AggregateView(View):
         took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
         return rows.take(np.unique(row_of[took]))
 
-    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
         assert provenance.window is not None
         start = _start(provenance.window)
         rows = self.logic.store.read(kv, [start])
@@ -370,7 +370,7 @@ class SessionView(AggregateView):
             mine &= combine(rows.column(END)).to_numpy() == info.window.end_us
         return rows.filter(pa.array(mine))
 
-    def _provenance(self, info: WindowInfo) -> Made:
+    def _provenance(self, info: WindowInfo) -> Provenance:
         return replace(super()._provenance(info), joined_by=self._joined_by(info))
 
     def _joined_by(self, info: WindowInfo) -> Position | None:

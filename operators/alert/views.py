@@ -19,7 +19,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.step import StepResult
-from windrow.operators.view import Made, View, key_of, of_key, rows_without_prefix, stored
+from windrow.operators.view import Provenance, View, key_of, of_key, rows_without_prefix, stored
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import Overlay
 
@@ -111,7 +111,7 @@ class AlertView(View):
 
     # -- why --------------------------------------------------------------------------------------------------------
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the windows of keys at a moment."""
         at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
         return [
@@ -120,9 +120,9 @@ class AlertView(View):
             for made in self._windows(work, states, at_us, wanted, None)
         ]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the samples in the window of each of `rows`, transitions that were emitted."""
-        found: list[list[Made]] = []
+        found: list[list[Provenance]] = []
         for row in rows:
             at_us, wanted = instant_us(row["time"], "time"), {b: row[b] for b in self.definition.by}
             found.append(
@@ -141,7 +141,7 @@ class AlertView(View):
         at_us: int,
         wanted: Mapping[str, Any] | None,
         row: Mapping[str, Any] | None,
-    ) -> Iterator[Made]:
+    ) -> Iterator[Provenance]:
         """Yield the samples of each key in its window at a moment; None where some of them are forgotten."""
         definition, keys = self.definition, self.logic.named_keys(work, states, np.arange(len(states)))
         if definition.frame is None:
@@ -170,4 +170,4 @@ class AlertView(View):
                 row if row is not None else {**keys.slice(code, 1).to_pylist()[0], "time": to_datetime(at_us)}
             )
             inside = {name: stored(rows_without_prefix(kept, self.prefix))} if known else None
-            yield Made(None, shown, inside)
+            yield Provenance(None, shown, inside)

@@ -56,7 +56,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
     """
 
     #: The inputs, each with the options that an aggregate has for its one input.
-    given_inputs: tuple[Input, ...] = ()
+    user_inputs: tuple[Input, ...] = ()
 
     @check.suggests
     def __init__(
@@ -101,7 +101,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
                     "event_time_unit": i.event_time_unit,
                     "where": None if i.where is None else repr(i.where),
                 }
-                for i in sorted(self.given_inputs, key=lambda given: given.name)
+                for i in sorted(self.user_inputs, key=lambda one: one.name)
             ],
             "window": repr(self.window),
             "agg": {name: a.describe() for name, a in self.agg.items()},
@@ -112,7 +112,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
         }
 
     def unsettled(self) -> str | None:
-        return f"{self.name!r} takes the inputs {[i.name for i in self.given_inputs]}: only what has one input can be checked"
+        return f"{self.name!r} takes the inputs {[i.name for i in self.user_inputs]}: only what has one input can be checked"
 
     @property
     def in_runs(self) -> bool:
@@ -141,7 +141,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
         unsaid = self.allowed_lateness_us == default_lateness(self.retention, self.emit)
         return call(
             "CoGroup",
-            inputs=self.given_inputs,
+            inputs=self.user_inputs,
             by=self.by,
             window=self.window,
             agg=dict(self.agg),

@@ -19,7 +19,7 @@ class InputNeeds(Needs):
     """
 
     def __init__(self, united: United, input: Input, others: Mapping[str, pa.Schema]) -> None:
-        self._united, self._given, self._others = united, input, others
+        self._united, self._input, self._others = united, input, others
         self._own = united.needs[input.name]
         self.whole = united.takes_whole(input)
 
@@ -50,7 +50,7 @@ class InputNeeds(Needs):
     def _partners(self, name: str) -> Iterator[tuple[str, pa.Field]]:
         """Yield (input, column) of the others that share a column of the united rows with this one."""
         mine = {
-            called for called, column in self._united.places(self._given, [name]).items() if column == name
+            called for called, column in self._united.places(self._input, [name]).items() if column == name
         }
         for other, schema in self._others.items():
             places = self._united.places(self._united.definition.input(other), schema.names)

@@ -40,7 +40,7 @@ def normalise_cogroup(options: Mapping[str, Any]) -> dict[str, Any]:
         policy_of(one.deliver, fields["ids"])
     _check_keys(fields["by"], inputs)
     _check_aggregations(options["agg"], inputs)
-    return {**fields, "given_inputs": inputs}
+    return {**fields, "user_inputs": inputs}
 
 
 def _inputs(inputs: Any) -> tuple[Input, ...]:

@@ -15,7 +15,7 @@ from windrow.core.messages import Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.view import Bound, Made, View, message_columns, rows_without_prefix
+from windrow.operators.view import Bound, Provenance, View, message_columns, rows_without_prefix
 from windrow.stores.kv import KV
 
 
@@ -98,22 +98,22 @@ class CoGroupView(View):
 
     # -- why --------------------------------------------------------------------------------------------------------
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         return [self._provenance(one) for one in self._inner.made_at(at, key)]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         return [[self._provenance(one) for one in some] for some in self._inner.made_of(rows)]
 
-    def brought(self, provenance: Made, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
         return self._inner.brought(provenance, kv)
 
-    def _provenance(self, provenance: Made) -> Made:
+    def _provenance(self, provenance: Provenance) -> Provenance:
         """Return the provenance in terms of the inputs: the window, and the messages of each input."""
         assert provenance.window is not None
         window = self._as_given(provenance.window)
         joined_by = None if provenance.joined_by is None else self._place(provenance.joined_by)
         if provenance.messages is None:
-            return Made(window, None, None, joined_by)
+            return Provenance(window, None, None, joined_by)
         [united] = provenance.messages.values()
         found: dict[str, list[StoredMessage]] = {i.name: [] for i in self.definition.inputs}
         for message in united:
@@ -122,4 +122,4 @@ class CoGroupView(View):
             found[given.name].append(
                 replace(message, position=self._place(message.position), payload=payload)
             )
-        return Made(window, None, found, joined_by)
+        return Provenance(window, None, found, joined_by)

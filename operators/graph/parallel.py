@@ -29,7 +29,7 @@ class Parallel(ChainDefinition):
         return self.definitions
 
     def of_apart(self, definitions: Sequence[Definition]) -> Definition:
-        return beside(definitions)
+        return in_parallel(definitions)
 
     @cached_property
     def _fed(self) -> tuple[tuple[tuple[Feed, ...], Definition], ...]:
@@ -61,7 +61,7 @@ def several(definitions: Iterable[Definition]) -> list[Definition]:
     return listed
 
 
-def beside(definitions: Sequence[Definition]) -> Definition:
+def in_parallel(definitions: Sequence[Definition]) -> Definition:
     """Combine definitions into one: the only one, or all of them in parallel."""
     if len(definitions) == 1:
         return definitions[0]

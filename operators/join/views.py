@@ -27,7 +27,7 @@ from windrow.operators.steps.output_columns import POSITION, TIME_WINDOW_TYPE, T
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     Bound,
-    Made,
+    Provenance,
     View,
     bounds_between,
     key_of,
@@ -62,12 +62,12 @@ class JoinView(View):
     def _side(self, input: str | None) -> int:
         return LEFT if self.input(input).name == self.definition.left.name else RIGHT
 
-    def _given(self, side: int) -> Input:
+    def _input_of(self, side: int) -> Input:
         given: Input = (self.definition.left, self.definition.right)[side]
         return given
 
     def source_prefix(self, input: str) -> str:
-        return self._given(prefixes(self.definition).index(input)).source_prefix
+        return self._input_of(prefixes(self.definition).index(input)).source_prefix
 
     def _schemas(self, side: int) -> list[pa.Schema]:
         return [self.logic.inputs.schemas(kv)[side] for kv in self.stores]
@@ -83,13 +83,13 @@ class JoinView(View):
         if not found:
             return []
         [rows] = found
-        return windows_of_input(self._given(side).window, rows, low, high, self.watermark_us)
+        return windows_of_input(self._input_of(side).window, rows, low, high, self.watermark_us)
 
     def windows_table(
         self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
     ) -> pa.Table:
         side = self._side(input)
-        window = self._given(side).window
+        window = self._input_of(side).window
         kind = TUPLE_WINDOW_TYPE if isinstance(window, Rows) else TIME_WINDOW_TYPE
         rows = []
         for info in self.windows(start, end, key, input):
@@ -136,7 +136,7 @@ class JoinView(View):
         found = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
         layout = self.logic.stores[side].layout
         by = self.logic.readings[side].by if layout.has_fields else ()
-        prefix = self._given(side).source_prefix
+        prefix = self._input_of(side).source_prefix
         return [rows_without_prefix(r, prefix) for r in merged(found, by, fields_first=layout.fields_first)]
 
     def _of_both(
@@ -182,13 +182,13 @@ class JoinView(View):
 
     # -- why --------------------------------------------------------------------------------------------------------
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the rows that a message of that time is part of."""
         at_us = instant_us(at, "time")
         found = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
         return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows. rows: rows that the join emitted, or the columns another operator keeps of them."""
         names = [n for n in rows[0] if n not in RESERVED_COLUMNS] if rows else []
         known = self.schema().names
@@ -200,7 +200,7 @@ class JoinView(View):
         wanted = [tuple(_plain(row[n]) for n in names) for row in rows]
         keys = {tuple(_plain(row[b]) for b in self.definition.by if b in row) for row in rows}
         [key] = keys if len(keys) == 1 else [()]
-        found: dict[tuple[Any, ...], list[Made]] = {}
+        found: dict[tuple[Any, ...], list[Provenance]] = {}
         for kv in self.stores:
             for made in self._provenance(
                 kv, None, key if len(key) == len(self.definition.by) else None, settled=True
@@ -209,7 +209,7 @@ class JoinView(View):
                 found.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
         return [found.get(one, []) for one in wanted]
 
-    def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Made]:
+    def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Provenance]:
         """Yield the rows that kept messages make, in the order of their left messages, then the unmatched ones.
 
         at_us: only messages that can match one of that time; settled: an unmatched message counts even if its possible
@@ -227,7 +227,7 @@ class JoinView(View):
         ]
         columns = self.logic.inputs.called(kv, self.logic.inputs.schemas(kv))
         messages = [
-            stored(rows_without_prefix(rows, self._given(s).source_prefix)) for s, rows in enumerate(both)
+            stored(rows_without_prefix(rows, self._input_of(s).source_prefix)) for s, rows in enumerate(both)
         ]
         li, ri = self._emitted(kv, both, columns, settled=settled)
         rows = columns.rows(both[LEFT].table, both[RIGHT].table, li, ri).to_pylist()
@@ -242,7 +242,7 @@ class JoinView(View):
                     semi[left] += theirs
                     continue
                 semi[left] = theirs
-            yield Made(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
+            yield Provenance(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
 
     def _emitted(
         self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool
@@ -265,7 +265,7 @@ class JoinView(View):
         return min(first_us, int(low[0])), max(last_us, int(high[1]))
 
 
-def _all(provenance: Made) -> Sequence[Sequence[StoredMessage]]:
+def _all(provenance: Provenance) -> Sequence[Sequence[StoredMessage]]:
     assert provenance.messages is not None
     return list(provenance.messages.values())
 

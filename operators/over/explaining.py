@@ -14,7 +14,7 @@ from windrow.core.time import START_OF_TIME_US, instant_us
 from windrow.operators.over.partitions import Lines
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice, user_columns
-from windrow.operators.view import Made, of_key, rows_without_prefix, stored
+from windrow.operators.view import Provenance, of_key, rows_without_prefix, stored
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
@@ -48,7 +48,7 @@ class KeptLines:
         wanted = {n: _plain(row[n]) for n in names}
         return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in some]]
 
-    def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Made]:
+    def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Provenance]:
         """Yield the provenance of the rows of messages at these places. row: the emitted row, if it is known."""
         for place in places.tolist():
             inside = self._inside(place)
@@ -58,7 +58,7 @@ class KeptLines:
             message = dict(self._rows.slice(int(self._lines.order[place]), 1).to_pylist()[0])
             shown = {n: message[n] for n in user_columns(self._rows)} if row is None else row
             name = self._definition.inputs[0].name
-            yield Made(None, shown, None if inside is None else {name: kept})
+            yield Provenance(None, shown, None if inside is None else {name: kept})
 
     def _inside(self, place: int) -> list[int] | None:
         """Return the places of messages in the windows of one; None if some may have expired."""

@@ -20,7 +20,7 @@ from windrow.operators.view import (
     MESSAGES,
     WINDOWS,
     Bound,
-    Made,
+    Provenance,
     View,
     key_of,
     message_columns,
@@ -81,12 +81,12 @@ class OverView(View):
 
     # -- why --------------------------------------------------------------------------------------------------------
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the rows of messages of that time."""
         at_us, wanted = instant_us(at, "time"), key_of(self.definition.by, key)
         return [made for kept in self._lines() for made in kept.provenance(kept.of_time(at_us, wanted), None)]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows. rows: rows that it emitted, or some columns of their messages."""
         lines = self._lines()
         return [[made for kept in lines for made in kept.provenance(kept.of_row(row), row)] for row in rows]

@@ -69,7 +69,7 @@ class RulesDefinition(SeveralInputs):
     """
 
     by: tuple[str, ...]
-    given_inputs: tuple[Input, ...]
+    user_inputs: tuple[Input, ...]
     rules: Mapping[str, Rule]
     mode: str
     late_us: int
@@ -151,14 +151,14 @@ class RulesDefinition(SeveralInputs):
     def one_shard(self) -> str | None:
         if not self.by:
             return "it has no partition columns, by=()"
-        copied = [i.name for i in self.given_inputs if i.facts is not None and i.by == ()]
+        copied = [i.name for i in self.user_inputs if i.facts is not None and i.by == ()]
         if copied:
             return f"the rows of table {copied[0]!r}, which has by=(), go with every partition"
         return super().one_shard()
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
         changed = super().with_watermarks(watermarks)
-        written = {**dict(self.written), "inputs": repr(list(changed.given_inputs))}
+        written = {**dict(self.written), "inputs": repr(list(changed.user_inputs))}
         return changed._changed(written=tuple(written.items()))
 
     def describe(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class RulesDefinition(SeveralInputs):
             "by": list(self.by),
             "inputs": [
                 repr(replace(i, watermark=Watermark("bounded"), max_ahead_us=None, positions=None))
-                for i in self.given_inputs
+                for i in self.user_inputs
             ],
             "rules": {name: rule.describe() for name, rule in self.rules.items()},
             "mode": self.mode,

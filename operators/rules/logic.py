@@ -677,7 +677,7 @@ class RulesOperator(SeveralInputsLogic):
         return signed(panes) if self.definition.retracts else without_labels(panes)
 
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
-        return self.columns_of_rules.needs_beside(kv, self._inputs[name], other_inputs)
+        return self.columns_of_rules.needs_with(kv, self._inputs[name], other_inputs)
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]

@@ -21,7 +21,7 @@ class Planning(Protocol):
     def by(self) -> tuple[str, ...]: ...
 
     @property
-    def given_inputs(self) -> tuple[Input, ...]: ...
+    def user_inputs(self) -> tuple[Input, ...]: ...
 
     @property
     def rules(self) -> Mapping[str, Rule]: ...
@@ -35,14 +35,14 @@ class Planning(Protocol):
 
 def plan_of(definition: Planning) -> str:
     """Write the plan of all rules, and how long each input is kept."""
-    inputs = {given.name: given for given in definition.given_inputs}
+    inputs = {given.name: given for given in definition.user_inputs}
     timings = {name: timing_of(rule, inputs) for name, rule in definition.rules.items()}
     lines: list[str] = []
     for name, rule in definition.rules.items():
         lines += _rule(definition, name, rule, timings[name], inputs)
     expiry = [
         f"{given.name} {_kept(definition, kept_us(timings, definition.rules, given))}"
-        for given in definition.given_inputs
+        for given in definition.user_inputs
         if given.facts is None
     ]
     late = show_duration(definition.late_us)

@@ -162,7 +162,7 @@ class RuleColumns:
         """Return the columns of an input that rules need, whatever those of other inputs are."""
         return RuleNeeds(self, input, self._declared)
 
-    def needs_beside(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
+    def needs_with(self, kv: KV, input: Input, others: Mapping[str, pa.Table]) -> RuleNeeds:
         """Return the columns of an input that rules need. others: tables of other inputs in the same step."""
         schemas = self.schemas(kv)
         for name, table in others.items():
@@ -263,7 +263,7 @@ class RuleNeeds(Needs):
     """The columns of one input that rules need. schemas: of all inputs, as far as they are known."""
 
     def __init__(self, columns: RuleColumns, input: Input, schemas: Mapping[str, pa.Schema]) -> None:
-        self._columns, self._given, self._schemas = columns, input, schemas
+        self._columns, self._input, self._schemas = columns, input, schemas
         self.whole = input.name in columns.whole
         interval = input.interval
         ends = () if interval is None else (interval.start, interval.end)
@@ -276,14 +276,14 @@ class RuleNeeds(Needs):
         for rule in self._columns.definition.rules.values():
             bound = {f.name: f.type for f in self._columns.bound(rule, self._schemas)}
             for pattern in rule.when.values():
-                if pattern.input == self._given.name and pattern.where is not None:
+                if pattern.input == self._input.name and pattern.where is not None:
                     yield pattern.where, bound
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
         come = {*(() if known is None else known.names), *names}
-        for needed in sorted(self._columns.required(self._given) - come):
-            raise missing(needed, repr(self._given.name), come)
-        for condition in self._given.asked:
+        for needed in sorted(self._columns.required(self._input) - come):
+            raise missing(needed, repr(self._input.name), come)
+        for condition in self._input.asked:
             check_filter(condition, known, come)
         own = dict.fromkeys(come, pa.null()) | {f.name: f.type for f in known or ()}
         for where, bound in self._uses():
@@ -292,18 +292,18 @@ class RuleNeeds(Needs):
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = set(names)
-        asked = {n for n in names if any(condition.mentions(n) for condition in self._given.asked)}
-        return asked | self._columns.used(self._given, names)
+        asked = {n for n in names if any(condition.mentions(n) for condition in self._input.asked)}
+        return asked | self._columns.used(self._input, names)
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         return {}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         refusal = (
-            key_refusal(name, kind) if name in self._columns.required(self._given) & set(self._keys) else None
+            key_refusal(name, kind) if name in self._columns.required(self._input) & set(self._keys) else None
         )
         types = {**known, name: kind}
-        refusal = refusal or condition_refusal(self._given.asked, name, types)
+        refusal = refusal or condition_refusal(self._input.asked, name, types)
         for other in self.compared_with(name):
             if compared(other, pa.field(name, kind)) is None:
                 refusal = (
@@ -319,7 +319,7 @@ class RuleNeeds(Needs):
         for i, key in enumerate(self._keys):
             for other in definition.inputs:
                 keys, schema = definition.keys(other), self._schemas[other.name]
-                if key == name and other is not self._given and i < len(keys) and keys[i] in schema.names:
+                if key == name and other is not self._input and i < len(keys) and keys[i] in schema.names:
                     found.append(schema.field(keys[i]))
         for rule in definition.rules.values():
             found += self._equal(rule, name)
@@ -337,7 +337,7 @@ class RuleNeeds(Needs):
                     ((pattern.input, own), (other.input, column)),
                     ((other.input, column), (pattern.input, own)),
                 ):
-                    if (a, b) == (self._given.name, name) and d in self._schemas[c].names:
+                    if (a, b) == (self._input.name, name) and d in self._schemas[c].names:
                         yield self._schemas[c].field(d)
 
 

@@ -54,7 +54,7 @@ def normalise_rules(options: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: options[name] for name in ("mode", "emit", "null_keys", "name", "dead_letter_limit")},
         "by": by,
-        "given_inputs": inputs,
+        "user_inputs": inputs,
         "rules": rules,
         "late_us": late_us,
         "retention": _retention(rules, inputs, options["mode"], late_us),

@@ -19,7 +19,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import (
     Bound,
-    Made,
+    Provenance,
     View,
     key_of,
     message_columns,
@@ -98,10 +98,12 @@ class RulesView(View):
 
     row_time = MATCH_TIME
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         reasons = Reasons(self.logic, self.definition, self.stores)
         return [
-            [Made(None, row, reasons.messages(row), reasons=reasons.of_row(row))] if MESSAGES in row else []
+            [Provenance(None, row, reasons.messages(row), reasons=reasons.of_row(row))]
+            if MESSAGES in row
+            else []
             for row in rows
         ]
 

@@ -30,7 +30,7 @@ class Unflushed:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in names}
-        self._rows, self._told = 0, False
+        self._rows, self._warned = 0, False
 
     def __bool__(self) -> bool:
         return any(self._tables.values())
@@ -45,8 +45,8 @@ class Unflushed:
         for table in tables:
             mine.append(table)
             self._rows += len(table)
-        if not self._told and (len(mine) > MOST_COMMITS or self._rows > MOST_ROWS):
-            self._told = True
+        if not self._warned and (len(mine) > MOST_COMMITS or self._rows > MOST_ROWS):
+            self._warned = True
             logger.warning(
                 "results wait to be flushed, ever more of them: each get_result() gives all of them again, and they are kept "
                 "in memory and on the disk. Call flush() when you have used them, or open with sink=",
@@ -65,17 +65,17 @@ class Results(LazyList[Any]):
     """
 
     def __init__(self, emitted: Sequence[tuple[Definition, Sequence[pa.Table]]], job: str) -> None:
-        self._told = emitted
+        self._emitted = emitted
         super().__init__([_part(one, table, job) for one, tables in emitted for table in tables])
 
     def to_arrow(self) -> pa.Table:
         """Return all as a table: `window`, the keys, the aggregates, `pane`, `commit`; of a join its columns."""
-        if len(self._told) > 1:
-            names = [one.name for one, _ in self._told]
+        if len(self._emitted) > 1:
+            names = [one.name for one, _ in self._emitted]
             raise ConfigurationError(
                 f"operator None is several, {names}, with columns of their own: name one"
             )
-        tables = self._told[0][1]
+        tables = self._emitted[0][1]
         return concat(tables) if tables else pa.table({})
 
     def to_pandas(self) -> pd.DataFrame:

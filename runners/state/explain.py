@@ -12,7 +12,7 @@ from windrow.checkpoint.shard_reader import metadata_of
 from windrow.core.messages import Position, StoredMessage, WindowInfo
 from windrow.core.positions import shown_source
 from windrow.operators.operator import Definition
-from windrow.operators.view import Made, View
+from windrow.operators.view import Provenance, View
 from windrow.stores.kv import KV, MemoryKV, Pair
 
 #: The offsets of a commit in a partition: (source, partition, first, next offset).
@@ -76,7 +76,7 @@ class Explainer:
         self._whole, self._view_of = whole, view_of
         self._stores, self._specs, self._commits = stores, specs, commits
 
-    def explain(self, name: str, provenance: Made) -> Explanation:
+    def explain(self, name: str, provenance: Provenance) -> Explanation:
         """Explain it, down to the messages from outside."""
         fed, view = self._whole.fed_by(name), self._view_of(name)
         commits, complete = self._touches(view, provenance, fed)
@@ -131,7 +131,7 @@ class Explainer:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def _touches(
-        self, view: View, provenance: Made, fed: Mapping[str, str]
+        self, view: View, provenance: Provenance, fed: Mapping[str, str]
     ) -> tuple[tuple[Touch, ...], bool]:
         if not view.counted_in:
             return _that_took(provenance, view, fed, self._commits)
@@ -145,7 +145,7 @@ class Explainer:
 
 
 def _that_wrote(
-    provenance: Made, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
+    provenance: Provenance, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
     """Return the commits that brought messages to the window, by the changelog of a shard."""
     found: list[Touch] = []
@@ -173,7 +173,7 @@ def _that_wrote(
 
 
 def _that_took(
-    provenance: Made, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
+    provenance: Provenance, view: View, fed: Mapping[str, str], commits: Sequence[Commit]
 ) -> tuple[tuple[Touch, ...], bool]:
     """Return the commits that ingested the messages of a row, or those of its messages that are known."""
     if provenance.messages is None:

@@ -9,7 +9,7 @@ import pytest
 
 import windrow as wr
 from windrow.connectors.kafka.skipped_offsets import MARKERS, Unread, counted_offsets, unread_of
-from windrow.operators.graph.parallel import beside
+from windrow.operators.graph.parallel import in_parallel
 
 VALUE = wr.decoders.json({"t": pa.int64(), "k": pa.string()})
 
@@ -87,7 +87,7 @@ def test_operators_of_one_input_read_what_one_of_them_needs(input: str | None) -
             (totals(BY_PLACE, name="one", input=input), other),
             (other, totals(BY_PLACE, input=input)),
         ):
-            job = beside(both)
+            job = in_parallel(both)
             assert unread_of(job, job.inputs[0], source()) == wanted
 
 
@@ -146,7 +146,7 @@ def test_what_one_operator_would_not_count_takes_no_place_among_the_newest(input
     for job, wanted in (
         (strict, [10, 13, 15]),
         (near, [10, 11, 13, 15]),
-        (beside((strict, near)), [10, 13, 15]),
+        (in_parallel((strict, near)), [10, 13, 15]),
     ):
         assert counted_offsets(job, job.inputs[0], rows, 0) == wanted
         assert counted_offsets(job, job.inputs[0], rows.drop_columns(["t"]), 0) == []

@@ -245,7 +245,7 @@ def test_a_timer_that_is_taken_back_when_it_is_due_does_not_fire(tmp_path: Path)
         assert [r["n"] for r in op.get_result()] == [1]
 
 
-class Made(Visits):
+class Provenance(Visits):
     def __init__(self, step: int) -> None:
         self.step = step
 
@@ -268,12 +268,13 @@ def test_a_function_that_could_not_be_called_is_refused_before_its_messages_are_
     for function, why in (
         (OfTwo, "on_message cannot"),
         (Awaited, "async"),
-        (Made, r"instance, Made\(\.\.\.\)"),
+        (Provenance, r"instance, Made\(\.\.\.\)"),
     ):
         with pytest.raises(ConfigurationError, match=why):
             visits(function=function)
     assert (
-        visits(function=Made(1)).function_name == "Made" and visits(function=Plain).function_name == "Plain"
+        visits(function=Provenance(1)).function_name == "Made"
+        and visits(function=Plain).function_name == "Plain"
     )
 
 

@@ -373,9 +373,9 @@ def _merged(
         lost = np.isin(np.arange(len(rows.sessions)), gone.session)
         rows = rows._replace(sessions=counted_on(logic, step, rows.sessions, lost))
     if logic.longest_us is not None or change is not None:
-        done = divide(logic, step, incoming.stored, merged.mine, rows.sessions, gone)
+        done = divide(logic, step, incoming.stored, merged.of_stored, rows.sessions, gone)
         fresh = np.ones(len(done.rows.sessions), dtype=bool)
         return Filed(incoming.stored, done.stay, done.rows, fresh, done.owed)
     width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
     fresh = merged.held_to // width != ends // width
-    return Filed(incoming.stored, incoming.stored.others(merged.mine), rows, fresh)
+    return Filed(incoming.stored, incoming.stored.others(merged.of_stored), rows, fresh)

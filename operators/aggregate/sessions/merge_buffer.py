@@ -93,7 +93,7 @@ def _laid(
     lives = combine(merged.rows.sessions.column(END)).to_numpy() >= emitted_us
     table = together(merged.rows.where(lives))
     after = table.append_column(HOME, pa.array(np.full(len(table), HOT, dtype=np.int64)))
-    return after, incoming.stored.others(merged.mine)
+    return after, incoming.stored.others(merged.of_stored)
 
 
 def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> IntArray:

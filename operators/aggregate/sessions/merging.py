@@ -53,12 +53,12 @@ class Parts(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The merged sessions. rows: those that took messages; `mine`: the stored rows in them. held_to: the former end of each
+    """The merged sessions. rows: those that took messages; of_stored: the stored rows in them. held_to: the former end of each
     session that may still grow. row_of: the row of each component.
     """
 
     rows: Rows
-    mine: BoolArray
+    of_stored: BoolArray
     held_to: IntArray
     row_of: IntArray
 

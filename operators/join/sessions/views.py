@@ -58,7 +58,7 @@ class SessionJoinView(JoinView):
         keys, holder = self._holders(kv, side, rows, sessions)
         starts, ends = extent(sessions)
         place = ranks(rows)
-        rows = rows_without_prefix(rows, self._given(side).source_prefix)
+        rows = rows_without_prefix(rows, self._input_of(side).source_prefix)
         order = np.lexsort((place, holder))
         order = order[holder[order] != NOBODY]
         by = self.logic.readings[side].by
@@ -82,7 +82,7 @@ class SessionJoinView(JoinView):
 
     def _window_keys(self, side: int) -> list[pa.Field]:
         return (
-            [pa.field(*one) for one in self.key_types(self._given(side).name).items()]
+            [pa.field(*one) for one in self.key_types(self._input_of(side).name).items()]
             if side in self.logic.making
             else []
         )

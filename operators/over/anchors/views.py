@@ -23,7 +23,7 @@ from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.view import (
     Bound,
-    Made,
+    Provenance,
     key_of,
     message_columns,
     of_key,
@@ -47,7 +47,7 @@ class AnchoredView(OverView):
         known = self._columns(side)
         return message_columns([None if known is None else self._filed(side, known)])
 
-    def made_at(self, at: Instant, key: Any) -> list[Made]:
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the rows of anchors of that time that are kept still."""
         if isinstance(self.definition.anchors, Ticks):
             return []
@@ -58,9 +58,9 @@ class AnchoredView(OverView):
             found += some.select(user_columns(some)).to_pylist()
         return [made for some in self.made_of(found) for made in some]
 
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Made]]:
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows, given as they were emitted or as the columns of their anchor."""
-        return [[Made(None, row, self._inside(row))] for row in rows]
+        return [[Provenance(None, row, self._inside(row))] for row in rows]
 
     def _inside(self, row: Mapping[str, Any]) -> dict[str, list[StoredMessage]] | None:
         """Return the messages in the windows of an anchor; None if some may have expired, or its windows are not known."""

@@ -139,9 +139,9 @@ def jobs(draw: st.DrawFn) -> Case:
     one = draw(spread())
     given = tuple(
         replace(each, deliver=draw(policies("v", counting=one.definition.ids is None)))
-        for each in one.definition.given_inputs
+        for each in one.definition.user_inputs
     )
-    one = replace(one, definition=one.definition._changed(given_inputs=given))
+    one = replace(one, definition=one.definition._changed(user_inputs=given))
     schema = draw(st.sampled_from([None, one.schemas]))
     names = [i.name for i in one.definition.inputs]
     rows = st.tuples(st.sampled_from(names), messages(close=draw(st.booleans())))
