@@ -23,6 +23,8 @@ SNAPSHOTS = 2
 BASE_PART_BYTES, BASE_SLICE_BYTES = 1 << 20, 1 << 17
 #: It is written again when as many bytes have changed as it has, or after so many commits: the log keeps their records.
 BASE_COMMITS = 2048
+#: Shards whose first ones were written in one commit write later ones apart, up to as many commits again later.
+APART = 389
 #: Shards whose manifests are read, and names that are looked at, in one slice.
 SLICE_SHARDS, SLICE_NAMES = 16, 256
 
@@ -119,28 +121,29 @@ class Changelog:
             for match in filter(None, map(_FILE.match, some)):
                 of_base, commit = match["base"] is not None, int(match["base"] or match["commit"])
                 shard = int(match["of"] if of_base else match["shard"])
-                base = self._base(shard)
+                base = self.newest_base(shard)
                 if of_base and commit == base and known.get(shard, (0, 0))[0] != base:
                     held[shard] += self._size(match.string)
                 elif not of_base and base < commit <= upto:
                     self._changed[shard].append((commit, self._size(match.string)))
             yield
         for shard in self.bases:
-            base = self._base(shard)
+            base = self.newest_base(shard)
             if known.get(shard, (0, 0))[0] != base:
                 self._held[shard] = base, held[shard]
         self._next_commit = max(self._next_commit, upto + 1)
 
     def is_due(self, shard: int, commit: int) -> bool:
         """True if as much has changed since the compact changelog as it holds: so its cost follows what changes."""
-        base = self._base(shard)
-        if base == 0 or commit - base >= BASE_COMMITS:
+        base = self.newest_base(shard)
+        if base == 0 or commit - base >= BASE_COMMITS + shard * APART % BASE_COMMITS:
             return commit > base
         changed = self._changed[shard] = [one for one in self._changed[shard] if one[0] > base]
         size = sum(size for _, size in changed)
         return size > 0 and size >= self._held[shard][1]
 
-    def _base(self, shard: int) -> int:
+    def newest_base(self, shard: int) -> int:
+        """Return the commit of a shard's newest compact changelog; 0 if there is none."""
         return next(iter(self.bases.get(shard, ())), 0)
 
     def _size(self, name: str) -> int:

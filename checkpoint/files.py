@@ -215,15 +215,28 @@ def check_digest(path: str, digest: str | None) -> None:
         )
 
 
-def bring_panes(folders: JobFolders, transport: Transport, record: Commit) -> None:
-    """Fetch the available pane files of a commit. Raises `CorruptState` where a file is not as it was written."""
+def bring_panes(folders: JobFolders, transport: Transport, record: Commit, *, check: bool = True) -> None:
+    """Fetch the available pane files of a commit. Raises `CorruptState` where a file is not as it was written.
+
+    check: False where the files are not read now.
+    """
     for result in record.shards:
         for kind in {**result.kept, **result.digests}:
             if kind.startswith(PANES) and result.panes is not None:
                 path = folders.panes(result.panes, kind[len(PANES) :])
                 if kind in result.kept:
                     _fetch(transport, result.shard, result.kept[kind], path)
-                check_digest(path, result.digests.get(kind))
+                if check:
+                    check_digest(path, result.digests.get(kind))
+
+
+def pane_digests(folders: JobFolders, record: Commit, operator: str) -> dict[str, str]:
+    """Return the digests of an operator's pane files."""
+    return {
+        folders.panes(result.panes, operator): result.digests[PANES + operator]
+        for result in record.shards
+        if result.panes is not None and PANES + operator in result.digests
+    }
 
 
 def bring_letters(folders: JobFolders, transport: Transport, file: DeadLetterFile) -> str:

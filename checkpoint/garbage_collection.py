@@ -33,6 +33,8 @@ LETTERS_US = 7 * 24 * 3600 * 1_000_000
 LETTER_FILES = 4096
 #: Files that are deleted, and commits that are read or dropped, in one slice.
 SLICE_FILES, SLICE_COMMITS = 16, 16
+#: Names of files that a claim may restate for each commit whose record it drops: a constant, however many there are.
+NAMES_A_COMMIT = 500
 
 
 @dataclass
@@ -55,8 +57,9 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
         return
     snapshots = yield from covered(job.folders, job.shards)
     yield from job.changelog.look(before.commit)
-    bases = job.changelog.bases
-    changelog = {s: min([n, *bases.get(s, ())[:1]]) for s, n in snapshots.items()}
+    # Before its first compact changelog a shard may need all; elsewhere than in files the transport has one.
+    bases = {s: job.changelog.newest_base(s) if job.transport == FILES else n for s, n in snapshots.items()}
+    changelog = {s: min(n, bases[s]) for s, n in snapshots.items()}
     job.compacts = frozenset(s for s in range(job.shards) if job.changelog.is_due(s, before.commit))
     yield from _delete(job, "segments", {s: min(n, horizon) for s, n in snapshots.items()})
     yield from _delete(job, "changelog", {s: min(n, horizon) for s, n in changelog.items()})
@@ -144,9 +147,16 @@ def _forget(job: Job, upto: int) -> None:
 
 
 def _truncate(job: Job, before: int) -> Slices[None]:
-    """Drop the records below commit `before`, a few at a time."""
+    """Drop the records below commit `before`, a few at a time.
+
+    Each time the claim restates the summary, so that one with many names of files is restated in fewer commits.
+    """
     first = next(job.log.commits()).commit
-    for commit in [*range(first + SLICE_COMMITS, before, SLICE_COMMITS), before]:
+    restates = job.log.state.summary.size // NAMES_A_COMMIT
+    if before - first < restates:
+        return
+    step = max(SLICE_COMMITS, restates)
+    for commit in [*range(first + step, before, step), before]:
         job.log.truncate(commit)
         yield
     job.seen.times = [(commit, time_us) for commit, time_us in job.seen.times if commit >= before]

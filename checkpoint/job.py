@@ -332,7 +332,10 @@ class Job:
             candidates = [c for c in self.log.commits() if c.commit > out]
         panes_from = progress.commit + 1
         for record in reversed(candidates):
-            if not all(os.path.exists(p) for files in self.pane_files(record).values() for p in files):
+            bring_panes(self.folders, self.transport, record, check=False)
+            if not all(
+                os.path.exists(p) for files in pane_files(self.folders, record).values() for p in files
+            ):
                 break
             panes_from = record.commit
         decision = on_startup(

@@ -48,6 +48,11 @@ class Summary:
     taken: Mapping[str | None, frozenset[Partition]] = field(default_factory=dict)
     dead_letters: tuple[DeadLetterFile, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Number of its partitions and file names, which grows with the files that queries have read."""
+        return sum(map(len, self.taken.values()))
+
     def after(self, records: Iterable[Commit]) -> Summary:
         """Return the summary of this one's commits and those that follow."""
         number, letters, read = (

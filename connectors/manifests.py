@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgpack
@@ -90,10 +90,10 @@ class Manifest:
         """True if this commit, or a later one, is published: commits come in order."""
         return self.commit is not None and commit <= self.commit
 
-    def add(self, commit: int, sources: Sequence[str]) -> None:
-        """Publish the files of a commit."""
+    def add(self, commit: int, sources: Sequence[str], digests: Mapping[str, str] | None = None) -> None:
+        """Publish the files of a commit. digests: of files whose digests are known"""
         for shard, source in enumerate(sources):
-            digest = digest_of(source)[:DIGEST_LENGTH]
+            digest = ((digests or {}).get(source) or digest_of(source))[:DIGEST_LENGTH]
             name = f"part-{self.operator}~{self.job}~{commit:010d}-{shard:04x}-{digest}.parquet"
             self._link(source, os.path.join(self.path, name), commit)
         sync_directory(self.path)

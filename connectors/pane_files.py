@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class PaneFiles:
 
     files: their paths. rows: the number of panes. operator, definition, job: the owners
     epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
-    letters_of: the commit, where the rows are its dead letters.
+    letters_of: the commit, where the rows are its dead letters. digests: of files whose digests are known
     """
 
     files: tuple[str, ...]
@@ -46,6 +46,7 @@ class PaneFiles:
     epoch: int = 0
     check_epoch: Callable[[], None] = _nobody_else
     letters_of: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -57,12 +58,22 @@ class PaneFiles:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield all rows, in the same order, some thousand at a time."""
-        # A shard may know less of the columns than another.
-        first, *others = [pq.read_schema(file).empty_table() for file in self.files] or [pa.table({})]
-        common = None if all(t.schema.equals(first.schema) for t in others) else concat([first, *others])
+        common = self._common()
         for file in self.files:
             for rows in read_slices(file, SLICE_ROWS):
                 yield rows if common is None else concat([common, rows])
+
+    def by_shard(self) -> Iterator[pa.Table]:
+        """Yield all rows, in the same order, those of a shard at a time: all rows of a key among them."""
+        common = self._common()
+        for file in self.files:
+            rows = read_file(file)
+            yield rows if common is None else concat([common, rows])
+
+    def _common(self) -> pa.Table | None:
+        """Return the columns of all files, as one shard may know less of them than another; None where all are alike."""
+        first, *others = [pq.read_schema(file).empty_table() for file in self.files] or [pa.table({})]
+        return None if all(t.schema.equals(first.schema) for t in others) else concat([first, *others])
 
     def panes(self) -> list[Any]:
         """Return all rows as Python values: panes, rows of a join, or dead letters. For too many at once use `tables()`."""

@@ -108,7 +108,7 @@ class ParquetSink:
         if whose not in self._opened:
             self._opened[whose] = Manifest(self.path, *whose).open()
         if not self._opened[whose].has(token.commit):
-            self._opened[whose].add(token.commit, panes.files)
+            self._opened[whose].add(token.commit, panes.files, panes.digests)
 
     def last_commit(self, job: str, operator: str) -> int | None:
         self._opened.pop((job, operator), None)  # the driver that asks begins to publish

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from windrow.checkpoint.files import pane_digests
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import PANES_OF, Commit
 from windrow.checkpoint.truncation_summary import letters_in
@@ -135,10 +136,9 @@ class Publisher:
         for operator in self._sinks:
             if operator in files:
                 rows = sum(r.counters.get(PANES_OF + operator, 0) for r in record.shards)
-                yield (
-                    self._outlets[operator],
-                    self._files(operator, self._parts[operator], files[operator], rows),
-                )
+                panes = self._files(operator, self._parts[operator], files[operator], rows)
+                digests = pane_digests(self._job.folders, record, operator)
+                yield self._outlets[operator], replace(panes, digests=digests)
         if DEAD_LETTERS in self._outlets and (letters := letters_in(record)):
             paths = [self._job.letter_file(one) for one in letters]
             some = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in letters))

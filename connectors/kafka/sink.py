@@ -194,12 +194,14 @@ class KafkaSink:
     def records(self, panes: PaneFiles) -> Iterator[list[Record]]:
         """Yield the records for the topic, in order, in portions."""
         if panes.letters_of is not None:
-            made = [_letter(row) for row in panes.table().to_pylist()]
-            yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
+            for some in panes.tables():
+                made = [_letter(row) for row in some.to_pylist()]
+                yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
             return
         by = list(panes.key_columns)
-        # The newest row of a (window, key) is known only from all tables.
-        tables = panes.tables() if self.mode != "upsert" else [newest_of(panes.table(), by)]
+        # The newest row of a (window, key) is known only from all rows of its shard.
+        upsert = self.mode == "upsert"
+        tables = (newest_of(rows, by) for rows in panes.by_shard()) if upsert else panes.tables()
         for some in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
             keys = self._keys(some, by)
             values: Sequence[Any] = json_rows(some) if self.encode is None else self.encode(some)
