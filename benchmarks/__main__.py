@@ -11,6 +11,7 @@ from importlib.metadata import version
 from tests.kafka.spark_jars import jars
 
 from . import sparks
+from .alerts import alerts
 from .big_batch import big_batch
 from .driver import driver
 from .embedded import embedded, full_state
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "full-state": full_state,
     "over": over,
     "rules": rules,
+    "alerts": alerts,
     "update": update,
     "firing": firing,
     "one-by-one": one_by_one,

@@ -1,0 +1,292 @@
+"""Alerts, durable, beside our own windows without a status, and beside Esper, in memory."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import windrow as wr
+from windrow.testing import ManualClock
+
+from .cep import SETTINGS, run
+from .harness import Context, Row, fresh, median, rate, scratch
+
+ROWS, COMMIT, FIRST_MS = 600_000, 20_000, 1_700_000_000_000
+WINDOW_S, HIGH, LOW = 300, 82.5, 71.5
+KEYS = (1, 1_000, 100_000)
+QUIET, QUIET_ROUNDS, SAMPLES = 1_000_000, 15, 100
+LEAST, LEAST_STATUS, SHARE_OF_OVER, MOST_MS, MOST_TO_WEBHOOK_MS = 100_000, 1_000_000, 0.5, 20.0, 50.0
+ESPER = f"Esper 9, #time, {' '.join(SETTINGS)}"
+START = "2013-07-01 05:00Z"
+
+
+def alerts(context: Context) -> list[Row]:
+    """Samples a second, of processor time, of an alert over the mean of five minutes, a sample a millisecond. Each sample is of
+    a process of its own. Transitions are compared before speed."""
+    n = ROWS // (10 if context.quick else 1)
+    if shutil.which("mvn") is None:
+        context.bar.write("alerts runs without Esper: mvn cannot be found")
+    found = [row for keys in KEYS for row in _beside_others(context, keys, n)]
+    samples = context.interleave({"windrow": partial(fresh, _status, n)})
+    found.append(_least("alerts: the status alone, 1,000 keys", "rows/s", LEAST_STATUS, samples))
+    many = QUIET // (10 if context.quick else 1)
+    found += _quiet_ones(context, many)
+    samples = context.interleave({"windrow": partial(fresh, _to_webhook, many // 10)})
+    what, took = (
+        f"alerts: {SAMPLES} samples, {many // 10:,} keys, to the webhook's answer",
+        samples["windrow"],
+    )
+    bound = f"aim <= {MOST_TO_WEBHOOK_MS:g} ms"
+    return [*found, Row(what, "ms", median(took), bound=bound, meets=median(took) <= MOST_TO_WEBHOOK_MS)]
+
+
+def _beside_others(context: Context, keys: int, n: int) -> Iterator[Row]:
+    sides = {"windrow": partial(fresh, _alert, keys, n), "wr.Over": partial(fresh, _over, keys, n)}
+    if shutil.which("mvn") is not None:
+        sides[ESPER] = partial(fresh, _esper, keys, n)
+    samples = context.interleave(sides)
+    what, ours = f"alerts: mean of five minutes, {keys:,} keys", median(samples["windrow"])
+    for side in list(sides)[1:]:
+        aim = {"wr.Over": SHARE_OF_OVER if keys == KEYS[1] else None}.get(side, 1.0 if keys > 1 else None)
+        yield rate(
+            f"{what}, beside {side}", "samples/s", ours, median(samples[side]), side, aim=aim, samples=samples
+        )
+    if keys == KEYS[-1]:
+        yield _least(what, "samples/s", LEAST, samples)
+
+
+def _quiet_ones(context: Context, many: int) -> Iterator[Row]:
+    """Milliseconds beside those of a thousand keys."""
+    for what, once in (("a commit, all keys quiet", _quiet), ("an advance, no repeat is due", _waiting)):
+        sides = {"windrow": partial(fresh, once, many), "1,000 keys": partial(fresh, once, 1_000)}
+        samples = context.interleave(sides)
+        took, few = (median(samples[side]) for side in sides)
+        meets, name = took <= MOST_MS, f"alerts: {what}, {many:,} keys"
+        yield Row(name, "ms", took, few, "1,000 keys", few / took, f"aim <= {MOST_MS:g} ms", meets, samples)
+
+
+def _least(what: str, unit: str, least: int, samples: dict[str, list[float]]) -> Row:
+    ours = median(samples["windrow"])
+    return Row(what, unit, ours, bound=f"aim >= {least:,}", meets=ours >= least, samples=samples)
+
+
+# -- the samples ----------------------------------------------------------------------------------------------------
+
+
+def _samples(keys: int, n: int) -> pa.Table:
+    """Return whole numbers about a mean that rises and falls, so that alerts open and are cancelled."""
+    random, places = np.random.default_rng(1), np.arange(n)
+    amounts = 77 + 12 * np.sin(places / 100_000) + random.normal(0, 3, n)
+    return pa.table(
+        {
+            "k": random.integers(0, keys, n),
+            "t": pa.array((FIRST_MS + places) * 1_000).cast(pa.timestamp("us", "UTC")),
+            "x": amounts.astype(np.int64),
+        }
+    )
+
+
+def _cuts(table: pa.Table) -> list[pa.Table]:
+    return [table.slice(first, COMMIT) for first in range(0, len(table), COMMIT)]
+
+
+# -- the sides ------------------------------------------------------------------------------------------------------
+
+FRAME = wr.range_between(f"-{WINDOW_S} seconds", 0, closed="right")
+
+
+def _watch() -> wr.Alert:
+    mean = wr.col("mean")
+    return wr.Alert(
+        by="k",
+        event_time="t",
+        frame=FRAME,
+        agg={"mean": wr.avg("x")},
+        when=mean > HIGH,
+        until=mean < LOW,
+        max_ahead=wr.forever,
+    )
+
+
+def _alert(keys: int, n: int) -> float:
+    """Samples a second; transitions are those of the same in a loop."""
+    table = _samples(keys, n)
+    speed, rows = _run(_watch(), _cuts(table))
+    cancelled = np.array([status == "CANCEL" for status in rows["status"].to_pylist()])
+    times = rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    found = np.column_stack([2 * times + cancelled, rows["k"].to_numpy()])
+    _check("windrow", found, table)
+    return speed
+
+
+def _over(keys: int, n: int) -> float:
+    over = wr.Over(by="k", event_time="t", frame=FRAME, agg={"mean": wr.avg("x")}, max_ahead=wr.forever)
+    return _run(over, _cuts(_samples(keys, n)))[0]
+
+
+def _esper(keys: int, n: int) -> float:
+    table = _samples(keys, n)
+    times = table["t"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    events = np.column_stack([np.zeros(n, dtype=np.int64), table["k"], times, table["x"]])
+    spent, found = run("Means", events, f"{WINDOW_S} {HIGH} {LOW}")
+    _check(ESPER, found[found[:, 0] // 2 <= times[-1]], table)
+    return n / spent
+
+
+def _status(n: int) -> float:
+    """Rows a second of a status over rows as they come."""
+    x = wr.col("x")
+    watch = wr.Alert(by="k", event_time="t", when=x > 90, until=x < 70, max_ahead=wr.forever)
+    return _run(watch, _cuts(_samples(1_000, n)))[0]
+
+
+def _run(definition: Any, cuts: list[pa.Table]) -> tuple[float, pa.Table]:
+    """Return rows a second of a second run, and its rows."""
+    for _ in range(2):
+        with scratch() as folder:
+            begin = time.process_time()
+            with definition.open(f"{folder}/job", sink=wr.sinks.parquet(f"{folder}/rows")) as op:
+                for cut in cuts:
+                    op.add_messages(cut)
+                    op.next_offsets()
+            spent = time.process_time() - begin
+            rows = pq.read_table(f"{folder}/rows")
+    return sum(map(len, cuts)) / spent, rows
+
+
+def _check(side: str, found: npt.NDArray[np.int64], table: pa.Table) -> None:
+    """Compare transitions with those of a plain loop."""
+    expected, ours = _expected(table), {(int(a), int(b)) for a, b in found}
+    assert ours == expected, (
+        f"{side} has {len(ours):,} transitions, of {len(expected):,} {len(ours & expected):,}"
+    )
+
+
+def _expected(table: pa.Table) -> set[tuple[int, int]]:
+    keys = table["k"].to_numpy()
+    times = table["t"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    amounts, last = table["x"].to_numpy(), int(times[-1])
+    order = np.argsort(keys, kind="stable")
+    found = set()
+    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        leaves = times[places] + 1_000 * WINDOW_S
+        moments = np.r_[leaves, times[places]]
+        changes = np.r_[-amounts[places], amounts[places]]
+        many = np.r_[np.full(len(places), -1), np.ones(len(places), dtype=np.int64)]
+        by_time = np.argsort(moments, kind="stable")  # what leaves comes first
+        sums, counts = np.cumsum(changes[by_time]), np.cumsum(many[by_time])
+        is_open = False
+        means = np.divide(sums, counts, out=np.full(len(sums), (HIGH + LOW) / 2), where=counts > 0)
+        outside = np.flatnonzero((means > HIGH) | (means < LOW))
+        for place in outside.tolist():
+            moment, rises = int(moments[by_time[place]]), bool(means[place] > HIGH)
+            if moment <= last and is_open != rises:
+                is_open = rises
+                found.add((2 * moment + (not rises), int(keys[places[0]])))
+    return found
+
+
+# -- much state, little work ----------------------------------------------------------------------------------------
+
+
+def _quiet(keys: int) -> float:
+    """Milliseconds of a commit of one sample."""
+    watch = wr.Alert(
+        by="k",
+        event_time="t",
+        frame="1 hour",
+        agg={"mean": wr.avg("x")},
+        when=wr.col("mean") > 100,
+        max_ahead=wr.forever,
+    )
+
+    def once(op: Any, clock: ManualClock, second: int) -> None:
+        op.add_messages(_of_keys(np.array([5]), second))
+        op.next_offsets()
+
+    return _repeated(watch, keys, once)
+
+
+def _waiting(keys: int) -> float:
+    """Milliseconds of an advance of `now` while a repeat of each key waits."""
+    actions = {"mail": wr.Action(repeat=wr.every("6 hours"))}
+    watch = wr.Alert(by="k", event_time="t", when=wr.col("x") > 0, actions=actions, max_ahead=wr.forever)
+
+    def once(op: Any, clock: ManualClock, second: int) -> None:
+        op.timeout()
+        op.next_offsets()
+
+    return _repeated(watch, keys, once)
+
+
+def _of_keys(keys: npt.NDArray[np.int64], second: int) -> pa.Table:
+    times = pa.array(np.full(len(keys), 1_372_654_800 + second) * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"k": keys, "t": times, "x": np.full(len(keys), 5)})
+
+
+def _repeated(watch: wr.Alert, keys: int, once: Callable[[Any, ManualClock, int], None]) -> float:
+    """Return the median of its milliseconds of processor time, when each key has come."""
+    clock, took = ManualClock(START), list[float]()
+    with scratch() as folder:
+        sink = wr.sinks.parquet(f"{folder}/rows")
+        with watch.open(f"{folder}/job", sink=sink, clock=clock) as op:
+            for first in range(0, keys, 50_000):
+                op.add_messages(_of_keys(np.arange(first, min(first + 50_000, keys)), 0))
+                op.next_offsets()
+            for second in range(1, QUIET_ROUNDS):
+                clock.advance("1 second")
+                begin = time.process_time()
+                once(op, clock, second)
+                took.append(1_000 * (time.process_time() - begin))
+    return median(took)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A receiver that answers at once."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return None
+
+
+def _to_webhook(keys: int) -> float:
+    """Milliseconds by the clock from `add_messages` of samples of which one opens an alert to the answer of the receiver."""
+    x = wr.col("mean")
+    watch = wr.Alert(
+        by="k", event_time="t", frame="1 hour", agg={"mean": wr.avg("x")}, when=x > 10, max_ahead=wr.forever
+    )
+    server, took = ThreadingHTTPServer(("127.0.0.1", 0), _Answers), list[float]()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with scratch() as folder:
+        hook = wr.sinks.webhook(f"http://127.0.0.1:{server.server_port}/")
+        with watch.open(f"{folder}/job", sink=hook, clock=ManualClock(START)) as op:
+            for first in range(0, keys, 50_000):
+                op.add_messages(_of_keys(np.arange(first, min(first + 50_000, keys)), 0))
+                op.next_offsets()
+            for second in range(1, QUIET_ROUNDS):
+                rows = _of_keys(np.arange(second * SAMPLES, (second + 1) * SAMPLES), second)
+                values = np.r_[100, np.full(SAMPLES - 1, 5)]
+                begin = time.perf_counter()
+                op.add_messages(rows.set_column(2, "x", pa.array(values)))
+                op.next_offsets()
+                took.append(1_000 * (time.perf_counter() - begin))
+    server.shutdown()
+    server.server_close()
+    return median(took)
