@@ -10,33 +10,118 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
 
 from windrow.core.deliver import Policy
-from windrow.core.errors import ConfigurationError
+from windrow.core.errors import ConfigurationError, ReservedColumn, UnknownColumn
+from windrow.core.expressions import Expr
 from windrow.core.inputs import UNNAMED, Input
 from windrow.core.policy import Retention, Watermark
 from windrow.core.positions import Partition
 from windrow.core.show import Raw, call
-from windrow.operators.downstream import Taker as Taker
 from windrow.operators.evolution import Before, Growth, fingerprint_of
-from windrow.operators.message_replay import FileAgain as FileAgain
-from windrow.operators.message_replay import Refiling as Refiling
-from windrow.operators.message_replay import RunAgain as RunAgain
-from windrow.operators.message_replay import numbers_of as numbers_of
 from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.admission import admitted
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
+from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refiling:
+    """A way to restore lost messages from their source. It is one of two kinds."""
+
+    logic: Logic
+    #: No message with an event time below it is kept.
+    kept_from: Callable[[KV], int]
+    #: Reason why steps are needed that brought no kept message.
+    why: str = ""
+    #: False if there cannot be messages yet.
+    begun: Callable[[KV], bool] = lambda kv: True
+    #: (the shard's store, an empty one): write the state of the shard's beginning that replayed steps need.
+    prepare: Callable[[KV, KV], None] = lambda kv, scratch: None
+
+    @property
+    def every_step(self) -> bool:
+        """True if all steps are needed, not only those that brought kept messages."""
+        return isinstance(self, RunAgain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileAgain(Refiling):
+    """Replay that writes the kept messages again, as they were."""
+
+    #: (store, messages by input, processed by steps (`STEP`, their index), those steps): the metadata of the messages is
+    #: there. Returns how many were not counted because of their own values.
+    file: Callable[[KV, Mapping[str, pa.Table], Redone], int]
+    #: Deletes messages that were written again and are no longer kept.
+    drop_expired: Callable[[KV], None]
+    #: Number of steps that can be written again at once.
+    steps_at_once: int = 1
+    #: True if the number of uncounted messages has to be known: that may depend on other messages of the time.
+    checks_uncounted: bool = False
+    #: True if messages are stored under the numbers of their steps.
+    by_number: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAgain(Refiling):
+    """Replay of every step on a store of its own, for operators whose kept messages depend on all steps."""
+
+    #: The result of all steps, which the replay has to reproduce.
+    reached: Callable[[KV], Any]
+
+
+def numbers_of(logic: Logic, first: bytes, last: bytes) -> Callable[[KV], Any]:
+    """Return a function that gives the step count of a store and its progress entries under the keys [first, last)."""
+    return lambda kv: (logic.progress(kv).step, list(kv.scan(logic.aux_cf, first, last)))
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """The receiving end of a chain: the input that receives the rows of another operator, and the columns that it names."""
+
+    name: str
+    input: Input
+    columns: tuple[str, ...]
+    #: Reason why it cannot process a retraction; "" where it can.
+    keeps: str = "aggregates and joins over time take messages back, it does not"
+    #: Allowed lateness of the rows that it receives.
+    allowed_lateness_us: int = 0
+    #: Its expressions over columns, without the filter of the input.
+    uses: tuple[Expr, ...] = ()
+
+    @property
+    def event_time(self) -> str:
+        return self.input.event_time
+
+    def check_columns(self, columns: Sequence[str], whose: str, remedy: str = "") -> None:
+        """Raise if the upstream rows lack a column that it names, or have one named as the mark. columns: those of the rows;
+        whose: the operator that emits them, for the message."""
+        mark = None if self.input.deliver is None else self.input.deliver.mark
+        if mark in columns:
+            raise ReservedColumn(
+                f"mark={mark!r} of {self.name!r} has the name of a column of {whose} have {list(columns)}: "
+                "give it another one"
+            )
+        columns = columns if mark is None else [*columns, mark]
+        lacking = next((f"column {column!r}" for column in self.columns if column not in columns), None)
+        if lacking is None:
+            uses = (*self.input.asked, *self.uses)
+            lacking = next((f"a column in {use!r}" for use in uses if use.lacks(columns)), None)
+        if lacking is not None:
+            raise UnknownColumn(f"{lacking} of {self.name!r} is none of {whose} have {list(columns)}{remedy}")
+
 
 #: Suffix of column families that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")

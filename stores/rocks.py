@@ -25,13 +25,15 @@ Workarounds for rocksdict 0.3.29 (each has a test):
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
+import shutil
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import rocksdict
 
@@ -40,7 +42,46 @@ from windrow.stores.files import beheaded, inode_of, make_folder, refuse_links
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.quarantine import OPEN, TURN
 from windrow.stores.rocks_errors import Waiting, is_passing, translate
-from windrow.stores.shutdown import FLUSH_DIR, FORKED, is_written, sweep_flush_dir
+
+#: A checkpoint that is made to flush a store, and taken away.
+FLUSH_DIR: Final = "flush.tmp"
+#: Properties of a column family: the number of changes that are not flushed.
+_IN_MEMORY: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+
+
+def sweep_flush_dir(path: str) -> None:
+    for name in (FLUSH_DIR, FLUSH_DIR + ".tmp"):
+        shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+
+
+def is_written(db: Any, maps: Mapping[str, Any]) -> bool:
+    """True if nothing is in memory alone: then a store is whole, whatever fails now. The check itself takes no room."""
+    try:
+        return all(cf.property_int_value(name) == 0 for cf in (db, *maps.values()) for name in _IN_MEMORY)
+    except Exception:
+        return False
+
+
+class Forked(Protocol):
+    """A holder of objects that start threads."""
+
+    def leave_to_parent(self) -> list[Any]:
+        """Give up what is held, in a child process, and return it."""
+
+
+#: All of this process, until they are dropped.
+FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Never free here what the parent has open: it would wait for threads that do not exist here, or write."""
+    for holder in list(FORKED):
+        for one in holder.leave_to_parent():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 MEMTABLES_BYTES: Final = 64 << 20

@@ -15,7 +15,17 @@ import pyarrow as pa
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.deliver import Policy
-from windrow.core.emit import Emit, Never
+from windrow.core.emit import (
+    Emit,
+    EveryBatch,
+    EveryCount,
+    EveryPeriod,
+    Never,
+    Trigger,
+    by_step,
+    by_value,
+    of_event_time,
+)
 from windrow.core.errors import BadWindow
 from windrow.core.expressions import Expr
 from windrow.core.inputs import UNNAMED, Input
@@ -33,7 +43,6 @@ from windrow.core.show import Raw, call
 from windrow.core.time import TimeUnit, show_duration
 from windrow.core.windows import Inherited, Session, Tuples, TupleSession, WindowSpec
 from windrow.operators.aggregate import chaining, evolution
-from windrow.operators.aggregate.micro_batching.eligibility import in_runs
 from windrow.operators.aggregate.panes import to_panes
 from windrow.operators.evolution import Before, Growth
 from windrow.operators.operator import Definition, Logic, Taker
@@ -408,3 +417,40 @@ def default_lateness(retention: Retention, emit: Emit) -> int:
     if emit.drop_late or not emit.emits_late:
         return 0
     return UNBOUNDED_US if retention.time_us is None else retention.time_us
+
+
+def in_runs(definition: AggregateDefinition) -> bool:
+    """True if steps may be run as one. Not eligible: user code that may fail for one message; early results from kept messages;
+    limits on the number of time windows, which each message may change; windows of messages with an added aggregation;
+    discarding triggers by value; and periods of event time, which each message may end.
+    """
+    emit, retention = definition.emit, definition.retention
+    limited = retention.windows is not None or retention.messages is not None
+    triggers = (emit.early,) if definition.tuple_window else (emit.early, emit.late)
+    return (
+        (not definition.session or _sessions_in_runs(definition))
+        and not (definition.tuple_window and definition.since_us)
+        and definition.where is None
+        and definition.deliver is None
+        and not definition.makes
+        and not (definition.full_state and any(map(by_step, triggers)) and not definition.session)
+        and not (emit.mode == "discarding" and any(map(by_value, triggers)))
+        and not any(map(of_event_time, triggers))
+        and not (limited and not (definition.tuple_window and retention.per == "key"))
+        and all(a.kind != "user" for a in definition.agg.values())
+    )
+
+
+def _sessions_in_runs(definition: AggregateDefinition) -> bool:
+    """True for sessions that emit nothing early but by a period, and nothing when they close, without a maximum length."""
+    emit, window = definition.emit, definition.window
+    if definition.own_gap is not None or not isinstance(window, Session) or window.max_length_us is not None:
+        return False
+    early = isinstance(emit.early, (Never, EveryPeriod)) and _plain(emit.early)
+    return early and _plain(emit.late) and emit.on_time and not emit.closing_pane
+
+
+def _plain(trigger: Trigger) -> bool:
+    return isinstance(trigger, (Never, EveryBatch, EveryCount, EveryPeriod)) and not getattr(
+        trigger, "always", False
+    )

@@ -5,22 +5,22 @@ Seed 001 "Merging two streams": an operator with a watermark of its own, the ear
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from windrow.core import check
 from windrow.core.aggregation import Aggregation
 from windrow.core.emit import Emit
+from windrow.core.errors import BadWatermark, ConfigurationError
 from windrow.core.inputs import Input
-from windrow.core.policy import Forever, Retention, forever, show_letters
+from windrow.core.policy import Forever, Retention, bounded, forever, show_letters
 from windrow.core.positions import Ids
 from windrow.core.show import call
-from windrow.core.time import Duration, show_duration
+from windrow.core.time import START_OF_TIME_US, Duration, show_duration
 from windrow.core.windows import WindowSpec
 from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys, default_lateness
 from windrow.operators.aggregate.evolution import needs_messages
-from windrow.operators.cogroup import chaining
 from windrow.operators.cogroup.validation import normalise_cogroup
 from windrow.operators.operator import Logic, Taker
 from windrow.operators.several_inputs import NamedInputs
@@ -119,11 +119,9 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
         return False
 
     def taker(self, before: str) -> Taker:
-        return chaining.taker(self, before)
+        return taker_of(self, before)
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
-        from windrow.operators.cogroup.evolution import kept_since_us
-
         return kept_since_us(self, alias, since)
 
     def logic(self, outputs: Collection[str] = ()) -> Logic:
@@ -156,3 +154,84 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
             dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
             dead_letter_retention=show_letters(self.dead_letter_retention_us),
         )
+
+
+def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str, int]) -> int:
+    """Return the event time from which kept messages have all columns that an aggregation takes.
+
+    A message is kept with the columns that aggregations of its input, or of all, name; whole for a table function of its input.
+    """
+    own, never_us = definition.agg[alias], since[alias]
+    whole_us, known = never_us, dict[tuple[str | None, str], int]()
+    for other, aggregation in definition.agg.items():
+        us = since.get(other, START_OF_TIME_US)
+        if other == alias:
+            continue
+        if aggregation.kind == "table_function" and aggregation.input == own.input is not None:
+            whole_us = min(whole_us, us)
+        for place in _places(definition, aggregation):
+            known[place] = min(us, known.get(place, never_us))
+    if own.kind == "table_function":
+        return whole_us
+    found_us = max([START_OF_TIME_US, *(known.get(place, never_us) for place in _places(definition, own))])
+    for input, part in _parts(definition, own):
+        there = {name: us for (of, name), us in known.items() if of == input}
+        for use in part.expressions:
+            found_us = max([found_us, *(us for name, us in there.items() if use.mentions(name))])
+            found_us = never_us if use.lacks(there, unsure=True) else found_us
+    return min(found_us, whole_us)
+
+
+def _parts(
+    definition: CoGroupDefinition, aggregation: Aggregation
+) -> Iterator[tuple[str | None, Aggregation]]:
+    """Yield (input, part of an aggregation); the input is None for a part of all inputs."""
+    if aggregation.of_all:
+        yield None, aggregation
+        return
+    for given in definition.inputs:
+        part = aggregation.part(given.name)
+        if part is not None:
+            yield given.name, part
+
+
+def _places(definition: CoGroupDefinition, aggregation: Aggregation) -> Iterator[tuple[str | None, str]]:
+    """Yield (input, column) of the plain columns that it names."""
+    for input, part in _parts(definition, aggregation):
+        for column in part.columns:
+            yield input, column
+
+
+def taker_of(definition: CoGroupDefinition, before: str) -> Taker:
+    """Return the taker of the rows of the operator `before`."""
+    names = [i.name for i in definition.inputs]
+    if before not in names:
+        raise ConfigurationError(
+            f"{definition.name!r}, which follows {before!r}, takes the inputs {names}, none of which is {before!r}: name the "
+            f"input that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
+        )
+    given = definition.input(before)
+    explicit = given.watermark.kind == "explicit" and all(
+        i.watermark.kind == "explicit" for i in definition.inputs
+    )
+    if given.watermark != bounded() and not explicit:
+        raise BadWatermark(
+            f"watermark={given.watermark!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its "
+            f"watermark is that of {before!r}, leave it out"
+        )
+    if given.positions is not None:
+        raise ConfigurationError(
+            f"positions={given.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
+            f"are the rows of {before!r}, each emitted once and in order; leave it out"
+        )
+    if definition.ids is not None:
+        raise ConfigurationError(
+            f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are emitted once "
+            "each, and have no ids; leave it out"
+        )
+    mine = [part for a in definition.agg.values() if (part := a.part(before)) is not None]
+    wanted = dict.fromkeys([*definition.keys(given), *(c for part in mine for c in part.columns)])
+    why = "it takes the rows of several inputs, and takes none of them back"
+    return Taker(
+        definition.name, given, tuple(wanted), why, uses=tuple(e for p in mine for e in p.expressions)
+    )

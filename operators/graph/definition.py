@@ -5,6 +5,7 @@ Seed 002 "window propagation"; semantics "Chains". A frozen value, checked when 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,6 @@ from windrow.core.policy import Watermark
 from windrow.core.show import call
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.evolution import Before, Growth
-from windrow.operators.graph import evolution
 from windrow.operators.operator import Definition, Logic, Taker
 from windrow.operators.oracle.oracle import Oracle
 
@@ -138,7 +138,7 @@ class ChainDefinition(Definition):
         return self.first.dead_letter_limit
 
     def growth(self, before: Before) -> Growth | str:
-        return evolution.growth(self, before)
+        return growth_of(self, before)
 
     def grown(self, growth: Growth) -> Self:
         parts = (p.grown(growth.parts.get(p.name, Growth())) for p in self.operators)
@@ -391,3 +391,45 @@ def check_inputs(chain: ChainDefinition) -> None:
             f"the inputs of the chain have the watermarks {shown}: an explicit watermark is the whole chain's, use "
             "wr.explicit() on all inputs"
         )
+
+
+#: Fields that the graph sets in the description of an operator.
+_OF_GRAPH = ("name", "takes_back", "allowed_lateness_us")
+
+
+def growth_of(chain: ChainDefinition, before: Before) -> Growth | str:
+    """Return the aggregations added to and removed from operators; else a text with the other changes."""
+    own = json.loads(json.dumps(chain.describe()))["parts"]
+    old = before.described.get("parts")
+    if old is None or [p["name"] for p in old] != [p["name"] for p in own]:
+        return ""
+    grown, wrong = dict[str, Growth](), list[str]()
+    reached_us = list[int]()
+    for i, part in enumerate(chain.parts):
+        until_us = max([before.reached_us, *(reached_us[feed.part] for feed in chain.feeds[i])])
+        reached_us.append(part.emitted_until_us(until_us))
+        ours, theirs = _of_part(own[i]), _of_part(old[i])
+        former = before.growth.parts.get(part.name, Growth())
+        if any(own[i].get(name) != old[i].get(name) for name in _OF_GRAPH):
+            wrong.append(f"\n{part.name!r} takes messages in another way: {_differs(old[i], own[i])}")
+            continue
+        found: Growth | str = former
+        if ours != theirs or part.recompute:
+            # An operator that accepts retractions keeps no messages from which an aggregation could be computed.
+            own_part = part.taking_back() if own[i].get("takes_back") else part
+            found = own_part.growth(Before(theirs, former, until_us))
+        if isinstance(found, Growth):
+            grown[part.name] = found
+        else:
+            wrong.append(f"\n{part.name!r}:{found}" if found else f"\n{part.name!r} was another one")
+    return "".join(wrong) if wrong else Growth(parts={name: g for name, g in grown.items() if g})
+
+
+def _of_part(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operator's own part of its description."""
+    return {name: value for name, value in described.items() if name not in _OF_GRAPH}
+
+
+def _differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    said = [f"{n} was {old.get(n)!r}, and is {new.get(n)!r}" for n in _OF_GRAPH if old.get(n) != new.get(n)]
+    return ", ".join(said) + ": not on this state"

@@ -17,6 +17,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import encode_i64
 from windrow.core.emit import EveryBatch
 from windrow.core.errors import CorruptState, UnknownColumn
+from windrow.core.expressions import Expr
 from windrow.core.keys import encode_equal
 from windrow.core.message_keys import message_keys
 from windrow.core.policy import RESERVED_COLUMNS, UNBOUNDED_US
@@ -29,22 +30,33 @@ from windrow.operators.join.columns import NAMES, InputColumns, JoinStep
 from windrow.operators.join.count_retention import Sizes
 from windrow.operators.join.deferred_rows import put_off, released
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.message_replay import refile
 from windrow.operators.join.output import Columns, alone, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.spans import spans
 from windrow.operators.join.tables import Raised, came_late, conform, holds, intervals, ranks, sound, stack
 from windrow.operators.operator import FileAgain, Logic, Refiling
 from windrow.operators.steps.arrivals import check_inputs, without_late
-from windrow.operators.steps.columns import EARLY, LATE, OFFSET, ON_TIME, ORDINAL, PARTITION, SOURCE, TIMING
-from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, DeadLetters
+from windrow.operators.steps.columns import (
+    EARLY,
+    LATE,
+    OFFSET,
+    ON_TIME,
+    ORDINAL,
+    PARTITION,
+    SOURCE,
+    STEP,
+    TIMING,
+)
+from windrow.operators.steps.dead_letters import MALFORMED, OUT_OF_RETENTION, DeadLetters
 from windrow.operators.steps.groups import Groups, combine
-from windrow.operators.steps.input_filter import further
-from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.input_filter import divided, further
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_rows import labelled, output_rows, without_labels
 from windrow.operators.steps.pairing import NO_KEY, Partners, partners
+from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.progress import Progress
+from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import (
     StepResult,
@@ -54,7 +66,7 @@ from windrow.operators.steps.step import (
 from windrow.operators.steps.work import begin_step
 from windrow.operators.view import View
 from windrow.stores.incremental_work import in_batches
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.message_store import Bound, Layout, MessageStore, PositionColumns, choose_layout
 from windrow.stores.spill import Away
 
@@ -698,3 +710,42 @@ def positions_of(rows: pa.Table) -> PositionColumns:
 
 def _without_labels(rows: pa.Schema) -> pa.Schema:
     return pa.schema([f for f in rows if f.name not in RESERVED_COLUMNS])
+
+
+def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
+    """File messages of a join over time again, ingested by steps (`STEP`, an index) of these times. Returns the number of
+    messages that are malformed themselves."""
+    uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
+    definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
+    columns = operator.inputs.called(kv, sides)
+    for side, given in enumerate((definition.left, definition.right)):
+        if given.name not in tables:
+            continue
+        dead, table = DeadLetters(0), tables[given.name]
+        if given.where is not None:
+            # A message on which the filter raises did not count, nor did one without a time.
+            filtered = partial(_divided, given.where)
+            table, others = sifted(filtered, Overlay(kv), {given.name: table}, OF_STEPS)
+            countable_rows(operator.readings[side], others, int(nows_us.max()), dead)
+        rows = countable_rows(operator.readings[side], table, int(nows_us.max()), dead)
+        step = combine(rows.table.column(STEP)).to_numpy()
+        good = np.ones(len(rows), dtype=bool)
+        if given.max_ahead_us is not None:
+            good = rows.times <= nows_us[step] + given.max_ahead_us
+        if side == 0 or not definition.is_self_join:
+            uncounted += dead.counts.get(MALFORMED, 0) + int((~good).sum())
+        if not given.static:
+            done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
+            good &= operator.reach.open_until(side, rows.times) > done_us[step]
+        rows, step = rows.take(np.flatnonzero(good)), step[good]
+        rows = Slice(conform(rows.table, sides[side]), rows.times)
+        if len(rows):
+            keys = operator.keys(rows, side, columns)
+            operator.file_again(kv, batch, side, rows, keys, int(step.max()))
+    kv.write(batch)
+    return uncounted
+
+
+def _divided(where: Expr, kv: KV, tables: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
+    [table] = tables.values()
+    return divided(where, table)

@@ -284,8 +284,7 @@ class OverDefinition(OneInput):
     def oracle(self, schemas: Mapping[str, pa.Schema] | None = None) -> Oracle:
         from windrow.operators.oracle.delivery_stage import delivering
         from windrow.operators.over.anchors.oracle import AnchoredOracle
-        from windrow.operators.over.arrival_oracle import ArrivalOracle
-        from windrow.operators.over.oracle import OverOracle
+        from windrow.operators.over.oracle import ArrivalOracle, OverOracle
 
         if self.anchors is not None:
             return delivering(self, AnchoredOracle(self), schemas)

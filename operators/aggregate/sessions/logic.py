@@ -29,7 +29,6 @@ from windrow.operators.aggregate.sessions.assignment import (
     let_wait,
     may_wait,
 )
-from windrow.operators.aggregate.sessions.corrections import correct
 from windrow.operators.aggregate.sessions.dynamic_gap import with_gaps
 from windrow.operators.aggregate.sessions.eviction import count, evict
 from windrow.operators.aggregate.sessions.gap_evolution import widen
@@ -49,7 +48,17 @@ from windrow.operators.aggregate.sessions.rows import (
 from windrow.operators.aggregate.sessions.session_state import StoredSessions
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.operator import Grouping, RunAgain
-from windrow.operators.steps.columns import EARLY, END, IS_LAST, LATE, MESSAGES, ON_TIME, PENDING, START
+from windrow.operators.steps.columns import (
+    EARLY,
+    END,
+    IS_LAST,
+    LATE,
+    MESSAGES,
+    ON_TIME,
+    PANES,
+    PENDING,
+    START,
+)
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import countable_rows, event_time_marks
@@ -403,3 +412,42 @@ class SessionAggregator(StoredSessions, Grouping):
                 last = fired.emitted.filter(fired.emitted.column(IS_LAST))
                 step.result.ended.update(self._names(last))
         return after_firing(rows, which, fired.rows)
+
+
+def correct(logic: SessionAggregator, step: Step) -> None:
+    """Emit panes of sessions that still take messages again, in the first step after aggregations were added."""
+    kv, by = step.kv, logic.definition.by
+    if not logic._owes(kv):
+        return
+    logic._note_recomputed(kv)
+    stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.emitted_us)
+    if stored is None:
+        return
+    sessions = Stored.of(Near(stored, {}), by, step.emitted_us).rows(by).sessions
+    sessions = sessions.filter(pa.array(_owed(logic, step, sessions)))
+    hashes = hashes_of(sessions.select([START, *by]), by)
+    found = logic.near(step, combine(sessions.column(HOME)).to_numpy(), hashes)
+    if found is None:
+        return
+    owed = _owed(logic, step, found.rows(by).sessions)
+    rows, homes = found.rows(by, owed), found.values(HOME)[owed]
+    early = _current(logic, step, rows.sessions)
+    for timing, mine in ((EARLY, early), (LATE, ~early)):
+        rows = logic._fired(step, rows, mine, timing)
+    logic.keep(step, found.near, found.others(owed), rows, homes)
+    logic._emit(step)
+
+
+def _owed(logic: SessionAggregator, step: Step, sessions: pa.Table) -> BoolArray:
+    """True for sessions with an emitted pane, perhaps without the added aggregations, that may still be corrected."""
+    starts, ends, panes = (combine(sessions.column(c)).to_numpy() for c in (START, END, PANES))
+    before_us = max(us for _, us in logic.definition.recomputed_us)
+    emitted = (panes > 0) & (starts < before_us)
+    owed: BoolArray = emitted & (ends >= step.closed_us)
+    return owed if logic.definition.emit.emits_late else owed & _current(logic, step, sessions)
+
+
+def _current(logic: SessionAggregator, step: Step, sessions: pa.Table) -> BoolArray:
+    """True for sessions that the watermark has not passed."""
+    current: BoolArray = ~logic.has_passed(combine(sessions.column(END)).to_numpy(), step.emitted_us)
+    return current
