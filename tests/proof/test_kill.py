@@ -66,11 +66,13 @@ def entries(folder: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
-def run(location: Path, out: Path, store: str, watched: Path | None, grown: int = 0) -> int:
+def run(
+    location: Path, out: Path, store: str, watched: Path | None, grown: int = 0, module: str = __name__
+) -> int:
     """One life of the child, killed at the moment when `watched` has `grown` entries more. Returns its exit code."""
     there = 0 if watched is None else entries(watched)
     with tempfile.TemporaryFile("w+") as said:
-        command = [sys.executable, "-m", "tests.proof.test_kill", str(location), str(out), store]
+        command = [sys.executable, "-m", module, str(location), str(out), store]
         with subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as child:
             while watched is not None and child.poll() is None:
                 if entries(watched) >= there + grown:
