@@ -96,7 +96,10 @@ def say_explanation(one: Explanation, out: TextIO) -> None:
     if rows:
         say_table(("commit", "messages", "took"), rows, out)
     if not one.complete:
-        print("What older commits brought is no longer kept.", file=out)
+        print(
+            "What some commits brought is not known: it is no longer kept, or merged with older messages.",
+            file=out,
+        )
 
 
 def _facts(one: Explanation) -> dict[str, Any]:

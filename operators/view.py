@@ -177,10 +177,11 @@ class View:
         """Return the provenance of each of these rows, which it emitted, or of some columns of them."""
         return [[] for _ in rows]
 
-    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         """Return message counts of a window in what one commit wrote, in the families `counted_in` of `kv`.
 
-        True with a count: the window had so many messages then; False: so many more."""
+        True with a count: the window had so many messages then; False: so many more. None where the commit's own messages
+        cannot be separated from older ones."""
         return []
 
 

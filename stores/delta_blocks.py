@@ -169,6 +169,9 @@ class BlockWindows:
             and holds // FOLD_BYTES > held // FOLD_BYTES
         )
 
+    def is_divided(self, kv: KV, start: int) -> bool:
+        return self._divided.directory(kv, encode_i64(start)) is not None
+
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
         values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]

@@ -63,6 +63,10 @@ class WindowStore(Protocol):
         """
         ...
 
+    def is_divided(self, kv: KV, start: int) -> bool:
+        """True for a window in hash partitions, whose values hold rows of several commits."""
+        ...
+
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
         """Return the starts of stored windows with `low <= start < high`, sorted."""
         ...
@@ -187,6 +191,9 @@ class PlainWindows:
             wanted = set(starts)
             values = [v for k, v in kv.scan(self.cf) if self._start(k) in wanted]
         return self._table(kv, values)
+
+    def is_divided(self, kv: KV, start: int) -> bool:
+        return False
 
     def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
         by_schema: dict[bytes, list[Sequence[Any]]] = {}

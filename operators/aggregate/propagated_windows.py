@@ -132,9 +132,11 @@ class InheritedView(AggregateView):
         rows = self._kept(kv, (last_us, None), (last_us, None), info.key or None)
         return None if rows is None else rows.take(np.flatnonzero(_of_start(rows.table, info)))
 
-    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         assert provenance.window is not None
         last_us = provenance.window.window.end_us - 1  # type: ignore[union-attr]
+        if self.logic.store.is_divided(kv, last_us):
+            return None
         rows = self.logic.store.read(kv, [last_us])
         if rows is None:
             return []

@@ -45,6 +45,7 @@ from windrow.operators.view import (
     merged,
     message_columns,
     of_key,
+    one_key,
     rows_without_prefix,
     stored,
     times_between,
@@ -292,17 +293,22 @@ class AggregateView(View):
         took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
         return rows.take(np.unique(row_of[took]))
 
-    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         assert provenance.window is not None
-        start = _start(provenance.window)
-        rows = self.logic.store.read(kv, [start])
+        start, key = _start(provenance.window), provenance.window.key
+        if self.logic.store.is_divided(kv, start):
+            return None
+        rows = self.logic.store.read(kv, [start], self._one(start, key))
         if rows is None:
             return []
-        mine = pa.array(
-            (combine(rows.column(START)).to_numpy() == start) & of_key(rows, provenance.window.key)
-        )
-        rows = rows.filter(mine)
+        rows = rows.filter(pa.array(combine(rows.column(START)).to_numpy() == start))
+        rows = rows.filter(pa.array(of_key(rows, key)))
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
+
+    def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
+        """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
+        keys = one_key(self.definition.by, key, self.schema())
+        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
 
 
 class TupleView(AggregateView):

@@ -104,7 +104,7 @@ class CoGroupView(View):
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         return [[self._provenance(one) for one in some] for some in self._inner.made_of(rows)]
 
-    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]]:
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         return self._inner.brought(provenance, kv)
 
     def _provenance(self, provenance: Provenance) -> Provenance:

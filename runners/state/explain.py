@@ -159,6 +159,9 @@ def _that_wrote(
         own = MemoryKV(view.counted_in)
         own.write(batch.only(view.counted_in))
         changes = view.brought(provenance, cast(KV, _OfCommit(own, kv)))
+        if changes is None:
+            before, complete = None, False
+            continue
         brought: int | None = 0
         for whole, n in changes:
             if whole:

@@ -89,7 +89,18 @@ def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path:
 
 
 def test_importing_windrow_loads_neither_spark_nor_kafka_nor_what_few_want() -> None:
-    unwanted = {"pyspark", "confluent_kafka", "pandas", "structlog", "rich", "tqdm", "asyncio"}
+    unwanted = {
+        "pyspark",
+        "confluent_kafka",
+        "pandas",
+        "structlog",
+        "rich",
+        "tqdm",
+        "asyncio",
+        "starlette",
+        "uvicorn",
+        "jinja2",
+    }
     code = (
         f"import sys, windrow; print(*({unwanted} & set(sys.modules)));"
         f"import windrow.testing; print(*sorted({unwanted} & set(sys.modules)))"

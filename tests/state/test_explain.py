@@ -15,6 +15,7 @@ from tests.operators.join.cases import JoinCase, cases
 from tests.proof.test_joins_against_oracle import STEPS, Run, plain
 from windrow.core.errors import ConfigurationError
 from windrow.operators.view import stored
+from windrow.stores import delta_blocks, partitioned_windows
 from windrow.testing import ManualClock
 
 S = 1_000_000
@@ -195,3 +196,26 @@ def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_whil
     if len(kept) == filed and not case.timestamps:
         event(f"{case.definition.how}: all kept, {'some' if told else 'no'} rows")
         assert all(view.made_of(told)), case.definition
+
+
+def test_a_window_in_hash_partitions_is_explained_by_the_commits_that_can_be_told_apart(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned_windows, "PART_BYTES", 256)
+    monkeypatch.setattr(delta_blocks, "FOLD_LARGE_AT", 4)
+    counts = wr.Aggregate(
+        by="k", event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()}
+    )
+    with counts.open(location, clock=ManualClock()) as op:
+        for commit in range(12):
+            rows = [{"k": f"k{i}", "t": i * S} for i in range(100)]
+            op.add_messages(
+                [wr.Message(row, wr.Position("s", 0, 100 * commit + i)) for i, row in enumerate(rows)]
+            )
+            op.flush()
+    with wr.read_state(location) as state:
+        [why] = state.explain(0, key="k7")
+        assert why.window is not None and why.window.messages == 12
+        assert not why.complete, "nothing was divided: the test needs more rows"
+        assert {t.messages for t in why.commits} <= {1, None}
+        assert {t.commit for t in why.commits} < {c.commit for c in state.commits()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import windrow as wr
 from tests.console.ui.browsing import Reader, browsing
 from tests.operators.contract import Case, life
 from tests.operators.test_contract import FOUND, OPERATORS
+from windrow.checkpoint import job_admin
 from windrow.console import views
+from windrow.console.main import main
 from windrow.console.ui.cells import cell
+from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.show import json_text
 from windrow.testing.clock import ManualClock
 
@@ -246,6 +250,36 @@ def test_a_definition_that_the_log_cannot_reproduce_is_asked_for(tmp_path: Path)
         assert "--definition MODULE:NAME" in reader.html()
     with browsing(location, definition=definition) as reader:
         assert reader.json("table", operator="aggregate", table="windows")["rows"][0]["n"] == 3
+
+
+def test_a_job_that_was_reset_is_an_empty_one(tmp_path: Path) -> None:
+    location = tmp_path / "job"
+    with ODD.open(str(location), clock=ManualClock(), schema=SCHEMA) as op:
+        op.add_message({**KEYS[0], "t": "2013-07-01 05:10Z"})
+        op.flush()
+    with browsing(str(location)) as reader:
+        assert reader.json()["job"]["commit"] > 0
+        job_admin.reset(str(location), now_us=0, driver="test")
+        reader_polls(reader)
+        assert "nothing was opened here since the job was reset" in reader.html()
+        assert "no operator" in reader.html("explain")
+
+
+def test_a_log_of_a_newer_release_is_said_with_the_remedy(tmp_path: Path) -> None:
+    location = tmp_path / "job"
+    with ODD.open(str(location), clock=ManualClock(), schema=SCHEMA):
+        pass
+    [record] = (location / "log").glob("*.wrl")
+    record.write_bytes(seal(Kind.LOG_RECORD, unseal(Kind.LOG_RECORD, record.read_bytes()), 99))
+    with browsing(str(location)) as reader:
+        assert "upgrade windrow" in reader.html()
+
+
+def test_a_port_in_use_is_an_error_that_names_another(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["ui", "nowhere", "--port", str(port)]) == 1
+    assert f"127.0.0.1:{port} cannot be listened on" in capsys.readouterr().err
 
 
 def test_two_hundred_operators_are_one_overview(tmp_path: Path) -> None:
