@@ -13,6 +13,7 @@ from tests.kafka.spark_jars import jars
 from . import sparks
 from .alerts import alerts
 from .big_batch import big_batch
+from .cluster import cluster
 from .driver import driver
 from .embedded import embedded, full_state
 from .firing import firing, firing_many
@@ -53,6 +54,7 @@ BENCHMARKS = {
 #: Those that take so long that they run only where they are named.
 NAMED = {
     "big-batch": big_batch,
+    "cluster": cluster,
     "firing-20m": firing_many,
     "nexmark": nexmark,
     **NEXMARK,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.checkpoint.records import Commit
+from windrow.checkpoint.replay import STORE_BYTES
 from windrow.core.positions import Partition, shown_source
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, iso
 from windrow.operators.operator import Definition
@@ -21,7 +22,8 @@ class Health:
     found that nothing had come and nothing was due. watermark_us: the least of the operators. held_by: the
     partition that holds it back (see `holder_of`). unpublished: commits of which not everything is with the sinks. lag_us: how
     far the watermark trails the clock; None before the first message, and at the end of time. since_snapshot: commits
-    since the newest snapshot, of the shard whose is the oldest; all of them where it has none.
+    since the newest snapshot, of the shard whose is the oldest; all of them where it has none. store_bytes: of the stores that
+    executors keep on disks of their own, as of the last commit; None where stores lie below the location.
     """
 
     commit: int = 0
@@ -31,6 +33,7 @@ class Health:
     unpublished: int = 0
     lag_us: int | None = None
     since_snapshot: int = 0
+    store_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601, durations in milliseconds."""
@@ -47,6 +50,7 @@ class Health:
             "heldBy": held_by,
             "unpublished": self.unpublished,
             "snapshotCommits": self.since_snapshot,
+            "storeBytes": self.store_bytes,
         }
 
 
@@ -81,7 +85,13 @@ def health_of(
         max(0, last.commit - published),
         now_us - watermark_us if START_OF_TIME_US < watermark_us < END_OF_TIME_US else None,
         last.commit - snapshot,
+        _store_bytes(last),
     )
+
+
+def _store_bytes(last: Commit) -> int | None:
+    found = [n for result in last.shards if (n := result.counters.get(STORE_BYTES)) is not None]
+    return sum(found) if found else None
 
 
 def note_alive(path: str, now_us: int) -> None:

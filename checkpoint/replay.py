@@ -31,6 +31,8 @@ STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF = "step.", "taken.", "kept_from.", "pieces.
 #: Another, by operator on Spark: groups that SQL made of the rows of a shard, or could have made, where that decides what the
 #: next batch does.
 GROUPS_OF = "groups."
+#: The bytes of a shard's store on its executor, where stores lie outside the job's location.
+STORE_BYTES = "store.bytes"
 #: In a commit's `meta`, by operator: what decided besides the fingerprint which messages were filed.
 FILING = "filing"
 
@@ -58,7 +60,7 @@ class Redo:
 
 def is_total(counter: str) -> bool:
     """True if a shard's counter adds up to one of the job."""
-    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF, GROUPS_OF))
+    return not counter.startswith((STEP_OF, ROWS_OF, KEPT_OF, PIECES_OF, GROUPS_OF, STORE_BYTES))
 
 
 def steps_again(

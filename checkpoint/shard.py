@@ -34,7 +34,14 @@ from windrow.stores.page_cache import RecentKV
 from windrow.stores.quarantine import destroy, move_aside
 from windrow.stores.rocks import RocksKV
 from windrow.stores.segment import PART_BYTES
-from windrow.stores.snapshots import SWEEP_GRACE_S, Digests, SnapshotStore, copy_name
+from windrow.stores.snapshots import (
+    SWEEP_GRACE_S,
+    Digests,
+    SnapshotStore,
+    copy_name,
+    keep_digests,
+    kept_digests,
+)
 
 #: Longest wait of a shard for a store that another process has open.
 LOCK_WAIT_S = 10.0
@@ -153,7 +160,7 @@ class Shard:
         self.spec = spec
         self.kv = kv
         self.applied = applied
-        self._digests: Digests = {}
+        self._digests: Digests | None = None
         self._inode = _folder(kv.path)
 
     # -- 3.1: open and catch up -------------------------------------------------------------------------------------
@@ -449,7 +456,10 @@ class Shard:
             scans = {cf: self.kv.scan(cf) for cf in spec.metadata_cfs} if due else {}
             self.kv.checkpoint(copy)
             yield
+            if self._digests is None:
+                self._digests = kept_digests(self.kv.path)
             name = yield from folder.keep(copy, spec.shard, applied, self._digests)
+            keep_digests(self.kv.path, self._digests)
             if due:
                 yield from compact(spec.folders, spec.shard, scans, applied)
         finally:

@@ -56,6 +56,7 @@ def health(options: argparse.Namespace, out: TextIO) -> int:
         "heldBy": "held by",
         "snapshotCommits": "since snapshot",
         "stateBytes": "bytes",
+        "storeBytes": "bytes of executors' stores",
     }
     say_facts({words.get(n, n): {**facts, **shown}[n] for n in facts if n != "watermark"}, out)
     return UNWELL if wrong else OK

@@ -33,6 +33,8 @@ class Answer:
     #: The time of its steps, by the clock of its machine, in nanoseconds.
     began_ns: int = 0
     ended_ns: int = 0
+    #: The host and folder of the store that the task used.
+    place: str = ""
     #: Why the shard cannot go on before its messages are replayed.
     lost: str | None = None
 

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 from windrow.checkpoint.definition_check import name_a_zone
 from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY, open_resting
 from windrow.checkpoint.records import Commit, ShardResult
-from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF
+from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF, STORE_BYTES
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
 from windrow.checkpoint.shard_commits import CommitOfShards, Packed, of_shard
 from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core.errors import BadLocation, ConfigurationError, CorruptState, StateError
-from windrow.core.location import local_path
 from windrow.core.zones import DATABASE
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.columns import (
@@ -39,6 +38,7 @@ from windrow.operators.steps.progress import only_time_passed
 from windrow.operators.steps.step import StepResult
 from windrow.runners import ranges
 from windrow.runners.batch_splitting import CHUNK_ROWS, Spool, buckets_of, whole_rows
+from windrow.runners.local_stores import bytes_of, evict, folder_of, note_use
 from windrow.runners.task_result import Answer
 from windrow.runners.wire import (
     OLD,
@@ -57,6 +57,7 @@ from windrow.stores.kv import KV, Overlay
 from windrow.stores.spill import SLICE_BYTES, Gathered, Spill
 from windrow.stores.spilling_overlay import Spilling
 
+HOST = socket.gethostname()
 SNAPSHOT_EVERY = 32
 #: Shards take theirs in different commits: so many apart.
 APART = 7
@@ -105,18 +106,18 @@ class TaskPlan:
         """Open the shard, as of the commit before this one."""
         if self.nonce and not os.path.exists(os.path.join(self.spec.folders.location, self.nonce)):
             raise BadLocation(
-                f"{self.spec.folders.location} on {socket.gethostname()} is not the folder that the driver sees: it lacks "
+                f"{self.spec.folders.location} on {HOST} is not the folder that the driver sees: it lacks "
                 f"{self.nonce}. Executors and driver have to share it (NFS, for instance), or keep the log elsewhere: "
                 "log=wr.kafka_log(...)"
             )
         if self.time_zones != DATABASE and name_a_zone(self.definitions):
             raise ConfigurationError(
-                f"{socket.gethostname()} has the time zone database {DATABASE}, the driver {self.time_zones}: shards would "
+                f"{HOST} has the time zone database {DATABASE}, the driver {self.time_zones}: shards would "
                 "read local times by other rules; install one version of tzdata on all machines"
             )
-        local = self.spec.local
-        local = None if local is None else local_path(os.path.expandvars(local), "local_dir")
+        local = None if self.spec.local is None else folder_of(self.spec.local, number)
         spec = replace(self.spec, shard=number, local=local)
+        note_use(spec.path, self.commit)
 
         if not os.path.isdir(spec.folders.snapshots):
             spec.folders.make()  # on another machine than the driver's, where the log is elsewhere
@@ -132,7 +133,7 @@ class TaskPlan:
             log.tail()
             return log.commits()
 
-        return Shard.open(
+        shard = Shard.open(
             spec,
             self.commit - 1,
             self.commits or commits,
@@ -140,6 +141,15 @@ class TaskPlan:
             lock_wait_s=self.lock_wait_s,
             replay=replay,
         )
+        note_use(spec.path, self.commit)
+        return shard
+
+    def evict(self, number: int) -> list[str]:
+        """Remove the stores of shards that have moved elsewhere, in the commits in which stores take in what was committed."""
+        if self.spec.local is not None and not self._leaves_store(number):
+            with contextlib.suppress(OSError):  # no commit fails by it
+                return evict(folder_of(self.spec.local, number), self.commit)
+        return []
 
     def takes_snapshot(self, number: int) -> bool:
         """True if the shard's turn has come to take a snapshot of the commit before this one."""
@@ -189,6 +199,7 @@ def run(
     finally:
         if isinstance(shard, Shard):
             close(shard)
+    plan.evict(number)
     yield reply(number, answer)
 
 
@@ -277,7 +288,7 @@ class Work:
             Spool(buckets_of(d, partial(self._columns, d)), whole_rows(d), self.overlay.folder)
             for d in plan.definitions
         ]
-        self.answer = Answer(ShardResult(shard=shard.spec.shard))
+        self.answer = Answer(ShardResult(shard=shard.spec.shard), place=f"{HOST}:{shard.spec.path}")
         self.panes: dict[str, Gathered] = {}
         self.dead: list[pa.Table] = []
         self.counters: dict[str, int] = {}
@@ -404,6 +415,8 @@ class Work:
         """Write the files of the result and return it; where one is due, with a snapshot of the previous commit."""
         plan, shard, answer = self.plan, self.shard, self.answer
         self.counters["rows"] = answer.rows
+        if shard.spec.local is not None:
+            self.counters[STORE_BYTES] = bytes_of(shard.spec.path)
         snapshot = self._snapshot() if plan.takes_snapshot(shard.spec.shard) else None
         letters = pa.concat_tables(self.dead) if self.dead else None
         silent = not self.panes and letters is None and not self.overlay.spilled

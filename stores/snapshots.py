@@ -39,6 +39,8 @@ SWEEP_FILES: Final = 16
 Names: TypeAlias = list[str]
 #: Digests of files that never change, by (name, inode, change of content in ns, size).
 Digests: TypeAlias = dict[tuple[str, int, int, int], str]
+#: The file in a store's folder that keeps the digests of the last snapshot. It goes wherever the store goes.
+DIGESTS: Final = "windrow-digests"
 
 
 class StoredFile(NamedTuple):
@@ -67,6 +69,28 @@ class Snapshot(NamedTuple):
 def copy_name(shard: int) -> str:
     """Return the folder of a store's checkpoint, which exists only until it is kept."""
     return f"snapshot-{shard}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def kept_digests(store: str) -> Digests:
+    """Return the digests that the last snapshot of a store has left in its folder; none where that file is no good."""
+    try:
+        with open(os.path.join(store, DIGESTS), "rb") as file:
+            digest, rows = msgpack.unpackb(file.read())
+        if digest == _digest(rows):
+            return {(name, *numbers): known for name, *numbers, known in msgpack.unpackb(rows)}
+    except (OSError, ValueError, TypeError, msgpack.UnpackException):
+        pass
+    return {}
+
+
+def keep_digests(store: str, known: Digests) -> None:
+    """Leave the digests of a snapshot in the store's folder, for the process that takes the next one."""
+    rows = msgpack.packb([(*identity, digest) for identity, digest in known.items()])
+    with (
+        contextlib.suppress(OSError),  # a torn file is as good as none
+        open(os.path.join(store, DIGESTS), "wb", opener=private) as file,
+    ):
+        file.write(msgpack.packb([_digest(rows), rows]))
 
 
 class SnapshotStore:

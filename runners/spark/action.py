@@ -25,6 +25,7 @@ from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
 from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.spark.inputs import Inputs
+from windrow.runners.spark.placement import Placement, is_local
 from windrow.runners.spark.plan_cache import Planned, are_there, planned
 from windrow.runners.spark.session import (
     FixedStages,
@@ -97,6 +98,7 @@ class Action:
         self._replays, self._bring_back = replays, bring_back
         self._shipping = Shipping()
         self._packed: tuple[PackedCommit, ...] = ()
+        self.placement = Placement(job.shards)
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
@@ -159,6 +161,7 @@ class Action:
             )
         check_answers(attempt.plan, answers, job.shards)
         self._width = max(a.width for a in answers) or self._width
+        self.placement.ran(answers)
         self._nonce.forget()
         return answers
 
@@ -172,7 +175,13 @@ class Action:
         parts = None if what is None else tuple(what.parts)
         task = self._task(attempt, parts, self._columns[attempt.df.schema, parts])
         function = jvm_calls.function_of(rows, self._function(attempt, task), routes.ANSWER)
-        return None if function is None else (task, partial(ready.answers, rows, function))
+        if function is None:
+            return None
+
+        def answers() -> list[bytes]:
+            return ready.answers(rows, function, self.placement.locations(rows))
+
+        return task, answers
 
     def _anew(
         self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None, streams: bool
@@ -192,6 +201,9 @@ class Action:
         def answers() -> list[bytes]:
             if alike is not None and rows is not None and self._planned.get(alike, True):
                 self._planned[alike] = planned(rows, on_shards, grouped=what is not None)
+            locations = self.placement.locations(on_shards) if streams else None
+            if locations is not None:
+                return jvm_calls.answers_of(on_shards, locations)
             return [bytes(row["payload"]) for row in on_shards.collect()]
 
         return task, answers
@@ -346,12 +358,16 @@ class Action:
         return self._pushed[1]
 
     def _local(self, spark: SparkSession) -> str | None:
-        """Return the folder of executors' stores: None in local mode (next to the job), else in their own temporary folder."""
+        """Return the folder of executors' stores: None in local mode (next to the job), else below Spark's local directories.
+
+        Spark sets that variable for the workers of each executor, wherever its cluster manager puts these directories, and
+        removes them with the application.
+        """
         if self._local_dir is not None:
             return os.path.join(self._local_dir, self._job.job)
-        if (spark.sparkContext.master or "").startswith("local["):
+        if is_local(spark):
             return None
-        return os.path.join("$TMPDIR" if "TMPDIR" in os.environ else "/tmp", "windrow", self._job.job)
+        return os.path.join("$SPARK_LOCAL_DIRS", "windrow", self._job.job)
 
 
 def _rows_of(commit: Commit) -> int:

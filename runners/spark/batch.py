@@ -359,6 +359,7 @@ class BatchFunction:
             "eventTime": {"watermark": to_datetime(watermark_us).isoformat()},
             "panes": sum(r.panes_rows for r in record.shards),
             "counters": dict(record.counters),
+            "misplaced": self._action.placement.misplaced,
         }
         lag = self._asked.lag(self.job)
         if lag is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark import __version__ as _pyspark
 from pyspark.serializers import CloudPickleSerializer
@@ -21,6 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
+
+from windrow.core.logs import get_logger
+
+logger = get_logger()
 
 #: So many lists of columns are kept, newest first.
 KEPT = 64
@@ -45,6 +50,7 @@ class _Known:
     def __init__(self, sc: Any) -> None:
         # They must not hold the context, of which this is a value.
         self._jvm: Any = sc._jvm
+        self._gateway: Any = sc._gateway
         self._lock = threading.RLock()
         self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
         self._types: dict[str, Any] = {}
@@ -59,12 +65,14 @@ class _Known:
         execution = jvm.org.apache.spark.sql.execution
         self._rdd, self._scan = execution.LogicalRDD, execution.RDDScanExec
         self._map_in_arrow = execution.python.MapInArrowExec
+        self._coalesced = jvm.org.apache.spark.rdd.CoalescedRDD
+        self._coalesced_partition = jvm.org.apache.spark.rdd.CoalescedRDDPartition
+        self._some: dict[str, Any] = {}
+        self._itself: dict[int, Any] = {}
         #: The type of an RDD's rows, as Scala asks for it.
         self.of_rows = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").Any()
         self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
         self._simple = jvm.SimplePythonFunction
-        #: An array as text: of its items each is a call of its own.
-        self.shown = jvm.java.util.Arrays.toString
         self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
         self._of_python = jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
@@ -142,30 +150,105 @@ class _Known:
         output, name, partitioning, ordering = leaf
         return self._scan(output, rdd, name, partitioning, ordering, stream)
 
+    def placed(self, node: Any, locations: Sequence[str]) -> Any:
+        """Return a node of the rows of `node`, whose partitions prefer these locations.
+
+        Of Spark's RDDs that have one narrow parent, one keeps a preferred location for each partition: the one that coalesces
+        partitions. Each of its partitions is one of the parent here. It computes the locations of shuffled rows, which are
+        replaced before a job knows them.
+        """
+        rdd = node.execute()
+        coalesced = self._coalesced(rdd, len(locations), self._none, self.of_rows)
+        partitions = coalesced.partitions()
+        for i, location in enumerate(locations):
+            partitions[i] = self._coalesced_partition(i, rdd, self._one(i), self._location(location))
+        leaf = node.output(), "placed", node.outputPartitioning(), node.outputOrdering()
+        return self.scan(leaf, coalesced, self._none)
+
+    def _one(self, number: int) -> Any:
+        if number not in self._itself:
+            self._itself[number] = self._gateway.new_array(self._jvm.int, 1)
+            self._itself[number][0] = number
+        return self._itself[number]
+
+    def _location(self, location: str) -> Any:
+        if location not in self._some:
+            self._some[location] = self._jvm.scala.Some(location)
+        return self._some[location]
+
     def map_in_arrow(self, function: Any, output: Any, child: Any) -> Any:
         """Return the plan node that runs a Python function over rows."""
         return self._map_in_arrow(function, output, child, False, self._none)
 
 
-_of_contexts: WeakKeyDictionary[SparkContext, _Known] = WeakKeyDictionary()
+_of_contexts: WeakKeyDictionary[SparkContext, _Known | None] = WeakKeyDictionary()
+#: A setting of the application: "false" leaves Spark's internals alone.
+INTERNALS = "spark.windrow.internals"
 
 
-def known(of: DataFrame | SparkSession) -> _Known:
-    """Return the JVM objects of the context of a frame or session."""
-    sc = (of if isinstance(of, SparkSession) else of.sparkSession).sparkContext
+def known(of: DataFrame | SparkSession) -> _Known | None:
+    """Return the JVM objects of the context of a frame or session; None where only Spark's public API is used.
+
+    That is so where the startup check fails, and where the setting `spark.windrow.internals` is "false". Batches are then
+    planned one by one, and shards have no owners.
+    """
+    spark = of if isinstance(of, SparkSession) else of.sparkSession
+    sc = spark.sparkContext
     if sc not in _of_contexts:
-        _of_contexts[sc] = _Known(sc)
+        wanted = (sc.getConf().get(INTERNALS) or "true").strip().lower() != "false"
+        _of_contexts[sc] = _checked(spark) if wanted else None
     return _of_contexts[sc]
+
+
+def _checked(spark: SparkSession) -> _Known | None:
+    """Return the JVM objects of a context; None where this Spark makes one of them otherwise.
+
+    The check makes all that is made of Spark's internals, over one row that is never read.
+    """
+    try:
+        found = _Known(spark.sparkContext)
+        rows = spark.range(0, 1, 1, 1)._jdf
+        found.columns(("id", "id as again"))
+        found.has_python(rows)
+        kind = T.StructType([T.StructField("id", T.LongType())])
+        function = found.function(spark.sparkContext, b"", kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, ())
+        mapped = rows.mapInArrow(function.apply(found.columns(("id",))), False, None)
+        top = mapped.queryExecution().executedPlan()
+        there = found.placed(top.child(), ["executor_none_0"])
+        found.map_in_arrow(top.func(), top.output(), there)
+        found.above(top, there)
+    except (Py4JError, AttributeError, TypeError) as error:
+        logger.warning(
+            "windrow does not know the internals of this Spark, and uses its public API: batches take longer to plan",
+            spark=spark.version,
+            error=str(error),
+        )
+        return None
+    return found
+
+
+def _known(of: DataFrame | SparkSession) -> _Known:
+    """Return the JVM objects where the caller has seen that there are any."""
+    found = known(of)
+    assert found is not None
+    return found
 
 
 def select(df: DataFrame, *texts: str) -> DataFrame:
     """Call `df.selectExpr(...)`."""
-    return DataFrame(df._jdf.select(known(df).columns(texts)), df.sparkSession)
+    ours = known(df)
+    return (
+        df.selectExpr(*texts)
+        if ours is None
+        else DataFrame(df._jdf.select(ours.columns(texts)), df.sparkSession)
+    )
 
 
 def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """Call `df.groupBy(...).agg(...)` with SQL text."""
     ours = known(df)
+    if ours is None:
+        return df.groupBy(*map(F.expr, by)).agg(*map(F.expr, aggregates))
     first, *others = aggregates
     groups = df._jdf.groupBy(ours.columns(tuple(by)))
     head = ours.columns((first,)).head()
@@ -179,22 +262,30 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
     None where the frame is not a streaming query's input with chosen columns, filtered rows and results of `mapInArrow`. None
     also where some of that is cached, or where there are more than `partitions`, if that is given.
     """
-    whole = known(df).each_whole(df._jdf, partitions)
+    ours = known(df)
+    whole = None if ours is None else ours.each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)
 
 
 def has_python(df: DataFrame) -> bool:
-    """True if rows pass through Python inside the frame's plan; the input of a streaming query has done so already."""
-    return known(df).has_python(df._jdf)
+    """True if rows may pass through Python inside the frame's plan; the input of a streaming query has done so already."""
+    ours = known(df)
+    return ours is None or ours.has_python(df._jdf)
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:
     """Call `df.repartitionById(partitions, by)`."""
-    return DataFrame(df._jdf.repartitionById(partitions, known(df).columns((by,)).head()), df.sparkSession)
+    ours = known(df)
+    if ours is None:
+        return df.repartitionById(partitions, F.col(by))
+    return DataFrame(df._jdf.repartitionById(partitions, ours.columns((by,)).head()), df.sparkSession)
 
 
 def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | None:
-    """Return a Python function as a Spark object; None where it is large."""
+    """Return a Python function as a Spark object; None where it is large, and by the public API."""
+    ours = known(df)
+    if ours is None:
+        return None
     sc: Any = df.sparkSession.sparkContext
     sc._pickled_broadcast_vars.clear()
     pickled = bytes(CloudPickleSerializer().dumps((function, kind)))  # type: ignore[no-untyped-call]
@@ -202,7 +293,14 @@ def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | No
     sc._pickled_broadcast_vars.clear()
     if len(pickled) > INLINE_BYTES:
         return None
-    return known(df).function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, broadcasts)
+    return ours.function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, broadcasts)
+
+
+def answers_of(on_shards: DataFrame, locations: Sequence[str]) -> list[bytes]:
+    """Run what `mapped` returned over the rows of each shard, at its location, and return the results."""
+    calls, top = _known(on_shards), on_shards._jdf.queryExecution().executedPlan()
+    there = calls.map_in_arrow(top.func(), top.output(), calls.placed(top.child(), locations))
+    return [bytes(row.get(1)) for row in there.executeCollectPublic()]
 
 
 def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.StructType) -> DataFrame:
@@ -210,5 +308,5 @@ def mapped(df: DataFrame, columns: Sequence[str], function: Mapped, kind: T.Stru
     called = function_of(df, function, kind)
     if called is None:
         return df.mapInArrow(function, kind)
-    applied = called.apply(known(df).columns(tuple(columns)))
+    applied = called.apply(_known(df).columns(tuple(columns)))
     return DataFrame(df._jdf.mapInArrow(applied, False, None), df.sparkSession)

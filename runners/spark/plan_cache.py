@@ -24,7 +24,9 @@ class Planned:
 
     def __init__(self, nodes: Sequence[Any], rows: DataFrame) -> None:
         top, *between, leaf = nodes
-        self._calls, self._session = jvm_calls.known(rows), rows._jdf.sparkSession()
+        calls = jvm_calls.known(rows)
+        assert calls is not None
+        self._calls, self._session = calls, rows._jdf.sparkSession()
         self._output, self._arguments = top.output(), top.func().children()
         self._leaf = leaf.output(), leaf.name(), leaf.outputPartitioning(), leaf.outputOrdering()
         # Nodes hold the data that they ran on, files of a shuffle too: these are copies that never run.
@@ -45,10 +47,15 @@ class Planned:
         """True if it is of the session of these rows."""
         return bool(self._session.equals(rows._jdf.sparkSession()))
 
-    def answers(self, rows: DataFrame, function: Any) -> list[bytes]:
-        """Run the function over another batch's rows, which have the same columns, and return its results."""
+    def answers(self, rows: DataFrame, function: Any, locations: Sequence[str] | None) -> list[bytes]:
+        """Run the function over another batch's rows, which have the same columns, and return its results.
+
+        locations: where each shard's rows prefer to be, if anywhere.
+        """
         given = _there(rows)
         [first, *_] = self._over(self._between, self._calls.scan(self._leaf, given.rdd(), given.stream()))
+        if locations is not None:
+            first = self._calls.placed(first, locations)
         top = self._calls.map_in_arrow(function.builder(self._arguments), self._output, first)
         return [bytes(row.get(1)) for row in top.executeCollectPublic()]
 
@@ -57,13 +64,16 @@ def planned(rows: DataFrame, mapped: DataFrame, *, grouped: bool) -> Planned | N
     """Return the plan of `mapped`, which `calls.mapped` made of `rows`. None where it joins several inputs, or where groups
     (`grouped`) were not made of each partition, so that it depends on the place of rows.
     """
+    calls = jvm_calls.known(rows)
+    if calls is None:
+        return None
     node, nodes = mapped._jdf.queryExecution().executedPlan(), list[Any]()
     while (kind := node.getClass().getSimpleName()) != "RDDScanExec":
         nodes.append(node)
         if node.children().size() != 1 or (len(nodes) == 1) != (kind == "MapInArrowExec"):
             return None
         node = node.children().head()
-    if len(nodes) < 2 or (grouped and not node.outputPartitioning().equals(jvm_calls.known(rows).whole)):
+    if len(nodes) < 2 or (grouped and not node.outputPartitioning().equals(calls.whole)):
         return None
     try:
         return Planned([*nodes, node], rows)

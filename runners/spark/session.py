@@ -19,7 +19,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from windrow.core.errors import SparkUnsupported
 from windrow.runners import tasks
-from windrow.runners.spark import jvm_calls
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -37,7 +36,7 @@ def check_session(spark: SparkSession) -> None:
             "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
         )
     _check_python(spark)
-    if (spark.sparkContext.getConf().get("spark.speculation") or "false").lower() == "true":
+    if (spark.sparkContext.getConf().get("spark.speculation") or "false").strip().lower() == "true":
         raise SparkUnsupported(
             "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
         )
@@ -162,7 +161,7 @@ class Tagged:
         self._sc.removeJobTag(self._tag)
 
     def second_attempts(self) -> bool:
-        shown = jvm_calls.known(self._spark).shown
+        shown = self._sc._jvm.java.util.Arrays.toString  # of an array's items each is a call of its own
         tracker = self._sc._jsc.sc().statusTracker()
         for job in _numbers(shown(tracker.getJobIdsForTag(self._tag))):
             info = tracker.getJobInfo(job)

@@ -27,7 +27,7 @@ from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition
 from windrow.core.sharding import Sharding
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
-from windrow.runners import wire
+from windrow.runners import local_stores, wire
 from windrow.runners.tasks import TaskPlan
 from windrow.testing.scenario import Feed
 from windrow.testing.simulated_kafka import SimulatedKafka
@@ -91,6 +91,8 @@ class Stage:
         self.runs_end = Random(f"runs of {world.seed}").random() < 0.3
         self.ended_runs: list[int] = []
         self._shards: dict[tuple[int, Position], int | None] = {}
+        #: The executor that had each shard last.
+        self.owners: dict[int, int] = {}
 
     # -- the input --------------------------------------------------------------------------------------------------
 
@@ -211,7 +213,10 @@ class Stage:
             commits=self.commits,
         )
 
-    def on_executor(self, plan: TaskPlan, executor: int) -> TaskPlan:
+    def on_executor(self, plan: TaskPlan, shard: int, executor: int) -> TaskPlan:
+        """Return the plan for a task there; it takes the shard from its former owner."""
+        self.world.counts["shards that changed owner"] += self.owners.get(shard, executor) != executor
+        self.owners[shard] = executor
         return replace(plan, spec=self.spec(plan.spec.job, executor))
 
     # -- patches ----------------------------------------------------------------------------------------------------
@@ -228,6 +233,7 @@ class Stage:
             (os, "rename", self.disk.rename),
             (os, "unlink", self.disk.unlink),
             (manifests, "RECORDS", 3),  # few commits are many here
+            (local_stores, "EVICT_AFTER", 4),
             (secrets, "token_hex", lambda n=32: names.randbytes(n).hex()),
             (time, "monotonic", self.world.monotonic),
             (uuid, "uuid4", lambda: uuid.UUID(bytes=names.randbytes(16), version=4)),

@@ -226,14 +226,14 @@ class Driver:
                 and world.inject_fault("attempts doubled", f"{name} is doubled")
             ):
                 twin = Process(f"zombie {name}")
-                there = self._executor(plan)
+                there = self._executor(plan, shard)
                 world.start(twin, partial(self._attempt, there, shard, table))
                 if world.chance(0.5):
                     world.park()
             process = Process(name)
             try:
                 with world.inside(process):
-                    return self._attempt(self._executor(plan), shard, table)
+                    return self._attempt(self._executor(plan, shard), shard, table)
             except ProcessDied as died:
                 if died.process is not process:
                     raise
@@ -243,9 +243,9 @@ class Driver:
                 failed = error
         raise failed
 
-    def _executor(self, plan: TaskPlan) -> TaskPlan:
-        """Return the plan with the folder of any executor."""
-        return self.stage.on_executor(plan, self.world.random.randrange(EXECUTORS))
+    def _executor(self, plan: TaskPlan, shard: int) -> TaskPlan:
+        """Return the plan with the folder of any executor: owners are a cache, and change at will."""
+        return self.stage.on_executor(plan, shard, self.world.random.randrange(EXECUTORS))
 
     def _attempt(self, plan: TaskPlan, number: int, table: pa.Table) -> Answer:
         self.world.point("3.1 store", f"a task of shard {number} begins")
@@ -254,6 +254,9 @@ class Driver:
             answer = run_shard(plan, shard, [table])
         finally:
             shard.close()
+        former = plan.spec.local != self.stage.spec(plan.spec.job, self.stage.owners[number]).local
+        self.world.counts["late writers of former owners"] += former
+        self.world.counts["evicted stores"] += len(plan.evict(number))
         self.world.point("3.3 answer", f"before shard {number} answers")
         return answer
 

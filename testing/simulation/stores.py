@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import xxhash
 
 from windrow.core.errors import CorruptState, StateError, StateLocked
-from windrow.stores.files import write_whole
+from windrow.stores.files import inode_of, write_whole
 from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.quarantine import OPEN
 from windrow.testing.faults import FaultyKV
 from windrow.testing.simulation.disk import Disk
 from windrow.testing.simulation.world import World
@@ -29,11 +30,11 @@ class RestingStore(MemoryKV):
 
 
 def _flushed(path: str) -> Batch | None:
-    """Return the content of a store's file; None where there is none."""
-    file = os.path.join(path, "000001.sst")
-    if not os.path.exists(file):
+    """Return the content of a store's newest file, or of the copy that it was restored from; None where there is none."""
+    files = [n for n in os.listdir(path) if n.endswith(".sst")] if os.path.isdir(path) else []
+    if not files:
         return None
-    with open(file, "rb") as stored:
+    with open(os.path.join(path, min(files)), "rb") as stored:
         data = stored.read()
     if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
         raise CorruptState(f"the store {path} is damaged")
@@ -59,6 +60,7 @@ class SimulatedStore(FaultyKV):
         else:
             write_whole(os.path.join(path, "000001.sst"), [self._image()], fsync=False)
         world.open_stores[path] = self
+        OPEN[self] = inode_of(path)  # who evicts stores looks there
         self._process = world.process
         if self._process is not None:
             self._process.stores.append(self)
@@ -77,7 +79,8 @@ class SimulatedStore(FaultyKV):
     def checkpoint(self, path: str) -> None:
         super().flush()
         os.makedirs(path)
-        write_whole(os.path.join(path, "000001.sst"), [self._image()], fsync=False)
+        self._world.copies += 1  # no file of RocksDB's gets another content under its name
+        write_whole(os.path.join(path, f"{self._world.copies + 1:06}.sst"), [self._image()], fsync=False)
 
     def close(self) -> None:
         if self._world.open_stores.get(self.path) is not self:
@@ -107,3 +110,4 @@ class SimulatedStore(FaultyKV):
 
     def _let_go(self) -> None:
         del self._world.open_stores[self.path]
+        OPEN.pop(self, None)

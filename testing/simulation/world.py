@@ -145,6 +145,7 @@ class World:
         self.media: list[Medium] = []
         #: The open store of each folder.
         self.open_stores: dict[str, Open] = {}
+        self.copies = 0  # of stores, that snapshots were made from
 
     # -- chance -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, health_of
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.job_paths import JobFolders
+from windrow.checkpoint.replay import STORE_BYTES
 from windrow.operators.steps.watermarks import holder_of
 from windrow.testing.clock import ManualClock
 
@@ -51,7 +53,11 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
         "heldBy": {"source": "s", "partition": 1},
         "unpublished": 1,
         "snapshotCommits": 2,
+        "storeBytes": None,
     }
+    assert last is not None
+    elsewhere = replace(last, shards=tuple(replace(r, counters={STORE_BYTES: 5}) for r in last.shards * 3))
+    assert health_of(elsewhere, [DEFINITION], 1, clock.now_us()).store_bytes == 15
 
 
 def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.core.errors import CorruptState
+from windrow.stores import snapshots
 from windrow.stores.incremental_work import whole
 from windrow.stores.kv import Batch, LocalStore
 from windrow.stores.quarantine import destroy
@@ -210,3 +211,37 @@ def test_columns_of_panes_that_repeat_have_dictionaries(tmp_path: Path) -> None:
         "commit",
     }
     assert pq.read_table(path).equals(table)
+
+
+def test_a_snapshot_hashes_only_files_that_are_new_since_the_last_one_of_the_store(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    blocks = snapshots._blocks
+    monkeypatch.setattr(
+        snapshots, "_blocks", lambda path: read.append(os.path.basename(path)) or blocks(path)
+    )
+    shard, commits = fill(spec, 2)
+    shard.snapshot()
+    shard.close()
+
+    def snapshot_of_another_process(number: int) -> set[str]:
+        shard = Shard.open(spec, number, lambda: iter(commits))
+        batch = Batch()
+        batch.put("w", b"new", b"%d" % number)
+        commits.append(commit_of(number + 1, shard, batch))
+        shard.catch_up([commits[-1]])
+        before = {n for n in os.listdir(spec.path) if n.endswith(".sst")}
+        read.clear()
+        shard.snapshot()
+        shard.close()
+        return {n for n in read if n in before}
+
+    assert not snapshot_of_another_process(2)
+    with open(os.path.join(spec.path, snapshots.DIGESTS), "r+b") as file:
+        file.seek(30)
+        file.write(b"?")
+    assert snapshot_of_another_process(3)  # a damaged note is none
+    assert not snapshot_of_another_process(4)
+    destroy(spec.path)
+    assert snapshot_of_another_process(5)  # a shard elsewhere begins a chain of its own

@@ -203,7 +203,7 @@ def test_sizes_are_read_as_spark_reads_them(spark: Any, said: str, size: int) ->
 
 def test_speculation_is_refused(spark: Any, feed: Any, tmp_path: Any) -> None:
     conf = spark.sparkContext._conf
-    conf.set("spark.speculation", "true")
+    conf.set("spark.speculation", " true ")
     try:
         with pytest.raises((SparkUnsupported, StreamingQueryException), match=r"WR501.*speculation"):
             run(spark, feed(), tmp_path, define(), ROWS[:1])

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.clientserver import JavaClient
+from py4j.protocol import Py4JError
 from pyspark.sql import functions as F
 
 import windrow as wr
@@ -18,6 +19,7 @@ from windrow.runners import tasks
 from windrow.runners.spark import jvm_calls, routes, session
 from windrow.runners.spark.session import Tagged
 
+from .batches import ROWS, define, embedded, plain, run, same
 from .conftest import at
 
 pytestmark = pytest.mark.spark
@@ -195,3 +197,22 @@ def test_a_worker_s_first_task_settles_what_is_loaded(monkeypatch: pytest.Monkey
         assert gc.get_freeze_count() <= frozen and len(kept) == 100
     finally:
         gc.unfreeze()
+
+
+def test_without_spark_s_internals_batches_come_to_the_same(
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The public API is chosen where the startup check fails, or where a setting leaves the internals alone."""
+    assert jvm_calls.known(spark) is not None
+    jvm_calls._of_contexts.pop(spark.sparkContext)
+
+    def missing(*_: object) -> None:
+        raise Py4JError("no such constructor")
+
+    monkeypatch.setattr(jvm_calls._Known, "placed", missing)
+    try:
+        assert jvm_calls.known(spark) is None
+        definition = define()
+        assert same(plain(run(spark, feed(), tmp_path, definition, ROWS)), embedded(definition, ROWS))
+    finally:
+        jvm_calls._of_contexts.pop(spark.sparkContext)

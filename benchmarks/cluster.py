@@ -1,0 +1,251 @@
+"""`python -m benchmarks cluster`: shards on four executors, with owners and without; then executors that are killed.
+
+Each side runs in a process of its own (`python -m benchmarks.cluster <side> <keys> <shards> <executors>`), on Spark's
+`local-cluster`. The job counts by key in windows of a day, so its state is all keys: the first five commits bring each key
+once, each later one a fiftieth of them. A shard takes a snapshot every six commits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import windrow as wr
+from windrow.runners.local_stores import bytes_of
+from windrow.runners.spark.action import Action
+from windrow.runners.spark.placement import Placement
+from windrow.stores.snapshots import SnapshotStore
+
+from .data import FIRST_US, SCHEMA
+from .harness import Context, Row, cost, median, scratch
+
+KEYS, SHARDS, EXECUTORS = 1_000_000, 24, 4
+FILL, STEADY, AFTER = 5, 21, 3
+SNAPSHOT_EVERY = 6
+OWNERS, NOBODY = "owners", "no owners"
+MOST_STORES = 1.3
+
+
+@dataclass
+class Watch:
+    """Facts of a run, commit by commit."""
+
+    folder: Path
+    executors: int
+    seconds: list[float] = field(default_factory=list)
+    misplaced: list[int] = field(default_factory=list)
+    snapshots: dict[str, dict[str, int]] = field(default_factory=dict)
+    settled: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        """Look at the job after a commit, and kill executors where it is time to."""
+        self.seconds.append(progress["durationMs"] / 1000)
+        self.misplaced.append(progress["misplaced"])
+        kept = SnapshotStore(self.folder / "job" / "snapshots")
+        for name in kept.list():
+            if name not in self.snapshots:
+                self.snapshots[name] = kept.read(name).blobs
+        if len(self.seconds) == FILL + STEADY:
+            self.settled = stores(self.folder / "disks")
+            self._kill(1)
+        elif len(self.seconds) == FILL + STEADY + AFTER:
+            self._kill(self.executors)
+
+    def _kill(self, many: int) -> None:
+        for pid in executors()[:many]:
+            os.kill(pid, signal.SIGKILL)
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the run."""
+        steady = range(FILL + SNAPSHOT_EVERY, FILL + STEADY)
+        one, everyone = FILL + STEADY, FILL + STEADY + AFTER
+        usual = median([self.seconds[i] for i in steady])
+        new, shared = self._shared()
+        return {
+            **self.settled,
+            "misplaced": sum(self.misplaced[i] for i in steady) / len(steady),
+            "commit": usual,
+            "new": new,
+            "shared": shared,
+            "moved_by_one": self.misplaced[one],
+            "one": self.seconds[one] - usual,
+            "moved_by_all": self.misplaced[everyone],
+            "all": self.seconds[everyone] - usual,
+        }
+
+    def _shared(self) -> tuple[float, float]:
+        """Return the bytes of the last snapshot of each shard that are new since the one before, and those that are not."""
+        new = shared = 0
+        by_shard: dict[str, list[tuple[int, str]]] = {}
+        for name in self.snapshots:
+            shard, commit, _ = name.split("-")
+            if int(commit) <= FILL + STEADY:
+                by_shard.setdefault(shard, []).append((int(commit), name))
+        for taken in by_shard.values():
+            (_, before), (_, last) = sorted(taken)[-2:]
+            for digest, size in self.snapshots[last].items():
+                if digest in self.snapshots[before]:
+                    shared += size
+                else:
+                    new += size
+        return new, shared
+
+
+def stores(disks: Path) -> dict[str, float]:
+    """Return the stores of all executors, their bytes, and the bytes of the newest of each shard."""
+    found = [path for path in disks.rglob("shard-*") if (path / "CURRENT").exists()]
+    newest: dict[str, tuple[int, int]] = {}
+    for path in found:
+        used = int((path / "windrow-used").read_bytes()), bytes_of(str(path))
+        newest[path.name] = max(used, newest.get(path.name, used))
+    return {
+        "stores": len(found),
+        "bytes": sum(bytes_of(str(path)) for path in found),
+        "state": sum(size for _, size in newest.values()),
+    }
+
+
+def executors() -> list[int]:
+    """Return the processes of the executors of this driver."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                line, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+            except OSError:
+                continue
+            if (
+                b"CoarseGrainedExecutorBackend" in line
+                and f"WINDROW_BENCH={os.getpid()}".encode() in environment
+            ):
+                found.append(int(path.name))
+    return sorted(found)
+
+
+def write_input(folder: Path, keys: int) -> None:
+    """Write a file for each commit; Spark takes files in the order of their times."""
+    rng = np.random.default_rng(7)
+    each = rng.permutation(keys)
+    for n in range(FILL + STEADY + 2 * AFTER):
+        numbers = each[n::FILL] if n < FILL else rng.integers(0, keys, max(keys // 50, 1))
+        times = pa.array(
+            FIRST_US + n * 1_000_000 + np.arange(len(numbers)) % 1_000_000, pa.timestamp("us", "UTC")
+        )
+        names = pa.array([f"key-{i:09d}" for i in numbers])
+        path = folder / f"{n:04d}.parquet"
+        pq.write_table(pa.table([times, names, pa.array(numbers)], schema=SCHEMA), path)
+        os.utime(path, (n, n))
+
+
+def main(side: str, keys: int, shards: int, many: int) -> None:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "WINDROW_BENCH": str(os.getpid())}
+    task = Action._task
+    Action._task = lambda *a: replace(task(*a), snapshot_every=SNAPSHOT_EVERY)  # type: ignore[method-assign]
+    if side == NOBODY:
+        Placement.locations = lambda *_: None  # type: ignore[method-assign,assignment]
+    with scratch() as name:
+        folder = Path(name)
+        for part in ("input", "disks"):
+            (folder / part).mkdir()
+        write_input(folder / "input", keys)
+        watch = Watch(folder, many)
+        _run(watch, shards)
+        print(json.dumps(watch.figures()))
+
+
+def _run(watch: Watch, shards: int) -> None:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master(f"local-cluster[{watch.executors},1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.executor.memory", "768m")
+        .config("spark.local.dir", str(watch.folder / "disks"))
+        .config("spark.locality.wait", "60s")
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
+        .config("spark.executorEnv.WINDROW_BENCH", str(os.getpid()))
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "600s")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    count = wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("1 day"),
+        agg={"n": wr.count(), "s": wr.sum("v")},
+        watermark="10 seconds",
+        retention="1 day",
+        emit=wr.Emit.append(),
+    )
+    function = count.foreach_batch(
+        str(watch.folder / "job"), sink=wr.sinks.parquet(str(watch.folder / "out")), shards=shards
+    )
+    function.listeners.append(watch)
+    schema = spark.createDataFrame(SCHEMA.empty_table()).schema
+    stream = (
+        spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(watch.folder / "input"))
+    )
+    writer = stream.writeStream.foreachBatch(function).option(
+        "checkpointLocation", str(watch.folder / "spark")
+    )
+    writer.trigger(availableNow=True).start().awaitTermination()
+    function.close()
+    spark.stop()
+
+
+def cluster(context: Context) -> list[Row]:
+    """Both sides, a row for each figure: ours is with owners."""
+    keys, shards, many = (24_000, 6, 2) if context.quick else (KEYS, SHARDS, EXECUTORS)
+    found = {}
+    for side in (OWNERS, NOBODY):
+        context.step(side)
+        arguments = [sys.executable, "-m", "benchmarks.cluster", side, str(keys), str(shards), str(many)]
+        ran = subprocess.run(arguments, check=True, capture_output=True, text=True)
+        found[side] = json.loads(ran.stdout.splitlines()[-1])
+    ours, other = found[OWNERS], found[NOBODY]
+    times = ours["bytes"] / ours["state"]
+    name = f"cluster, {many} executors, {shards} shards, {keys:,} keys: "
+
+    def row(what: str, unit: str, figure: str, by: float = 1.0, **more: Any) -> Row:
+        return Row(name + what, unit, ours[figure] / by, other[figure] / by, NOBODY, **more)
+
+    return [
+        row("stores on disk", "stores", "stores"),
+        row("stores on disk", "MiB", "bytes", 1 << 20),
+        Row(
+            name + "stores on disk as a multiple of the state",
+            "x",
+            times,
+            other["bytes"] / other["state"],
+            NOBODY,
+            bound=f"required <= {MOST_STORES}",
+            meets=times <= MOST_STORES,
+        ),
+        row("misplaced tasks of a batch", "tasks", "misplaced"),
+        cost(name + "a commit", "s", ours["commit"], other["commit"], NOBODY),
+        row("new bytes of the last snapshots", "MiB", "new", 1 << 20),
+        row("bytes that they share with those before", "MiB", "shared", 1 << 20),
+        row("shards that restore as one executor is lost", "shards", "moved_by_one"),
+        row("a commit takes longer as one executor is lost", "s", "one"),
+        row("shards that restore as all executors are lost", "shards", "moved_by_all"),
+        row("a commit takes longer as all executors are lost", "s", "all"),
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(number) for number in sys.argv[2:5]))
