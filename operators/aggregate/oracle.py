@@ -60,6 +60,8 @@ class AggregateOracle(PlainIntake):
         if definition.recomputed_us:
             self._learn_arguments(kept, [])
         for message in kept:
+            if definition.numbered:  # an aggregation that returns counts as added
+                message.arguments = {a: v for a, v in message.arguments.items() if a in definition.agg}
             input = self._input_of(message.position).name
             mine, own = self._of(input), self._arguments[input]
             new = [a for a, _ in definition.recomputed_us if a not in message.arguments]

@@ -75,7 +75,7 @@ class CoGroupOperator(Delegating):
     def learn(self, kv: KV, input: str, schema: pa.Schema) -> None:
         schemas = self.schemas(kv)
         self._learn(kv, input, schemas, schema)
-        self.engine.learn(kv, self.united.one.name, self.united.schema(schemas))
+        self.engine.learn(kv, self.united.one.inputs[0].name, self.united.schema(schemas))
 
     def _learn(self, kv: KV, name: str, schemas: dict[str, pa.Schema], seen: pa.Schema) -> None:
         """Learn the columns of an input, and add them to the known ones."""
@@ -174,7 +174,7 @@ class CoGroupOperator(Delegating):
 
         # A filter raises where it did: a message on which it does was not filed.
         rows = sifted(united, Overlay(kv), some, OF_STEPS)
-        return again.file(kv, {self.united.one.name: rows}, redone)
+        return again.file(kv, {self.united.one.inputs[0].name: rows}, redone)
 
     # -- emitted rows -----------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class CoGroupOperator(Delegating):
         return made
 
     def _over(self, inputs: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-        return {self.united.one.name: self.united.schema(inputs)}
+        return {self.united.one.inputs[0].name: self.united.schema(inputs)}
 
     # -- inputs -----------------------------------------------------------------------------------------------------
 

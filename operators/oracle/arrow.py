@@ -70,7 +70,13 @@ class Columns:
 
     def typed(self, payload: Mapping[str, Any]) -> pa.Table:
         """Return a table of one row, with all known columns."""
-        return pa.table({name: pa.array([payload.get(name)], kind) for name, kind in self._types.items()})
+        return pa.table(
+            {
+                # A column of nulls alone has no type yet: this value says it.
+                name: pa.array([payload.get(name)], None if pa.types.is_null(kind) else kind)
+                for name, kind in self._types.items()
+            }
+        )
 
     def value(self, expression: Expr, payload: Mapping[str, Any]) -> Any:
         """Return the value of an expression for a message. Raises `Raised`."""

@@ -96,6 +96,39 @@ def test_what_has_gone_comes_back_as_it_was_or_not_at_all(tmp_path: Path) -> Non
     assert wr.read_state(str(tmp_path)).get_windows()[0].values == {"n": 3, "total": None}
 
 
+@pytest.mark.parametrize("names", [("n",), ("n", "middle")], ids=["accumulators", "messages are kept"])
+def test_what_comes_back_is_null_in_windows_of_messages_from_before_though_none_came_without_it(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    numbered = {"window": wr.tuples(3), "retention": wr.forever}
+    with TestDriver(sums(*names, "total", **numbered), tmp_path) as driver:
+        driver.feed([row(1, 0)])
+        for now in (names, (*names, "total")):
+            driver.next_offsets()
+            driver.restart(sums(*now, **numbered))
+        driver.feed([row(t, t - 1) for t in (2, 3, 4, 5, 6)])
+        last = {p.window.first: p["total"] for p in driver.check(dead_letters=True).panes}
+        assert last == {1: None, 4: 15}
+
+
+def test_a_column_of_nulls_has_values_while_the_expression_over_it_is_gone(tmp_path: Path) -> None:
+    agg = {"n": wr.count(), "middle": wr.median("v"), "large": wr.sum("v").where(wr.col("v") > 1)}
+    less = {name: agg[name] for name in ("n", "middle")}
+    with TestDriver(sums("n")._changed(agg=agg), tmp_path) as driver:
+        driver.feed([row(1, 0, v=None)])
+        driver.next_offsets()
+        driver.restart(sums("n")._changed(agg=less))
+        driver.feed([row(2, 1, v=3)])
+        driver.next_offsets()
+        driver.restart(sums("n")._changed(agg=agg))
+        driver.feed([row(3, 2, v=4), row(11, 3, v=5)])
+        last = {p.window.start_us: p.values for p in driver.check(dead_letters=True).panes}
+        assert last == {
+            0: {"n": 3, "middle": 3.5, "large": None},
+            10 * S: {"n": 1, "middle": 5.0, "large": 5},
+        }
+
+
 def test_a_definition_that_changed_otherwise_is_refused_and_told_what_could_be_opened(tmp_path: Path) -> None:
     with sums("n", "total").open(str(tmp_path)) as op:
         op.add_messages([row(1, 0)])
