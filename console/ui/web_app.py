@@ -27,6 +27,7 @@ from windrow.console.ui import cells
 from windrow.console.ui.job_reader import JobReader
 from windrow.console.ui.page_models import VIEWS, Content
 from windrow.core.errors import WindrowError
+from windrow.core.positions import shown_source
 from windrow.core.show import json_text
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.drawing.theme import stylesheet
@@ -243,7 +244,7 @@ def _status(reader: JobReader, links: cells.Links | None) -> dict[str, Any]:
         ),
         (
             "Held back by",
-            "nothing" if held is None else f"{held[0] or '(no source)'} / {held[1]}",
+            "nothing" if held is None else f"{shown_source(held[0]) or '(no source)'} / {held[1]}",
             "",
         ),
         ("Unpublished", f"{health.unpublished:,}", "commits"),

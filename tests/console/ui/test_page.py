@@ -138,6 +138,7 @@ def test_a_payload_of_five_megabytes_is_cut(odd: str) -> None:
     with browsing(odd) as reader:
         payload = reader.json("dead-letters")["letters"][0]["payload"]  # the job keeps its beginning
         assert payload.startswith('{"k": "yyy') and len(payload) < 5_000
+        assert "<dd>s / 0</dd>" in reader.html()  # what holds the watermark back, by its name outside
         text = reader.html("dead-letters")
         assert len(text) < 50_000 and "96 more characters" in text
 
