@@ -424,6 +424,22 @@ def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
         assert [letter.reason for letter in driver.dead_letters()] == ["function_failed"]
 
 
+def test_text_among_numbers_a_future_sample_and_one_that_comes_twice_stop_no_job() -> None:
+    options = {
+        "frame": "1 minute",
+        "agg": {"mean": wr.avg("x"), "n": wr.count()},
+        "when": wr.col("mean") > 75,
+    }
+    with driven(alert(**options, actions=ALL, max_ahead="1 hour")) as driver:
+        driver.feed(messages([80.0, float("nan"), None]))
+        driver.feed([*messages(["much"], [3]), *messages([90.0], [9_000]), *messages([90.0], [4])])
+        again = [wr.Message(m, ("s", 0, 7)) for m in messages([85.0], [5], key="b")]
+        driver.feed(again)
+        driver.feed(again)
+        assert [letter.reason for letter in driver.dead_letters()] == ["malformed"] * 2
+        assert rows(driver, "k", "status", "n") == [("a", "OPEN", 1), ("a", "CANCEL", 2), ("b", "OPEN", 1)]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [

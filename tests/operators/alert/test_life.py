@@ -22,6 +22,7 @@ from windrow.testing import ManualClock
 HOUR = 3600
 
 
+@pytest.mark.slow
 def test_a_year_of_hours_leaves_as_many_files_bytes_and_memory_as_its_first_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
