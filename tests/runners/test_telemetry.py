@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,21 @@ HOURLY = wr.Aggregate(
 READER, SPANS = InMemoryMetricReader(), InMemorySpanExporter()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def providers() -> Iterator[None]:
-    """The providers of the process, which are set once."""
+@cache
+def set_providers() -> None:
+    """Set the providers of the process, which can be set once."""
     metrics.set_meter_provider(MeterProvider([READER]))
     tracer = TracerProvider()
     tracer.add_span_processor(SimpleSpanProcessor(SPANS))
     trace.set_tracer_provider(tracer)
+
+
+@pytest.fixture(autouse=True)
+def providers() -> Iterator[None]:
+    """Providers that keep nothing of other tests."""
+    set_providers()
     yield
-    telemetry._instruments.clear()
+    SPANS.clear()
 
 
 def measured(job: str) -> dict[tuple[Any, ...], Any]:
