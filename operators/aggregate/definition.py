@@ -343,11 +343,6 @@ class AggregateDefinition(Definition):
         oracle = sessions(self) if self.session else AggregateOracle(self)
         return delivering(self, oracle, schemas)
 
-    def _changed(self, **changes: Any) -> Self:
-        state = {f.name: getattr(self, f.name) for f in fields(self)}
-        restored: Self = _restore(type(self), {**state, "agg": dict(self.agg), **changes})
-        return restored
-
     def _identity(self) -> tuple[Any, ...]:
         return tuple(
             tuple(v.items()) if isinstance(v, Mapping) else v

@@ -6,7 +6,7 @@ Seed 003 "Configuration of A Join Window Operator", "Semantic Difference between
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -267,17 +267,3 @@ class JoinDefinition(Definition):
         over_time = CorrectedJoinOracle if self.takes_back else JoinOracle
         made = over_time(self, schemas) if self.sessions is None else SessionJoinOracle(self, schemas)
         return delivering(self, made, schemas)
-
-    def _changed(self, **changes: Any) -> Self:
-        made: Self = _restore(type(self), {f.name: getattr(self, f.name) for f in fields(self)} | changes)
-        return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (type(self), {f.name: getattr(self, f.name) for f in fields(self)}))
-
-
-def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
-    made = object.__new__(cls)
-    for name, value in state.items():
-        object.__setattr__(made, name, value)
-    return made
