@@ -95,7 +95,7 @@ def test_the_fields_on_the_page_are_those_that_are_written_in_that_order(title: 
 
 @pytest.mark.parametrize("actions", [batches.BatchAction, recovery.ShardAction, recovery.PublishAction])
 def test_every_action_has_its_row(actions: type[batches.BatchAction]) -> None:
-    decisions = PAGE.split("## Decisions")[1].split("## Sweeping")[0]
+    decisions = PAGE.split("## Decisions")[1].split("## Garbage collection")[0]
     rows = [line.split("|")[2] for line in decisions.splitlines() if line.startswith("|")]
     for action in actions:
         assert sum(f"`{action.name}`" in row for row in rows) == 1, action
