@@ -189,10 +189,12 @@ def test_a_job_that_is_killed_is_said_to_stand_still_until_it_is_started_again(
     opened: Any, address: str, live: Live
 ) -> None:
     page = opened()
-    page.goto(address)
+    page.goto(f"{address}/table?operator=delays&table=windows")
+    page.locator("#contains").focus()
     live.kill()
     expect(page.locator(".status")).to_contain_text("No commit since", timeout=60_000)
     expect(page.locator(".banner.bad")).to_contain_text("no progress since")
+    assert page.evaluate("document.activeElement.id") == "contains", "the banner moved what follows it"
     live.start()
     expect(page.locator(".status")).to_contain_text("Commit", timeout=60_000)
     page.wait_for_function("() => !document.querySelector('.banner.bad')")
