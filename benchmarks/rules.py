@@ -40,7 +40,7 @@ def rules(context: Context) -> list[Row]:
         found.append(
             Row(what, "messages/s", small, bound="required >= 50,000", meets=small >= 50_000, samples=samples)
         )
-    for k, least, size in ((20, 100_000, n // 2), (100, 25_000, n // 4)):
+    for k, least, size in ((20, 100_000, n // 4), (100, 25_000, n // 10)):
         written = [(i // 4, AMOUNTS, False) for i in range(k)]
         most = {name: 10.0 for name in engines}
         found += _beside(context, f"rules: {k} rules over nearly all orders", written, size, most, least)
