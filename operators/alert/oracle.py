@@ -161,7 +161,8 @@ class AlertOracle(OneInputOracle):
         self._step_us = now_us
         if self.watermark_us < END_OF_TIME_US:
             for watched in self._in_order():
-                self._pass(watched, max(watched.seen_us, before_us), self.watermark_us, "ON_TIME")
+                since_us = before_us if self.definition.clocked else max(watched.seen_us, before_us)
+                self._pass(watched, since_us, self.watermark_us, "ON_TIME")
             self._flush()
             period_us, former_us = self.definition.evaluate_us, self._now_us
             if (

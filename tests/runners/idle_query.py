@@ -141,7 +141,7 @@ class Query:
         times = pa.array([s * 1_000_000 for s in self.input[start:end]], pa.timestamp("us", "UTC"))
         table = pa.table([pa.array(["a"] * n), times], schema=SCHEMA)
         if self.positioned:
-            where = (["s"] * n, [0] * n, list(range(start, end)), [0] * n)
+            where = ([":s"] * n, [0] * n, list(range(start, end)), [0] * n)
             for (name, kind), values in zip(POSITIONS.items(), where, strict=True):
                 table = table.append_column(name, pa.array(values, kind))
         task = TaskPlan(
