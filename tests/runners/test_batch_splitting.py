@@ -135,7 +135,7 @@ class Batches:
 def frame(kind: Kind, numbers: range) -> pa.Table:
     """Messages as they travel: of one input, or of several, each with its name."""
     rows, n = pa.Table.from_pylist([row(i) for i in numbers], COLUMNS), len(numbers)
-    sources = ["topic"] * n
+    sources = [":topic"] * n
     if kind.inputs:
         names = [kind.inputs[i * 5 // 3 % len(kind.inputs)] for i in numbers]
         sources, whole = [f"{name}:topic" for name in names], rows.to_struct_array().combine_chunks()
