@@ -77,8 +77,8 @@ def text(name: str, ends: IntArray, data: Any, null: BoolArray | None = None) ->
     kind = f"V{high - low}"
     values: Any = np.ndarray((len(matrix),), kind, matrix, low, (width,))
     if null is not None:
-        some, values = values, np.zeros(n, kind)
-        values[~null] = some
+        present, values = values, np.zeros(n, kind)
+        values[~null] = present
     return Part(name, item, frame, kind, values)
 
 

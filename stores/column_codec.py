@@ -255,9 +255,9 @@ def _texts(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
         return pa.chunked_array([_texts([value], name) for value in values], kind)
     found, at = np.empty(rows, dtype=f"V{length}"), 0
     for value, frame in zip(values, frames, strict=True):
-        some, ends = found[at : at + len(value)], value.kept.column(name).to_numpy()
-        some[:] = np.void(frame)
-        np.ndarray((len(some),), ends.dtype, some, length - ends.dtype.itemsize, (length,))[:] = ends
+        texts, ends = found[at : at + len(value)], value.kept.column(name).to_numpy()
+        texts[:] = np.void(frame)
+        np.ndarray((len(texts),), ends.dtype, texts, length - ends.dtype.itemsize, (length,))[:] = ends
         at += len(value)
     starts = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(starts), pa.py_buffer(found)])

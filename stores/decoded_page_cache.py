@@ -80,19 +80,19 @@ def _side_by_side(each: Sequence[tuple[pa.Table, IntArray]], of: IntArray, place
     ends = np.r_[begins[1:], len(of)] - 1
     sizes, lows = np.zeros(len(begins), dtype=np.int64), np.zeros(len(begins), dtype=np.int64)
     for i, (_, bounds) in enumerate(each):
-        mine = of[begins] == i
-        lows[mine] = bounds[place[begins[mine]]]
-        sizes[mine] = bounds[place[ends[mine]] + 1] - lows[mine]
+        in_table = of[begins] == i
+        lows[in_table] = bounds[place[begins[in_table]]]
+        sizes[in_table] = bounds[place[ends[in_table]] + 1] - lows[in_table]
     if len(begins) <= FEW_VALUES:
         runs = zip(of[begins].tolist(), lows.tolist(), sizes.tolist(), strict=True)
         return concat([each[i][0].slice(low, size) for i, low, size in runs])
     # Each table by itself: of few rows of a large one nothing else is touched.
     at, parts, places = np.r_[0, np.cumsum(sizes)[:-1]], list[pa.Table](), list[IntArray]()
     for i, (table, _) in enumerate(each):
-        mine = of[begins] == i
-        if mine.any():
-            parts.append(table.take(pa.array(_ranges(lows[mine], sizes[mine]))))
-            places.append(_ranges(at[mine], sizes[mine]))
+        in_table = of[begins] == i
+        if in_table.any():
+            parts.append(table.take(pa.array(_ranges(lows[in_table], sizes[in_table]))))
+            places.append(_ranges(at[in_table], sizes[in_table]))
     if len(parts) == 1:
         return parts[0]
     return concat(parts).take(pa.array(np.argsort(np.concatenate(places))))

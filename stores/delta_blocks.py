@@ -194,20 +194,20 @@ class BlockWindows:
         schemas, chunk, held, size = Schemas(kv, self.aux), list[int](), list[bytes](), 0
         for start in starts:
             values = self._each(kv, encode_i64(start))
-            some, more = list[bytes](), 0
+            gathered, more = list[bytes](), 0
             while more <= most and (value := next(values, None)) is not None:
-                some.append(value)
+                gathered.append(value)
                 more += size_of(value)
             large = more > most and bool(self.by)
             if chunk and (large or size + more > most or len(chunk) == WINDOWS_AT_ONCE):
                 yield Chunk(chunk, self._rows(held, schemas), None)
                 chunk, held, size = [], [], 0
             if large:
-                tables = tables_of(itertools.chain(some, values), schemas)
+                tables = tables_of(itertools.chain(gathered, values), schemas)
                 yield Chunk([start], None, dealt(tables, self.by, Spill()))
                 continue
             chunk.append(start)
-            held += [*some, *values]
+            held += [*gathered, *values]
             size += more
         if chunk:
             yield Chunk(chunk, self._rows(held, schemas), None)

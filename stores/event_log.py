@@ -158,16 +158,16 @@ class Events:
 
         tidy, keep: as of `read`
         """
-        some = np.flatnonzero(high_us >= low_us)
-        if len(some) == 0:
+        ranges = np.flatnonzero(high_us >= low_us)
+        if len(ranges) == 0:
             return None
-        some = some[np.argsort(low_us[some], kind="stable")]
-        low, reached = low_us[some], np.maximum.accumulate(high_us[some])
+        ranges = ranges[np.argsort(low_us[ranges], kind="stable")]
+        low, reached = low_us[ranges], np.maximum.accumulate(high_us[ranges])
         widths = np.full(len(low) - 1, self.width_us)
         if self._wide is not None:
             widths[low[1:] < self._wide.end_us] = self._wide.width_us
         cuts = np.flatnonzero(low[1:] // widths > reached[:-1] // widths) + 1
-        starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(some) - 1]]
+        starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(ranges) - 1]]
         found = [
             rows
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)

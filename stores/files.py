@@ -219,7 +219,7 @@ class Unnamed:
 
     def write(self, *data: Any) -> int:
         """Write bytes, or buffers, at the end; returns where they begin."""
-        at, left = self.size, [memoryview(some).cast("B") for some in data]
+        at, left = self.size, [memoryview(buffer).cast("B") for buffer in data]
         self.size += sum(map(len, left))
         with on_disk(tempfile.gettempdir()):
             while left:

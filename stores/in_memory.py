@@ -41,7 +41,7 @@ class MemoryStore(MemoryKV):
 def _copy(source: MemoryKV | RocksKV, target: MemoryKV | RocksKV) -> None:
     for cf in target.cfs:
         pairs = source.scan(cf)
-        while some := list(islice(pairs, _MANY)):
+        while portion := list(islice(pairs, _MANY)):
             batch = Batch()
-            batch.put_many(cf, [key for key, _ in some], [value for _, value in some])
+            batch.put_many(cf, [key for key, _ in portion], [value for _, value in portion])
             target.write(batch)

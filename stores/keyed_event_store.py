@@ -198,10 +198,10 @@ class KeyedEvents:
         """Return the rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is requested
         more than once from its first time to its last.
         """
-        some = np.flatnonzero(high_us >= low_us)
-        if not len(some):
+        ranges = np.flatnonzero(high_us >= low_us)
+        if not len(ranges):
             return None
-        asked, low, high = _distinct(hashes[some], low_us[some], high_us[some])
+        asked, low, high = _distinct(hashes[ranges], low_us[ranges], high_us[ranges])
         first_us, last_us = int(low.min()), int(high.max())
         start = _RUNS + encode_i64(self._stretches.begin(first_us))
         held = DECODED.of(name_of(kv))
@@ -242,11 +242,11 @@ class KeyedEvents:
             elif part.found is None:
                 yield [part], _table(self.cf, part.run.schema, own)
             else:
-                some, theirs = together.setdefault(part.run.schema, ([], []))
-                some.append(part)
-                theirs += own
-        for schema, (some, theirs) in together.items():
-            yield some, _table(self.cf, schema, theirs)
+                members, pieces = together.setdefault(part.run.schema, ([], []))
+                members.append(part)
+                pieces += own
+        for schema, (members, pieces) in together.items():
+            yield members, _table(self.cf, schema, pieces)
 
     def _part(self, kv: KV, held: Held, run: _Run, here: IntArray, asked: Hashes) -> _Part:
         """Return the part of a run to read for these hashes."""

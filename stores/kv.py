@@ -106,12 +106,12 @@ class Batch:
     def extend(self, later: Batch) -> None:
         """Adds the changes of a later batch."""
         for cf, changes in later._changes.items():
-            mine = self._of(cf)
+            own = self._of(cf)
             for start, end in changes.ranges:
-                mine.delete_range(start, end)
+                own.delete_range(start, end)
             for run in changes.runs:
-                mine.put_run(run)
-            mine.points.update(changes.points.data.items())
+                own.put_run(run)
+            own.points.update(changes.points.data.items())
 
     def clear(self) -> None:
         self._changes.clear()
@@ -132,7 +132,9 @@ class Batch:
     def held_bytes(self) -> int:
         """Bytes of those keys and values that are in memory."""
         points = [changes.points.data for changes in self._changes.values()]
-        return sum(sum(map(len, some)) + sum(map(len, filter(None, some.values()))) for some in points)
+        return sum(
+            sum(map(len, changed)) + sum(map(len, filter(None, changed.values()))) for changed in points
+        )
 
     def parts(self, most: int) -> Iterator[Batch]:
         """Yield the same changes as batches of about so many bytes, to be written one after the other."""
@@ -140,17 +142,17 @@ class Batch:
         for cf, changes in self._changes.items():
             for start, end in changes.ranges:
                 part.delete_range(cf, start, end)
-            for keys, values in (some for run in changes.runs for some in run.portions(most)):
+            for keys, values in (portion for run in changes.runs for portion in run.portions(most)):
                 part.put_many(cf, keys, values)
                 size += sum(map(len, keys)) + sum(map(len, values))
                 if size >= most:
                     yield part
                     part, size = Batch(), 0
             pairs = iter(changes.points.data.items())
-            while some := list(itertools.islice(pairs, _PAIRS)):
-                part._of(cf).points.update(some)
-                put = [value for _, value in some if value]
-                size += sum([len(key) for key, _ in some]) + sum(map(len, put))
+            while portion := list(itertools.islice(pairs, _PAIRS)):
+                part._of(cf).points.update(portion)
+                put = [value for _, value in portion if value]
+                size += sum([len(key) for key, _ in portion]) + sum(map(len, put))
                 if size >= most:
                     yield part
                     part, size = Batch(), 0
@@ -430,20 +432,20 @@ def laid_over(
     below: Iterator[Pair], pending: Iterator[tuple[bytes, bytes | None]] | Iterator[Pair], reverse: bool
 ) -> Iterator[Pair]:
     """Both in key order; of two with one key the pending one, and a pending None hides it."""
-    mine = next(pending, None)
+    newer = next(pending, None)
     for pair in below:
         key = pair[0]
-        while mine is not None and (mine[0] > key if reverse else mine[0] < key):
-            if mine[1] is not None:
-                yield mine[0], mine[1]
-            mine = next(pending, None)
-        if mine is None or mine[0] != key:
+        while newer is not None and (newer[0] > key if reverse else newer[0] < key):
+            if newer[1] is not None:
+                yield newer[0], newer[1]
+            newer = next(pending, None)
+        if newer is None or newer[0] != key:
             yield pair
             continue
-        if mine[1] is not None:
-            yield key, mine[1]
-        mine = next(pending, None)
-    while mine is not None:
-        if mine[1] is not None:
-            yield mine[0], mine[1]
-        mine = next(pending, None)
+        if newer[1] is not None:
+            yield key, newer[1]
+        newer = next(pending, None)
+    while newer is not None:
+        if newer[1] is not None:
+            yield newer[0], newer[1]
+        newer = next(pending, None)

@@ -45,10 +45,10 @@ class Marks:
                 chosen = slice(first, min(first + MOST, high))
                 name = key if part == 0 else key + part.to_bytes(4, "big")
                 before = _unpack(kv.get(self.cf, name) or b"")
-                some = [
+                columns = [
                     np.concatenate(p) for p in zip(before, (moments[chosen], hashes[chosen]), strict=True)
                 ]
-                batch.put(self.cf, name, b"".join(column.tobytes() for column in some))
+                batch.put(self.cf, name, b"".join(column.tobytes() for column in columns))
         kv.write(batch)
 
     def between(self, kv: KV, low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
@@ -98,8 +98,8 @@ def _of(pairs: Iterable[Pair], low_us: int, high_us: int) -> tuple[IntArray, Has
     if not found:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
     moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
-    mine = (moments >= low_us) & (moments <= high_us)
-    return moments[mine], hashes[mine]
+    inside = (moments >= low_us) & (moments <= high_us)
+    return moments[inside], hashes[inside]
 
 
 def _unpack(value: bytes) -> tuple[IntArray, Hashes]:

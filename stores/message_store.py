@@ -349,10 +349,10 @@ class MessageStore:
         """Return (keys, values) of each key from its first to its last time, inclusive, in key order. Fields come first."""
         if self.layout is not Layout.FIELDS_TIME_OFFSET:
             raise ValueError(f"the layout {self.layout.name} does not lead with fields and time: use scan")
-        some = [(key + FIELDS_END, low, high + 1) for key, (low, high) in ranges.items() if low <= high]
-        if not some:
+        spans = [(key + FIELDS_END, low, high + 1) for key, (low, high) in ranges.items() if low <= high]
+        if not spans:
             return [], []
-        heads, low, high = zip(*some, strict=True)
+        heads, low, high = zip(*spans, strict=True)
         edges = zip(heads, encode_times(np.array(low)), encode_times(np.array(high)), strict=True)
         found = scan_ranges(kv, self.cf, sorted((head + a, head + b) for head, a, b in edges))
         return [pair[0] for pair in found], [pair[1] for pair in found]
@@ -487,8 +487,8 @@ def compare(position: Position, bound: int | Sequence[Any] | None) -> int:
     if bound is None:
         return 0
     if isinstance(bound, int):
-        mine: Any = position[2]
+        compared: Any = position[2]
         other: Any = bound
     else:
-        mine, other = tuple(position[: len(bound)]), tuple(bound)
-    return int(mine > other) - int(mine < other)
+        compared, other = tuple(position[: len(bound)]), tuple(bound)
+    return int(compared > other) - int(compared < other)

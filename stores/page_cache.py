@@ -52,18 +52,18 @@ class RecentKV(RocksKV):
         for cf in batch.cfs:
             if cf.endswith(LOOKED_UP):
                 pages.setdefault(cf, _Pages()).change(batch, cf)
-        mine = sum(some.nbytes for some in pages.values())
+        size = sum(cached.nbytes for cached in pages.values())
         others = [store for store in list(_STORES) if store is not self and store._pages]
-        if others and mine + sum(store.nbytes for store in others) > RECENT_BYTES:
+        if others and size + sum(store.nbytes for store in others) > RECENT_BYTES:
             for store in others:
                 store._pages = {}
-        if mine <= RECENT_BYTES:
+        if size <= RECENT_BYTES:
             self._pages = pages
 
     @property
     def nbytes(self) -> int:
         """Bytes of the pages at hand."""
-        return sum(some.nbytes for some in list(self._pages.values()))
+        return sum(pages.nbytes for pages in list(self._pages.values()))
 
     def _release(self) -> None:
         self._pages = {}

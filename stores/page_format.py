@@ -208,9 +208,9 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     if values and not several:
         same[values[0][8:_BEGIN]] = values
     return [
-        _table(some, schemas.of(name))
+        _table(batch, schemas.of(name))
         for name, pages in same.items()
-        for some in _of_bytes(pages, _TABLE_BYTES)
+        for batch in _of_bytes(pages, _TABLE_BYTES)
     ]
 
 
@@ -218,16 +218,16 @@ def _of_bytes(values: list[bytes], most: int) -> Iterator[list[bytes]]:
     if sum(map(size_of, values)) < most:
         yield values
         return
-    some: list[bytes] = []
+    batch: list[bytes] = []
     size = 0
     for value in values:
-        some.append(value)
+        batch.append(value)
         size += size_of(value)
         if size >= most:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class _Read(NamedTuple):
@@ -251,9 +251,9 @@ def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
         return _of_shapes(values, schema, columns)
     read = _read_narrow(values, columns, of.pop()) if values[0][3] == Codec.NARROW else _read(values, columns)
     arrays: list[pa.Array | None] = [None] * len(schema)
-    some = np.bitwise_or.reduce(read.nulls, axis=0).tolist()
+    with_nulls = np.bitwise_or.reduce(read.nulls, axis=0).tolist()
     valid = {
-        i: _valid(read.nulls, i) if some[i // 8] >> i % 8 & 1 else None
+        i: _valid(read.nulls, i) if with_nulls[i // 8] >> i % 8 & 1 else None
         for i in (*columns.varying, *columns.fixed)
     }
     try:
@@ -282,8 +282,8 @@ def _of_shapes(values: list[bytes], schema: pa.Schema, columns: Columns) -> pa.T
     by_shape, end = dict[bytes, list[int]](), PAGE_HEAD.size + ITEM * len(columns.parts)
     for i, value in enumerate(values):
         by_shape.setdefault(value[PAGE_HEAD.size : end] if value[3] == Codec.NARROW else b"", []).append(i)
-    tables = [_table([values[i] for i in some], schema) for some in by_shape.values()]
-    places = np.concatenate([np.array(some, dtype=np.int64) for some in by_shape.values()])
+    tables = [_table([values[i] for i in members], schema) for members in by_shape.values()]
+    places = np.concatenate([np.array(members, dtype=np.int64) for members in by_shape.values()])
     of_rows = np.repeat(places, rows_in([values[i] for i in places.tolist()]))
     return pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(of_rows, kind="stable")))
 

@@ -159,7 +159,7 @@ class Pages:
         """asked: hashes of keys by window, None for all. waiting: all rows that wait to be emitted, too."""
         schemas = Schemas(kv, self.aux)
         pages, tables, held = list[bytes](), list[pa.Table](), dict[int, Held]()
-        for start, (value, head), mine in zip(starts, heads, asked, strict=True):
+        for start, (value, head), hashes in zip(starts, heads, asked, strict=True):
             prefix = encode_i64(start)
             if value is None or head is None:
                 values = blocks_of(kv, prefix)
@@ -172,9 +172,9 @@ class Pages:
                 buffered, since = Waiting.of(since, schemas, self.by), []
             blocks = [rows_of(block, schemas) for _, block in since]
             wanted: Collection[int] = range(head.pages)
-            if mine is not None and not (waiting and head.waits):
-                mine = np.concatenate([mine, *(hashes_of(block, self.by) for block in blocks)])
-                wanted = _pages_of(mine, head.pages)
+            if hashes is not None and not (waiting and head.waits):
+                hashes = np.concatenate([hashes, *(hashes_of(block, self.by) for block in blocks)])
+                wanted = _pages_of(hashes, head.pages)
             if wanted:
                 there = self._get(kv, prefix, wanted, head.pages, value)
                 pages_asked = (
@@ -194,9 +194,9 @@ class Pages:
         if pages == 1:
             return {0: first}
         if 4 * len(wanted) < pages or self._written.has(first):
-            some = sorted(wanted)
-            values = kv.multi_get(self.cf, page_keys(repeat(prefix), some))
-            return {page: value for page, value in zip(some, values, strict=True) if value is not None}
+            numbers = sorted(wanted)
+            values = kv.multi_get(self.cf, page_keys(repeat(prefix), numbers))
+            return {page: value for page, value in zip(numbers, values, strict=True) if value is not None}
         scan = kv.scan(self.cf, key_of(prefix, PAGES), key_of(prefix, SINCE))
         found, chosen = ((int.from_bytes(key[10:], "big"), value) for key, value in scan), set(wanted)
         return {page: value for page, value in found if page in chosen}
@@ -248,9 +248,13 @@ class Pages:
         if moved:
             n, rows = len(rows), concat([rows, *moved])
             which = None if which is None else np.r_[which, np.arange(n, len(rows))]
-        some = [(start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored or plan.stays]
-        if some:
-            self._put_pages(kv, batch, [start for start, _ in some], [plan for _, plan in some], rows, which)
+        changed = [
+            (start, plan) for start, plan in zip(starts, plans, strict=True) if plan.stored or plan.stays
+        ]
+        if changed:
+            self._put_pages(
+                kv, batch, [start for start, _ in changed], [plan for _, plan in changed], rows, which
+            )
         else:
             kv.write(batch)
 
@@ -371,8 +375,8 @@ def put_pairs(kv: KV, batch: Batch, cf: str, keys: list[bytes], values: list[byt
 def _put_run(kv: KV, cf: str, pairs: Pairs) -> None:
     run, batch = pairs.run(), Batch()
     # Few large values of windows lie between those that come next, of the same windows.
-    for some in [] if run is None else run.each() if len(run) <= FEW_VALUES else [run]:
-        batch.put_run(cf, some)
+    for part in [] if run is None else run.each() if len(run) <= FEW_VALUES else [run]:
+        batch.put_run(cf, part)
     kv.write(batch)
 
 
@@ -380,9 +384,9 @@ def _pages_of(hashes: npt.NDArray[np.uint64], pages: int) -> list[int]:
     """Return the pages of keys with such hashes, in order, and page 0, which describes the window; none of no keys."""
     if len(hashes) == 0:
         return []
-    mine = np.zeros(pages, dtype=bool)
-    mine[0] = mine[page_of(hashes, pages)] = True
-    return np.flatnonzero(mine).tolist()
+    wanted = np.zeros(pages, dtype=bool)
+    wanted[0] = wanted[page_of(hashes, pages)] = True
+    return np.flatnonzero(wanted).tolist()
 
 
 def _places(starts: Sequence[int], rows: pa.Table, which: IntArray | None = None) -> IntArray:
@@ -407,4 +411,4 @@ def _hashes_by_start(
         keys, of = keys.filter(pa.array(chosen)), of[chosen]
     order = np.argsort(of, kind="stable")
     found = np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))
-    return [some if is_few else None for some, is_few in zip(found, few.tolist(), strict=True)]
+    return [hashes if is_few else None for hashes, is_few in zip(found, few.tolist(), strict=True)]

@@ -28,10 +28,10 @@ class Packed:
         """narrow: whether they are; None: if they are many"""
         self._schema, columns, self._rows = schema, columns_of(rows.schema), bounds.tolist()
         narrow = len(rows) > 0 and (len(bounds) > NARROW_PAGES if narrow is None else narrow)
-        self._codec, self._shape, given = Codec.NARROW if narrow else Codec.PACKED, b"", list[Part]()
+        self._codec, self._shape, parts = Codec.NARROW if narrow else Codec.PACKED, b"", list[Part]()
         arrays = [_one(rows.column(i)) for i in range(rows.num_columns)]
         nulls = np.zeros((columns.record["null"].shape[0], len(rows)), dtype=np.uint8)
-        given.append(Part("null", b"", b"", columns.record["null"], nulls.T))
+        parts.append(Part("null", b"", b"", columns.record["null"], nulls.T))
         cut: list[tuple[memoryview, IntArray]] = []
         for i, array in enumerate(arrays):
             null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -39,19 +39,19 @@ class Packed:
                 nulls[i // 8] |= null.view(np.uint8) << np.uint8(i % 8)
             if i in columns.fixed:
                 kind = columns.record[f"{i}"]
-                given.append(Part(f"{i}", b"", b"", kind, _without_nulls(array, kind, null, narrow)))
+                parts.append(Part(f"{i}", b"", b"", kind, _without_nulls(array, kind, null, narrow)))
             elif i in columns.varying:
                 ends, data = _ends(array), array.buffers()[2]
                 bytes_ = memoryview(b"" if data is None else data)
                 short = text(f"{i}", ends, bytes_, null) if narrow else None
-                given.append(short or Part(f"{i}", b"", b"", columns.record[f"{i}"], np.diff(ends)))
+                parts.append(short or Part(f"{i}", b"", b"", columns.record[f"{i}"], np.diff(ends)))
                 if short is None:
                     cut.append((bytes_, ends[bounds]))
-        given.sort(key=lambda part: columns.places[part.name])
+        parts.sort(key=lambda part: columns.places[part.name])
         if narrow:
-            given = _narrow(columns, rows.schema, given)
-            self._shape = b"".join([part.item for part in given]) + b"".join([part.frame for part in given])
-        records = _records(len(rows), given)
+            parts = _narrow(columns, rows.schema, parts)
+            self._shape = b"".join([part.item for part in parts]) + b"".join([part.frame for part in parts])
+        records = _records(len(rows), parts)
         # Bytes that are cut cost a copy, but no object that Python's collector looks at.
         whole: Any = (
             records.tobytes() if narrow else memoryview(records.view(np.uint8).data if len(rows) else b"")
@@ -129,8 +129,8 @@ def _records(n: int, parts: Sequence[Part]) -> npt.NDArray[np.void]:
     fields = [(records[part.name], part.values, part.base) for part in there]
     for low in range(0, n, _AT_HAND):
         for field, column, base in fields:
-            some = column[low : low + _AT_HAND]
-            field[low : low + _AT_HAND] = some - base if base else some
+            portion = column[low : low + _AT_HAND]
+            field[low : low + _AT_HAND] = portion - base if base else portion
     return records
 
 

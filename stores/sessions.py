@@ -215,10 +215,12 @@ class SessionStore:
             return near, rows, None
         stays = np.zeros(len(near.rows), dtype=bool)
         stays[np.zeros(0, dtype=np.int64) if stay is None else stay] = True
-        mine = np.isin(near.rows.column(HOME).to_numpy(), np.array(added, dtype=np.int64))
-        others, changed = stays & ~mine, None
-        if (mine & ~stays).any():
-            changed = changes(_as_stored(taken(near.rows, np.flatnonzero(mine))), stays[mine], self._rows.by)
+        in_added = np.isin(near.rows.column(HOME).to_numpy(), np.array(added, dtype=np.int64))
+        others, changed = stays & ~in_added, None
+        if (in_added & ~stays).any():
+            changed = changes(
+                _as_stored(taken(near.rows, np.flatnonzero(in_added))), stays[in_added], self._rows.by
+            )
         if others.any():
             there = near.rows if others.all() else taken(near.rows, np.flatnonzero(others))
             rows = concat([there, rows])
@@ -242,10 +244,10 @@ class SessionStore:
     def _remove_buffered(self, kv: KV, held: Held) -> bool:
         """Remove the buffered rows of pages that were read and are written now. True if some remain."""
         assert held.buffered is not None and held.head is not None
-        mine = waits_for(held, held.buffered)
-        if mine.any():
-            self._waiting.replace(kv, held.buffered, held.buffered.where(~mine))
-        return not mine.all()
+        of_read_pages = waits_for(held, held.buffered)
+        if of_read_pages.any():
+            self._waiting.replace(kv, held.buffered, held.buffered.where(~of_read_pages))
+        return not of_read_pages.all()
 
     def clear(self, kv: KV) -> None:
         """Delete everything."""
@@ -362,8 +364,8 @@ def waits_for(held: Held, waiting: Waiting) -> BoolArray:
     assert held.head is not None
     asked = np.zeros(held.head.pages, dtype=bool)
     asked[held.asked] = True
-    mine: BoolArray = asked[page_of(waiting.hashes, held.head.pages)]
-    return mine
+    of_read_pages: BoolArray = asked[page_of(waiting.hashes, held.head.pages)]
+    return of_read_pages
 
 
 def _by_home(keys: pa.Table) -> dict[int, pa.Table]:

@@ -69,16 +69,16 @@ class Spill:
         """Add rows to a table. at_once: no more than so many are in memory where they are read one after the other."""
         for batch in rows.to_batches(max_chunksize=at_once):
             if len(batch):
-                some, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
-                self._write(number, some, batch.schema, held)
+                rest, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+                self._write(number, rest, batch.schema, held)
 
     def deal(self, rows: pa.Table, to: npt.NDArray[np.uint8]) -> None:
         """Add rows to several tables, to each in their order. to: of each row the number of its table"""
         at = 0
         for batch in rows.combine_chunks().to_batches():
             own, at = to[at : at + len(batch)], at + len(batch)
-            some, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
-            ordered = taken(pa.Table.from_batches([some]), np.argsort(own, kind="stable"))
+            rest, held = self._apart(batch) if len(batch) >= _MANY else (batch, {})
+            ordered = taken(pa.Table.from_batches([rest]), np.argsort(own, kind="stable"))
             bounds = np.r_[0, np.cumsum(np.bincount(own))].tolist()
             for number, (low, high) in enumerate(pairwise(bounds)):
                 n = high - low
@@ -152,15 +152,15 @@ class Spill:
 
     def each(self, most: int, number: int = 0) -> Iterator[list[pa.Table]]:
         """Yield the rows of a table in their order, about so many bytes at once."""
-        some, size = list[pa.Table](), 0
+        tables, size = list[pa.Table](), 0
         for piece in self._pieces.get(number, ()):
-            some.append(_table(pa.py_buffer(self._file.read(piece.at, piece.size)), piece))
+            tables.append(_table(pa.py_buffer(self._file.read(piece.at, piece.size)), piece))
             size += piece.nbytes
             if size >= most:
-                yield some
-                some, size = [], 0
-        if some:
-            yield some
+                yield tables
+                tables, size = [], 0
+        if tables:
+            yield tables
 
     def mapped(self) -> dict[int, pa.Table]:
         """Map all tables, by number: the system reads the file on access, and may release the memory again."""
@@ -213,8 +213,8 @@ class Gathered:
         """Yield the rows in their order, about so many bytes at once."""
         empty = self.schema.empty_table()
         away = iter(()) if self._spill is None else self._spill.each(SLICE_BYTES)
-        for some in chain(away, [self._held] if self._held else []):
-            rows = concat(some)
+        for tables in chain(away, [self._held] if self._held else []):
+            rows = concat(tables)
             yield rows if rows.schema.equals(empty.schema) else concat([empty, rows])
 
 

@@ -34,8 +34,8 @@ def dealt(tables: Iterable[pa.Table], by: Sequence[str], spill: Spill) -> Spill:
     """Deal out rows to hash partitions of their keys, in each in the order of arrival."""
     for table in tables:
         for low in range(0, len(table), _ROWS):
-            some = table.slice(low, _ROWS)
-            spill.deal(some, (hashes_of(some, by) & np.uint64(SHARES - 1)).astype(np.uint8))
+            portion = table.slice(low, _ROWS)
+            spill.deal(portion, (hashes_of(portion, by) & np.uint64(SHARES - 1)).astype(np.uint8))
     return spill
 
 
@@ -57,15 +57,15 @@ def tables_of(values: Iterable[bytes], schemas: Schemas) -> Iterator[pa.Table]:
 
 def grouped(spill: Spill, most: int) -> Iterator[pa.Table]:
     """Yield the rows of partitions, several at once as long as they are of `most` bytes."""
-    some, size = list[int](), 0
+    numbers, size = list[int](), 0
     for number in spill.numbers:
-        if some and size + spill.nbytes(number) > most:
-            yield spill.whole(some)
-            some, size = [], 0
-        some.append(number)
+        if numbers and size + spill.nbytes(number) > most:
+            yield spill.whole(numbers)
+            numbers, size = [], 0
+        numbers.append(number)
         size += spill.nbytes(number)
-    if some:
-        yield spill.whole(some)
+    if numbers:
+        yield spill.whole(numbers)
 
 
 def of_keys_apart(rows: pa.Table, by: Sequence[str]) -> bool:
