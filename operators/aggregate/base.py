@@ -166,8 +166,8 @@ class Steps(Logic):
         if self.definition.where is None:
             return table, None
         table, others = divided(self.definition.where, table)
-        heard = self.definition._changed(null_keys="group", ids=None)
-        return table, countable_rows(heard, others, now_us, dead)
+        time_only = self.definition._changed(null_keys="group", ids=None)
+        return table, countable_rows(time_only, others, now_us, dead)
 
     def _without_duplicates(self, kv: KV, rows: Slice, result: StepResult, floor_us: int) -> Slice:
         """Return rows whose ids were not seen before; ids of event times below the floor are forgotten."""

@@ -43,12 +43,12 @@ def _merged(runs: Sequence[pa.Table], by: Sequence[str], most: int) -> Iterator[
     sizes = np.array([len(run) for run in runs], dtype=np.int64)
     while (at < sizes).any():
         taken = np.minimum(each, sizes - at)
-        some = concat([run.slice(a, n) for run, a, n in zip(runs, at.tolist(), taken.tolist(), strict=True)])
-        order = in_window_order(some, by)
+        heads = concat([run.slice(a, n) for run, a, n in zip(runs, at.tolist(), taken.tolist(), strict=True)])
+        order = in_window_order(heads, by)
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         ends = np.cumsum(taken)
         continues = at + taken < sizes
         until = int(place[ends[continues] - 1].min()) + 1 if continues.any() else len(order)
-        yield rows_taken(some, order[:until])
+        yield rows_taken(heads, order[:until])
         at += np.bincount(np.searchsorted(ends, order[:until], side="right"), minlength=len(runs))

@@ -178,9 +178,9 @@ class History:
         places: dict[bytes, list[IntArray]] = {}
         moments, n = list[IntArray](), 0
         pairs = iter(pairs)
-        while some := list(itertools.islice(pairs, PIECE)):
-            keys = [key for key, _ in some]
-            bodies = _bodies([value for _, value in some])
+        while piece := list(itertools.islice(pairs, PIECE)):
+            keys = [key for key, _ in piece]
+            bodies = _bodies([value for _, value in piece])
             groups: dict[bytes, list[int]] = {}
             for i, body in enumerate(bodies):
                 groups.setdefault(body[0], []).append(i)
@@ -191,7 +191,7 @@ class History:
                 places.setdefault(schema_id, []).append(np.array(at, dtype=np.int64) + n)
             if not self.tuples:
                 moments.append(self.store.times(keys))
-            n += len(some)
+            n += len(piece)
         if not n:
             return None
         table = concat([pa.concat_tables(pieces).combine_chunks() for pieces in tables.values()])

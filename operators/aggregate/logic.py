@@ -305,8 +305,8 @@ class WindowAggregator(Steps, Grouping):
         starts = self.store.starts(kv, max(low_us, progress.purged_us), high_us)
         keys = None if key is None else one_key(by, key, self.seen_schema(progress.schema))
         if keys is not None:
-            some = self.store.read(kv, starts, keys)
-            chunks = iter([Chunk(starts, some, None)] if some is not None and len(some) else [])
+            read = self.store.read(kv, starts, keys)
+            chunks = iter([Chunk(starts, read, None)] if read is not None and len(read) else [])
         else:
             chunks = self.store.chunks(kv, starts, most)
         for chunk in chunks:
@@ -588,8 +588,8 @@ class WindowAggregator(Steps, Grouping):
         if near.rows is not None:
             rows, others = apart(self.calculation, concat([near.rows, rows]), len(near.rows))
             if len(others):
-                mine = without(others, UPSERT) if near.merged else None
-                parts = [self._merge(others, dead, notes=self._notes(True)) if mine is None else mine]
+                merged = without(others, UPSERT) if near.merged else None
+                parts = [self._merge(others, dead, notes=self._notes(True)) if merged is None else merged]
         rows = self._merge(rows, dead, notes=notes)
         moment = Moment(progress.step, work.now_us, moved=(progress.watermark_us, progress.watermark_us))
         fires = self._judged(kv, rows, moment).fires(trigger)

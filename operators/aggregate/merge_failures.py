@@ -30,7 +30,7 @@ def broken_where_they_meet(
         codes = Groups([rows.column(name) for name in (START, *calculation.definition.by)], len(rows)).codes
     place = np.full(int(codes.max()) + 1, -1, dtype=np.int64)
     place[codes[len(stored) :]] = np.arange(len(deltas))
-    mine = place[codes] >= 0
-    groups = Groups.of_codes(place[codes[mine]], len(deltas))
-    _, broken = merge_rows(calculation, rows.filter(pa.array(mine)), groups=groups)
+    with_delta = place[codes] >= 0
+    groups = Groups.of_codes(place[codes[with_delta]], len(deltas))
+    _, broken = merge_rows(calculation, rows.filter(pa.array(with_delta)), groups=groups)
     return broken

@@ -63,10 +63,10 @@ class AggregateOracle(PlainIntake):
             if definition.numbered:  # an aggregation that returns counts as added
                 message.arguments = {a: v for a, v in message.arguments.items() if a in definition.agg}
             input = self._input_of(message.position).name
-            mine, own = self._of(input), self._arguments[input]
+            aliases, own = self._of(input), self._arguments[input]
             new = [a for a, _ in definition.recomputed_us if a not in message.arguments]
             message.arguments |= dict.fromkeys(new)
-            message.arguments |= own.of_kept(message.payload, [a for a in new if a in mine])
+            message.arguments |= own.of_kept(message.payload, [a for a in new if a in aliases])
         for cell in self._sorted():
             cell.ended = False
 

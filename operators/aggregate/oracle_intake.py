@@ -174,11 +174,15 @@ class PlainIntake(Oracle):
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
         position, message = placed
-        payload, given = dict(message.payload), self._input_of(position)
-        value = payload.get(given.event_time)
-        time_us = event_time_us(value, given.time_zone, now_us, given.max_ahead_us, given.event_time_unit)
+        payload, input_spec = dict(message.payload), self._input_of(position)
+        value = payload.get(input_spec.event_time)
+        time_us = event_time_us(
+            value, input_spec.time_zone, now_us, input_spec.max_ahead_us, input_spec.event_time_unit
+        )
         if time_us is None:
-            self._bury("malformed", f"event time {given.event_time!r} is {value!r}", position, None, payload)
+            self._bury(
+                "malformed", f"event time {input_spec.event_time!r} is {value!r}", position, None, payload
+            )
             return None
         sign = -1 if isinstance(placed[1], TakenBack) else 1
         return Taken(time_us, position, payload, {}, sign=sign)

@@ -369,24 +369,24 @@ class Judge:
         self, rows: pa.Table, emitted: _Places, newest: IntArray, spoke: IntArray, fired: BoolArray
     ) -> pa.Table:
         """Add last emitted values where the accumulators differ: of the last place of each group, or as stored."""
-        laid, emit, some = self.laid, self.definition.emit, newest >= 0
+        laid, emit, placed = self.laid, self.definition.emit, newest >= 0
         stored = np.arange(laid.size) < laid.stored
         mark = np.full(laid.size, -1, dtype=np.int8)
         if TOLD in laid.table.column_names:
             column = combine(laid.table.column(TOLD).slice(0, laid.stored)).cast(pa.int8())
             mark[: laid.stored] = column.fill_null(-1).to_numpy(zero_copy_only=False)
-        source = np.where(stored & ~some, len(emitted) + np.arange(laid.size), -1)
+        source = np.where(stored & ~placed, len(emitted) + np.arange(laid.size), -1)
         if len(emitted):
             known, lost = emitted.known[newest] | emitted.emits[newest], emitted.lost[newest]
-            mark[some] = -1
+            mark[placed] = -1
             if not emit.remembers:
                 # Recorded where more messages have come since; else they equal the accumulators.
                 known = emitted.emits[newest] & ~fired & self.rule.notes
             else:
-                source = np.where(some & (spoke < 0) & stored, len(emitted) + np.arange(laid.size), source)
-            mark[some & lost] = 0
-            mark[some & known] = 1
-            source = np.where(some & known & (spoke >= 0), spoke, source)
+                source = np.where(placed & (spoke < 0) & stored, len(emitted) + np.arange(laid.size), source)
+            mark[placed & lost] = 0
+            mark[placed & known] = 1
+            source = np.where(placed & known & (spoke >= 0), spoke, source)
         silent = np.where(stored & (spoke < 0), np.arange(laid.size), -1)
         for alias, column in of_gone(laid.table, self.definition.agg).items():
             rows = rows.append_column(EMITTED + alias, take_or_null(column, silent))

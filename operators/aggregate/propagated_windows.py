@@ -140,8 +140,8 @@ class InheritedView(AggregateView):
         rows = self.logic.store.read(kv, [last_us])
         if rows is None:
             return []
-        mine = (combine(rows.column(START)).to_numpy() == last_us) & of_key(rows, provenance.window.key)
-        rows = rows.filter(pa.array(mine & _of_start(rows, provenance.window)))
+        matches = (combine(rows.column(START)).to_numpy() == last_us) & of_key(rows, provenance.window.key)
+        rows = rows.filter(pa.array(matches & _of_start(rows, provenance.window)))
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
 
 

@@ -72,7 +72,7 @@ def delta_rows(
     if rows.has_positions:
         if in_position_order or each:
             first_position, last_position = (
-                encoded_positions(rows.table, row_of[some]) for some in (first, last)
+                encoded_positions(rows.table, row_of[places]) for places in (first, last)
             )
         else:
             order = rows.order
@@ -266,8 +266,8 @@ def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
         same = np.diff(starts[order]) == 0
         tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
         if 2 * len(tied) < len(rows):  # the start decides for most, as of sessions
-            mine = order[tied]
-            order[tied] = mine[_in_whole_order(rows.select([START, END, *by]).take(pa.array(mine)), by)]
+            ties = order[tied]
+            order[tied] = ties[_in_whole_order(rows.select([START, END, *by]).take(pa.array(ties)), by)]
             return order
     return _in_whole_order(rows, by)
 

@@ -103,8 +103,8 @@ class AggregateView(View):
 
         def infos(low: int, high: int) -> list[WindowInfo]:
             assert rows is not None
-            some = rows.slice(low, high - low)
-            return without_prefix(to_infos(self.definition, some, self._fired(some)), self.prefix)
+            page = rows.slice(low, high - low)
+            return without_prefix(to_infos(self.definition, page, self._fired(page)), self.prefix)
 
         return LazyList([] if rows is None else [Part(len(rows), infos)])
 
@@ -162,16 +162,16 @@ class AggregateView(View):
         wanted, by = key_of(self.definition.by, key), self.definition.by
         runs: list[pa.Table] = []
         for kv in self.stores:
-            some: list[pa.Table] = []
-            gathered = Away(some, external_sort.SLICE_BYTES)
+            tables: list[pa.Table] = []
+            gathered = Away(tables, external_sort.SLICE_BYTES)
             for rows in self._states(kv, low, high, wanted):
                 starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
                 mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)
                 if mask.any():
-                    some.append(rows if mask.all() else rows.filter(pa.array(mask)))
+                    tables.append(rows if mask.all() else rows.filter(pa.array(mask)))
                     gathered.gathered()
-            if some:
-                runs.append(concat(some))
+            if tables:
+                runs.append(concat(tables))
         if sum(run.nbytes for run in runs) > external_sort.SLICE_BYTES:
             return external_sort.in_order(runs, by, external_sort.SLICE_BYTES) if len(runs) > 1 else runs[0]
         if len(runs) < 2:
@@ -371,10 +371,10 @@ class SessionView(AggregateView):
         rows = self.logic.kept(kv, start, start + 1, info.key)
         if rows is None:
             return None
-        mine = (combine(rows.column(START)).to_numpy() == start) & of_key(rows, info.key)
+        matches = (combine(rows.column(START)).to_numpy() == start) & of_key(rows, info.key)
         if not isinstance(info.window, TupleWindow):
-            mine &= combine(rows.column(END)).to_numpy() == info.window.end_us
-        return rows.filter(pa.array(mine))
+            matches &= combine(rows.column(END)).to_numpy() == info.window.end_us
+        return rows.filter(pa.array(matches))
 
     def _provenance(self, info: WindowInfo) -> Provenance:
         return replace(super()._provenance(info), joined_by=self._joined_by(info))

@@ -80,12 +80,12 @@ class DeadLetters:
         room = self._room(reason, len(rows))
         if room == 0:
             return
-        some = table.take(pa.array(rows[:room]))
+        kept_rows = table.take(pa.array(rows[:room]))
         stamps = [None] * room if times is None else times.take(pa.array(rows[:room])).to_pylist()
-        values = {name: _values(some.column(name)) for name in some.column_names}
-        user = [c for c in some.column_names if not c.startswith("__")]
+        values = {name: _values(kept_rows.column(name)) for name in kept_rows.column_names}
+        user = [c for c in kept_rows.column_names if not c.startswith("__")]
         if callable(detail):
-            detail = detail(some, stamps)
+            detail = detail(kept_rows, stamps)
         details = [detail] * room if isinstance(detail, str) else detail[:room]
         for i, time_us in enumerate(stamps):
             row = {name: column[i] for name, column in values.items()}
@@ -148,7 +148,7 @@ class DeadLetters:
         rows = sorted(self._rows, key=_place)
         if self.of_run:
             by_message = groupby(sorted(rows, key=itemgetter(ARRIVED)), key=itemgetter(ARRIVED))
-            rows = [row for _, some in by_message for row in islice(some, self._limit)]
+            rows = [row for _, of_message in by_message for row in islice(of_message, self._limit)]
         return pa.Table.from_pylist(rows, SCHEMA) if rows else None
 
 

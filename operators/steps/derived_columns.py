@@ -52,10 +52,10 @@ def with_derived(makes: Makes, table: pa.Table) -> pa.Table:
     sound = np.ones(len(table), dtype=bool)
     if MALFORMED_ROW in table.column_names:
         sound = np.asarray(combine(table.column(MALFORMED_ROW)).is_null())
-    some = table if sound.all() else table.filter(pa.array(sound))
+    sound_rows = table if sound.all() else table.filter(pa.array(sound))
     target = pa.array(np.where(sound, np.cumsum(sound) - 1, 0), mask=~sound)
     for name, expression in makes:
-        column = combine(expression.evaluate(some, name)).take(target)
+        column = combine(expression.evaluate(sound_rows, name)).take(target)
         if name in table.column_names:
             table = table.set_column(table.column_names.index(name), name, column)
         else:

@@ -123,10 +123,10 @@ def _near_numbers(
         return None
     codes = np.zeros(rows, dtype=np.int64)
     for low in range(0, rows, _AT_HAND):
-        some, own = letters[low : low + _AT_HAND], codes[low : low + _AT_HAND]
+        chars, own = letters[low : low + _AT_HAND], codes[low : low + _AT_HAND]
         for place in np.flatnonzero(lows != highs).tolist():
             own *= spans[place]
-            own += some[:, place] - lows[place]
+            own += chars[:, place] - lows[place]
     return codes, span
 
 

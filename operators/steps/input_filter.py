@@ -30,8 +30,8 @@ def divided(where: Expr, table: pa.Table) -> tuple[pa.Table, pa.Table]:
     if MALFORMED_ROW in table.column_names:
         sound = np.flatnonzero(combine(table.column(MALFORMED_ROW)).is_null())
     if len(sound):  # all rows may be malformed, of types to which the condition does not apply
-        some = table if len(sound) == len(table) else table.take(pa.array(sound))
-        truth = pc.fill_null(combine(where.evaluate(some, "where")), False)
+        sound_rows = table if len(sound) == len(table) else table.take(pa.array(sound))
+        truth = pc.fill_null(combine(where.evaluate(sound_rows, "where")), False)
         passes[sound] = truth.to_numpy(zero_copy_only=False)
     return table.filter(pa.array(passes)), table.filter(pa.array(~passes))
 

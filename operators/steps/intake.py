@@ -188,8 +188,8 @@ def in_known_times(
     same = pc.equal(event_times(pa.chunked_array([written]), name, time_zone, unit), times)
     exact = pc.fill_null(same, False)
     wrong = np.flatnonzero(pc.and_(values.is_valid(), pc.invert(exact)).to_numpy(zero_copy_only=False))
-    some = pa.array(wrong)
-    read = zip(wrong.tolist(), values.take(some).to_pylist(), times.take(some).to_pylist(), strict=True)
+    at = pa.array(wrong)
+    read = zip(wrong.tolist(), values.take(at).to_pylist(), times.take(at).to_pylist(), strict=True)
     unheld = f"which its column, of {known} before, cannot hold"
     why = {
         ("", row): f"{called} {name!r} is {value!r:.100}, {'no time' if time_us is None else unheld}"

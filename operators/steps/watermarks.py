@@ -83,18 +83,18 @@ def watermark_of(
     It is the minimum over its inputs that are not static; one that was never seen holds it back.
     """
     least, idle = None, frozenset[Partition]()
-    for given in definition.inputs:
-        if given.static:
+    for input_spec in definition.inputs:
+        if input_spec.static:
             continue
-        prefix = given.source_prefix
+        prefix = input_spec.source_prefix
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
         more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
-        quiet = idle_partitions(given.watermark, seen, now_us, more)
+        quiet = idle_partitions(input_spec.watermark, seen, now_us, more)
         idle |= {(prefix + source, partition) for source, partition in quiet}
         if own and set(own) <= quiet:
             continue  # an idle input does not hold the watermark back
-        reached_us = watermark_us(given.watermark, own, now_us, START_OF_TIME_US, quiet)
+        reached_us = watermark_us(input_spec.watermark, own, now_us, START_OF_TIME_US, quiet)
         least = reached_us if least is None else min(least, reached_us)
     # If all inputs are idle the watermark does not move.
     return (before_us if least is None else max(before_us, least)), idle
@@ -110,9 +110,9 @@ def holder_of(
     """Return the partition that holds the watermark back: of those that are not idle, the least advanced. None if it is no
     partition, but the clock, a function or `advance_watermark`. Partition -1: an input without any message yet.
     """
-    given = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
+    watermarks = [(i.source_prefix, i.watermark) for i in definition.inputs if not i.static]
     least: tuple[int, Partition] | None = None
-    for prefix, watermark in given:
+    for prefix, watermark in watermarks:
         if watermark.kind != "bounded":
             continue
         idle = idle_partitions(watermark, seen_us, now_us, unread)

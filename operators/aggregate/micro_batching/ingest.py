@@ -144,13 +144,13 @@ def _judge(
     parts, stored = list[pa.Table](), None
     if near.rows is not None:
         fresh = deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))
-        mine, others = apart(calculation, concat([near.rows, fresh]), len(near.rows))
+        touched, others = apart(calculation, concat([near.rows, fresh]), len(near.rows))
         if len(others):
             parts.append(operator._merge(others, dead, notes=operator._notes(True)))
-        first = len(mine) - len(deltas)
-        entries = Entries(without(mine.slice(first), UPSERT), entries.at, entries.steps)
+        first = len(touched) - len(deltas)
+        entries = Entries(without(touched.slice(first), UPSERT), entries.at, entries.steps)
         if first:
-            stored = operator._merge(mine.slice(0, first), dead, notes=rule.notes)
+            stored = operator._merge(touched.slice(0, first), dead, notes=rule.notes)
     judge = Judge(
         operator.definition, calculation, stored, entries, rule, dead, lambda rows: _finished(operator, rows)
     )

@@ -217,8 +217,8 @@ def given_near(
     for bucket in buckets:
         near = late[(first_us[late] <= bucket.last_us) & (ends[late] >= bucket.first_us)]
         if len(near):
-            mine = np.bincount(groups.codes[near], minlength=groups.size)
-            asked.append(_keys(keys, np.flatnonzero(mine), bucket.home))
+            counts = np.bincount(groups.codes[near], minlength=groups.size)
+            asked.append(_keys(keys, np.flatnonzero(counts), bucket.home))
     homes = [home for home, _ in asked]
     found = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
     found = settled(logic, found, step.emitted_us)
@@ -237,8 +237,8 @@ def _keys(keys: pa.Table | None, some: IntArray, home: int) -> tuple[int, pa.Tab
     """Return some of the keys, in a bucket."""
     if keys is None:
         return home, pa.table({START: pa.array([home], pa.int64())})
-    mine = keys if len(some) == len(keys) else keys.take(pa.array(some))
-    return home, mine.add_column(0, START, pa.array(np.full(len(mine), home, dtype=np.int64)))
+    chosen = keys if len(some) == len(keys) else keys.take(pa.array(some))
+    return home, chosen.add_column(0, START, pa.array(np.full(len(chosen), home, dtype=np.int64)))
 
 
 def _positions(rows: Slice, at: pa.Array) -> pa.Array:
@@ -322,10 +322,10 @@ def _deltas(
         if change is not None:
             change.forget(logic.history, step.kv)
             taken &= ~change.removed
-        mine = rows.take(np.flatnonzero(taken))
+        kept = rows.take(np.flatnonzero(taken))
         late = (closed > START_OF_TIME_US).any()
-        number = _number(step, mine)
-        logic.history.add(step.kv, mine, number, logic.calculation, closed=closed[taken] if late else None)
+        number = _number(step, kept)
+        logic.history.add(step.kv, kept, number, logic.calculation, closed=closed[taken] if late else None)
     return deltas
 
 
@@ -333,16 +333,16 @@ def _broken_where_they_meet(
     logic: SessionAggregator, incoming: Incoming, parts: Parts, deltas: pa.Table, component: IntArray
 ) -> list[Broken]:
     """Return the failures of user code on merging sessions, by row of `deltas`, each of a component."""
-    mine = parts.stored >= 0
-    if not (logic.calculation.runs_code and mine.any()):
+    is_stored = parts.stored >= 0
+    if not (logic.calculation.runs_code and is_stored.any()):
         return []
     sessions = unfolded(
-        logic.calculation, logic.spans, incoming.stored.rows(logic.definition.by, mine)
+        logic.calculation, logic.spans, incoming.stored.rows(logic.definition.by, is_stored)
     ).sessions
     begins = combine(sessions.column(START)).to_numpy()
-    order = np.lexsort((begins, parts.stored[mine]))
+    order = np.lexsort((begins, parts.stored[is_stored]))
     stored = without(taken(sessions, order), HOME, CURRENT)
-    codes = np.r_[parts.stored[mine][order], component]
+    codes = np.r_[parts.stored[is_stored][order], component]
     return broken_where_they_meet(logic.calculation, stored, deltas, codes)
 
 

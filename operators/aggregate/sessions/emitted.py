@@ -66,8 +66,8 @@ class Spans:
         span = np.maximum(np.searchsorted(firsts, steps, side="right") - 1, 0)
         starts = combine(emitted.column(START)).to_numpy()
         found = {}
-        for alias in {alias for _, some in self._spans for alias in some}:
-            since = np.array([some.get(alias, END_OF_TIME_US) for _, some in self._spans])[span]
+        for alias in {alias for _, since_of in self._spans for alias in since_of}:
+            since = np.array([since_of.get(alias, END_OF_TIME_US) for _, since_of in self._spans])[span]
             if calculation.numbered:
                 whole = calculation.saw_all(alias, {n: emitted.column(n) for n in emitted.column_names})
                 found[alias] = (since == START_OF_TIME_US) | ((since < END_OF_TIME_US) & whole)

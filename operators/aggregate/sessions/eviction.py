@@ -59,10 +59,10 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
     early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
     not_emitted = ~logic.has_passed(ends, step.emitted_us) & logic.definition.emits_evicted
-    for timing, trigger, mine in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
+    for timing, trigger, of_timing in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
         emitted = (not isinstance(trigger, Never)) | not_emitted
         fires = (pending > 0) & emitted | open_ & emit.closing_pane
-        rows = logic._fired(step, rows, fires & mine, timing, closing=True)
+        rows = logic._fired(step, rows, fires & of_timing, timing, closing=True)
     said = list(step.emitted)
     step.emitted.clear()
     assert stored.near.rows is not None

@@ -69,12 +69,12 @@ def messages_of(
     if rows is None:
         return None, of
     closed = combine(rows.table.column(CLOSED)).to_numpy()
-    mine = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _taken_from(state)[of])
-    if mine.all():
+    inside = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _taken_from(state)[of])
+    if inside.all():
         return rows, of
     if keys is not None:
-        keys[:] = itertools.compress(keys, mine.tolist())
-    places = np.flatnonzero(mine)
+        keys[:] = itertools.compress(keys, inside.tolist())
+    places = np.flatnonzero(inside)
     return rows.take(places), of[places]
 
 

@@ -55,8 +55,8 @@ def without_late(
     """Return the messages that are not too late."""
     gone = lost & (ends_of(logic, rows) < logic.retained_from(step.progress.watermark_us))
     times = pa.array(rows.times)
-    for reason, mine in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
-        step.dead.add_rows(reason, detail, rows.table, np.flatnonzero(mine), times)
+    for reason, dropped in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
+        step.dead.add_rows(reason, detail, rows.table, np.flatnonzero(dropped), times)
     return rows.take(np.flatnonzero(~lost)), incoming._replace(codes=incoming.codes[~lost])
 
 

@@ -205,7 +205,7 @@ class SessionAggregator(StoredSessions, Grouping):
         if len(hashes):
             parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
             step.result.panes += in_order_of_parts(
-                (self._end_some(step, some, watermark_us) for some in parts), self.definition.by
+                (self._end_some(step, part, watermark_us) for part in parts), self.definition.by
             )
         if older:
             self.marks.due.drop(step.kv, watermark_us)
@@ -272,18 +272,18 @@ class SessionAggregator(StoredSessions, Grouping):
         """Close sessions: emit pending rows, and the closing pane if asked for. In slices, as `_fire_on_time`."""
         low, high = step.closed_us, self.closed_before(step.progress.watermark_us)
         parts: Iterator[list[pa.Table]] = iter([last_words] if last_words else [])
-        some, older = 0, False
+        closing, older = 0, False
         if low < high:
             ends, hashes, older = self.marks.closing.passed(step.kv, low, high - 1, high)
-            some = len(hashes)
-        if some:
+            closing = len(hashes)
+        if closing:
             homes = self.store.home(ends)
             each = homes_at_once(homes, SESSIONS_AT_ONCE // 2)
             closed = (self._close_some(step, homes[places], hashes[places], low, high) for places in each)
             parts = itertools.chain(parts, closed)
-        if some or last_words:
+        if closing or last_words:
             step.result.panes += in_order_of_parts(parts, self.definition.by)
-        if some or older:
+        if closing or older:
             self.marks.closing.drop(step.kv, high)
 
     def _close_some(self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int) -> list[pa.Table]:
@@ -362,10 +362,10 @@ class SessionAggregator(StoredSessions, Grouping):
         """Fire sessions that took messages by the trigger that is evaluated in every step."""
         emit = self.definition.emit
         ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
-        for timing, trigger, mine in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
-            if by_step(trigger) and mine.any():
-                fires = np.zeros(len(mine), dtype=bool)
-                fires[mine] = self.judged(step, rows.where(mine), trigger)
+        for timing, trigger, of_timing in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
+            if by_step(trigger) and of_timing.any():
+                fires = np.zeros(len(of_timing), dtype=bool)
+                fires[of_timing] = self.judged(step, rows.where(of_timing), trigger)
                 rows = self._fired(step, rows, fires, timing)
         return rows
 
@@ -432,8 +432,8 @@ def correct(logic: SessionAggregator, step: Step) -> None:
     owed = _owed(logic, step, found.rows(by).sessions)
     rows, homes = found.rows(by, owed), found.values(HOME)[owed]
     early = _current(logic, step, rows.sessions)
-    for timing, mine in ((EARLY, early), (LATE, ~early)):
-        rows = logic._fired(step, rows, mine, timing)
+    for timing, of_timing in ((EARLY, early), (LATE, ~early)):
+        rows = logic._fired(step, rows, of_timing, timing)
     logic.keep(step, found.near, found.others(owed), rows, homes)
     logic._emit(step)
 

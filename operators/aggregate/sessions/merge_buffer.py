@@ -64,9 +64,9 @@ def settled(logic: StoredSessions, near: Near, emitted_us: int) -> Near:
         if met.any():
             # Rows that look out of date may continue in buffered ones: none is skipped yet.
             of_keys = Near(taken(near.rows, np.flatnonzero(met)), {})
-            mine = numbers[n:][met]
-            stored = Stored.of(of_keys, by, START_OF_TIME_US, mine)
-            sessions = Extents(mine[stored.sessions], stored.values(START), stored.values(END))
+            met_numbers = numbers[n:][met]
+            stored = Stored.of(of_keys, by, START_OF_TIME_US, met_numbers)
+            sessions = Extents(met_numbers[stored.sessions], stored.values(START), stored.values(END))
             incoming = Incoming(codes, stored, sessions)
     after, stay = _laid(
         logic, by_cell(logic, incoming, combine(pieces.column(START)).to_numpy()), pieces, emitted_us
@@ -109,8 +109,8 @@ def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> 
     apart = (of[1:] == of[:-1]) & ((first[1:] > high[:-1]) | (last[1:] < low[:-1]))
     found, steps = list[int](), np.r_[np.full(n, -1, dtype=np.int64), came]
     for one in np.unique(of[1:][apart]).tolist():
-        mine = order[np.searchsorted(of, one) : np.searchsorted(of, one, side="right")].tolist()
-        at = _last_join([(int(steps[i]), int(starts[i]), int(ends[i]), i - n) for i in mine])
+        members = order[np.searchsorted(of, one) : np.searchsorted(of, one, side="right")].tolist()
+        at = _last_join([(int(steps[i]), int(starts[i]), int(ends[i]), i - n) for i in members])
         if at is not None:
             found.append(at)
     return np.array(found, dtype=np.int64)
@@ -123,12 +123,12 @@ def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
     found, there = None, list[tuple[int, int]]()
     steps = sorted({step for step, *_ in rows})
     for step in steps:
-        mine = [row for row in rows if row[0] == step]
+        of_step = [row for row in rows if row[0] == step]
         holes = [(end, start) for (_, end), (start, _) in pairwise(there)]
-        there = _as_one([*there, *((start, end) for _, start, end, _ in mine)])
+        there = _as_one([*there, *((start, end) for _, start, end, _ in of_step)])
         for end, start in holes:
             if step >= 0 and any(low <= end and start <= high for low, high in there):  # it is closed by now
-                over = [name for _, low, high, name in mine if low < start and end <= high - 1]
+                over = [name for _, low, high, name in of_step if low < start and end <= high - 1]
                 found = max([*over, *([] if found is None else [found])])
     return found
 

@@ -89,10 +89,10 @@ def merge_parts(
     takes[component] = True
     held_to = np.full(parts.size, START_OF_TIME_US, dtype=np.int64)
     panes = deltas.slice(0, 0).select([START, END, *logic.definition.by, PANES])
-    mine, were = (parts.stored >= 0) & takes[parts.stored], None
+    taking, were = (parts.stored >= 0) & takes[parts.stored], None
     of_panes = np.zeros(0, dtype=np.int64)
-    if mine.any():
-        touched, before = incoming.stored.rows(logic.definition.by, mine), parts.stored[mine]
+    if taking.any():
+        touched, before = incoming.stored.rows(logic.definition.by, taking), parts.stored[taking]
         hot = combine(touched.sessions.column(HOME)).to_numpy() == HOT
         np.maximum.at(held_to, before[hot], combine(touched.sessions.column(END)).to_numpy()[hot])
         whole = unfolded(logic.calculation, logic.spans, touched)
@@ -118,7 +118,7 @@ def merge_parts(
     merged = with_bridges(merged, component, were, pieces, parts.piece)
     row_of = np.zeros(parts.size, dtype=np.int64)
     row_of[component] = np.arange(len(component))
-    return Merged(Rows(merged, panes, row_of[of_panes]), mine, held_to[component], row_of)
+    return Merged(Rows(merged, panes, row_of[of_panes]), taking, held_to[component], row_of)
 
 
 def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:

@@ -166,9 +166,9 @@ class SessionOracle(AggregateOracle):
             elif self._may_count(message, watermark_us):
                 by_key.setdefault(key, []).append(message)
         self._taken_back = []
-        some_of = {key: self._in_the_end(key, some, watermark_us) for key, some in by_key.items()}
+        some_of = {key: self._in_the_end(key, taken, watermark_us) for key, taken in by_key.items()}
         touched = [
-            cell for key, some in some_of.items() for cell in self._join_messages(key, some, watermark_us)
+            cell for key, taken in some_of.items() for cell in self._join_messages(key, taken, watermark_us)
         ]
         return sorted(touched, key=place)
 
@@ -274,27 +274,27 @@ class SessionOracle(AggregateOracle):
             if self._is_open(cell, watermark_us):
                 ranges.append((Window(cell.first_us, max(cell.end_us, cell.reach_us)), [], [cell]))
         ranges += [(self._own(message), [message], []) for message in messages]
-        for window, some, parts in ranges:
+        for window, members, parts in ranges:
             for group in [g for g in groups if self._meet(g[0], window)]:
                 groups.remove(group)
                 window = Window(min(window.start_us, group[0].start_us), max(window.end_us, group[0].end_us))
-                some, parts = group[1] + some, group[2] + parts
-            groups.append((window, some, parts))
+                members, parts = group[1] + members, group[2] + parts
+            groups.append((window, members, parts))
         found = []
-        for window, some, parts in groups:
-            if not some:
+        for window, members, parts in groups:
+            if not members:
                 continue
-            some = [m for m in messages if any(m is one for one in some)]
+            members = [m for m in messages if any(m is one for one in members)]
             if not self._is_open(SessionCell(key, window), watermark_us):
-                for message in some:
+                for message in members:
                     self._lose_late(f"{window!r} is closed", message, watermark_us)
                 continue
-            for m in some:
+            for m in members:
                 m.step = self._step
                 self.counted.append((m.position.source, m.position.partition, m.time_us))
-            made = self._joined(key, window, some, parts)
+            made = self._joined(key, window, members, parts)
             if made is not None:
-                found += self._in_parts(made, some, parts, watermark_us)
+                found += self._in_parts(made, members, parts, watermark_us)
         return found
 
     def _in_parts(

@@ -42,9 +42,9 @@ class SessionNumbers:
         panes, ends = (combine(sessions.column(c)).to_pylist() for c in (PANES, END))
         before = self.counted(kv, sessions, kept_us).tolist()
         counted: dict[int, tuple[int, int]] = {}
-        for number, *mine in zip(self._keys(sessions), map(max, panes, before), ends, strict=True):
+        for number, *bounds in zip(self._keys(sessions), map(max, panes, before), ends, strict=True):
             most, until_us = counted.get(number, (0, START_OF_TIME_US))
-            counted[number] = (max(most, mine[0]), max(until_us, mine[1]))
+            counted[number] = (max(most, bounds[0]), max(until_us, bounds[1]))
         batch, names = Batch(), list(map(_name, counted))
         for name, value, (number, (most, until_us)) in zip(
             names, kv.multi_get(self._aux, names), counted.items(), strict=True

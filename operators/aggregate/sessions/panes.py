@@ -170,8 +170,8 @@ def _same_window(rows: Rows) -> BoolArray:
     """True for panes of the very window that their session has."""
     equal = np.ones(len(rows.owner), dtype=bool)
     for name in (START, END):
-        mine = combine(rows.panes.column(name)).to_numpy()
-        equal &= mine == combine(rows.sessions.column(name)).to_numpy()[rows.owner]
+        pane_edges = combine(rows.panes.column(name)).to_numpy()
+        equal &= pane_edges == combine(rows.sessions.column(name)).to_numpy()[rows.owner]
     return equal
 
 
@@ -188,9 +188,9 @@ def _unchanged(
     at = np.flatnonzero(same & (np.bincount(owner, minlength=size)[owner] == 1))
     if len(at) == 0:
         return unchanged
-    of, some = pa.array(owner[at]), panes.take(pa.array(at))
+    of, single = pa.array(owner[at]), panes.take(pa.array(at))
     now = [column.take(of) for column in columns]
-    before = [_said(some, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
+    before = [_said(single, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
     unchanged[owner[at]] = ~any_differ(before, now, len(at))
     return unchanged
 

@@ -44,9 +44,9 @@ def _fire_triggered(
         homes, hashes = logic.marks.wait(kv, early=early)
         logic.marks.wait_no_more(kv, early=early)
         if not period:
-            mine = np.isin(hashes, over)
-            logic.marks.waiting.add(kv, homes[~mine], hashes[~mine], step.moment.step)
-            homes, hashes = homes[mine], hashes[mine]
+            elapsed = np.isin(hashes, over)
+            logic.marks.waiting.add(kv, homes[~elapsed], hashes[~elapsed], step.moment.step)
+            homes, hashes = homes[elapsed], hashes[elapsed]
     stored = logic.near(step, homes, hashes)
     if stored is not None:
         _emit(logic, step, stored, timing, trigger, hashes)
@@ -94,7 +94,7 @@ def _emit(
     left = pending & ~fires
     if asked is not None and left.any():
         rows = stored.rows(by, left).sessions
-        mine = np.isin(hashes_of(rows.select([START, *by]), by), asked)
+        asked_rows = np.isin(hashes_of(rows.select([START, *by]), by), asked)
         homes = combine(rows.column(HOME)).to_numpy()
-        logic.marks.waits(step.kv, rows, homes, mine, step.moment)
+        logic.marks.waits(step.kv, rows, homes, asked_rows, step.moment)
     logic.keep_fired(step, stored, fires, timing, always=asked is None)

@@ -84,10 +84,10 @@ def going(
     detail = "what it takes back is in no session that is open"
     step.dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost, dtype=np.int64), pa.array(rows.times))
     removed = np.zeros(len(rows), dtype=bool)
-    removed[[row for some in gone.values() for _, row in some]] = True
+    removed[[row for pairs in gone.values() for _, row in pairs]] = True
     stays = removed.copy()
     stays[list(comes)] = True
-    kept = [places[place] for some in gone.values() for place, _ in some]
+    kept = [places[place] for pairs in gone.values() for place, _ in pairs]
     change = Going(removed[stays], kept) if kept else None
     return rows.take(np.flatnonzero(stays)), incoming._replace(codes=incoming.codes[stays]), change
 
@@ -125,9 +125,9 @@ def _kept(
     keys = encode_equal([table.column(b) for b in by]) if by else [None] * len(back)
     found, values = list[bytes](), list[bytes]()
     for key, at in dict.fromkeys(zip(keys, times.tolist(), strict=True)):
-        some, theirs = history.store.scan_between(step.kv, (at, None), (at, None), key)
-        found += some
-        values += theirs
+        bodies, store_keys = history.store.scan_between(step.kv, (at, None), (at, None), key)
+        found += bodies
+        values += store_keys
     kept = history.decode(step.kv, found, values, logic.calculation)
     if kept is None:
         return [], []

@@ -57,9 +57,9 @@ class Rows(NamedTuple):
         """Return these sessions, with their current panes."""
         if which.all():
             return self
-        mine = which[self.owner]
-        owner = (np.cumsum(which) - 1)[self.owner[mine]]
-        return Rows(self.sessions.filter(pa.array(which)), self.panes.filter(pa.array(mine)), owner)
+        kept = which[self.owner]
+        owner = (np.cumsum(which) - 1)[self.owner[kept]]
+        return Rows(self.sessions.filter(pa.array(which)), self.panes.filter(pa.array(kept)), owner)
 
 
 class Stored(NamedTuple):
@@ -93,10 +93,10 @@ class Stored(NamedTuple):
         codes = 2 * codes_of([arrays.taken(rows.select([START, *by]), few)], by) + hot[few]
         starts, ends = (rows.column(name).to_numpy()[few] for name in (START, END))
         place = np.cumsum(~pane) - 1
-        mine = ~pane[few]
-        held = Extents(codes[mine], starts[mine], ends[mine])
+        is_session = ~pane[few]
+        held = Extents(codes[is_session], starts[is_session], ends[is_session])
         # A closed session has no pane that ends after it, and an open one that overlaps it none that ends before that.
-        owner = place[few[mine]][first_ending(held, codes[~mine], ends[~mine])]
+        owner = place[few[is_session]][first_ending(held, codes[~is_session], ends[~is_session])]
         right = ~left[sessions]
         current = right[owner]
         return cls(near, sessions[right], panes[current], (np.cumsum(right) - 1)[owner[current]])
@@ -116,8 +116,8 @@ class Stored(NamedTuple):
         """Return some of the sessions, or all, with their current panes."""
         stored, sessions, panes, owner = self._rows, self.sessions, self.panes, self.owner
         if which is not None and not which.all():
-            mine = which[owner]
-            sessions, panes, owner = sessions[which], panes[mine], (np.cumsum(which) - 1)[owner[mine]]
+            kept = which[owner]
+            sessions, panes, owner = sessions[which], panes[kept], (np.cumsum(which) - 1)[owner[kept]]
         values = [n for n in stored.column_names if n.startswith(EMITTED)]
         emitted = [START, END, *by, PANES, EMIT_STEP, *values, *taken_along(stored.column_names)]
         return Rows(
@@ -174,20 +174,20 @@ def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArra
     """Add the last emitted values as panes, where only the accumulators hold them so far. which: only of these sessions"""
     rows = rows._replace(panes=come_again(calculation, rows.panes))
     current = flags(rows.sessions, CURRENT)
-    some = current if which is None else current & which
-    if not some.any():
+    chosen = current if which is None else current & which
+    if not chosen.any():
         return rows
-    emitted = rows.sessions.filter(pa.array(some))
+    emitted = rows.sessions.filter(pa.array(chosen))
     values, broken = values_said(calculation, spans, emitted)
     names = [START, END, *calculation.definition.by, PANES]
     panes = pa.table([*(emitted.column(n) for n in names), *values.values()], names=[*names, *values])
-    owner = np.flatnonzero(some)
+    owner = np.flatnonzero(chosen)
     if broken:
         known = np.ones(len(emitted), dtype=bool)
         known[[b.group for b in broken]] = False
         panes, owner = panes.filter(pa.array(known)), owner[known]
     return Rows(
-        with_current(rows.sessions, current & ~some),
+        with_current(rows.sessions, current & ~chosen),
         concat([rows.panes, panes]) if len(rows.panes) else panes,
         np.r_[rows.owner, owner],
     )

@@ -144,8 +144,8 @@ class StoredSessions(Steps):
             wanted = [home for home in wanted if home in there]
         if not wanted:
             return None
-        mine = np.isin(homes, np.array(wanted, dtype=np.int64))
-        keys = pa.table({START: pa.array(homes[mine]), HASH: pa.array(hashes[mine])})
+        in_buckets = np.isin(homes, np.array(wanted, dtype=np.int64))
+        keys = pa.table({START: pa.array(homes[in_buckets]), HASH: pa.array(hashes[in_buckets])})
         near = settled(self, self.store.near(kv, wanted, keys), step.emitted_us)
         return None if near.rows is None else Stored.of(near, self.definition.by, step.emitted_us)
 

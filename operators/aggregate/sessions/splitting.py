@@ -276,13 +276,13 @@ def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
         return rows
     ends = combine(rows.panes.column(END)).to_numpy()
     held = np.zeros(len(ends), dtype=np.int64)
-    mine = rows.owner >= 0
-    held[mine] = combine(rows.sessions.column(END)).to_numpy()[rows.owner[mine]]
-    crosses = ~mine | (ends > held)
+    owned = rows.owner >= 0
+    held[owned] = combine(rows.sessions.column(END)).to_numpy()[rows.owner[owned]]
+    crosses = ~owned | (ends > held)
     for timing, late in ((EARLY, False), (LATE, True)):
-        some = crosses & ((ends <= step.progress.watermark_us) == late)
-        if some.any():
-            panes = rows.panes.filter(pa.array(some))
+        of_timing = crosses & ((ends <= step.progress.watermark_us) == late)
+        if of_timing.any():
+            panes = rows.panes.filter(pa.array(of_timing))
             step.emitted.append(taken_back(logic.definition, logic.calculation, panes, timing))
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
 

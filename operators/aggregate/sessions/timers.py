@@ -102,9 +102,9 @@ class SessionMarks:
     ) -> None:
         """Register these sessions, which are pending until a time."""
         emit, hot, step = self.emit, homes == HOT, moment.step
-        for waits, mine in ((self._early_waits, hot), (by_time(emit.late), ~hot)):
+        for waits, of_timing in ((self._early_waits, hot), (by_time(emit.late), ~hot)):
             if waits:
-                self._add(kv, self.waiting, sessions, homes, mine & pending, step)
+                self._add(kv, self.waiting, sessions, homes, of_timing & pending, step)
         if not self.delays:
             return
         began, now_us = since(sessions), np.full(len(sessions), moment.now_us, dtype=np.int64)
@@ -112,8 +112,8 @@ class SessionMarks:
         for delay_us in self.delays:
             later = fresh & (began + delay_us > moment.now_us)
             self._add(kv, self.delayed, sessions, began + delay_us, later, step)
-        for trigger, mine in ((emit.early, hot), (emit.late, ~hot)):
-            over = mine & pending & (began + min(delays(trigger), default=0) <= moment.now_us)
+        for trigger, of_timing in ((emit.early, hot), (emit.late, ~hot)):
+            over = of_timing & pending & (began + min(delays(trigger), default=0) <= moment.now_us)
             self._add(kv, self.delayed, sessions, now_us, over & bool(delays(trigger)), step)
 
     def overdue(self, kv: KV, moment: Moment) -> Hashes:
