@@ -44,9 +44,9 @@ class Sizes:
 
     def __init__(self, definition: JoinDefinition, reach: Reach, aux_cf: str) -> None:
         self.most, self.by_key = definition.retention.messages or 0, definition.sizes == "key"
-        given = (definition.left, definition.right)
+        inputs = (definition.left, definition.right)
         limited = definition.sizes is not None
-        self.sides = tuple(side for side in (LEFT, RIGHT) if limited and not given[side].static)
+        self.sides = tuple(side for side in (LEFT, RIGHT) if limited and not inputs[side].static)
         self.aux_cf, self._reach = aux_cf, reach
         self._floors = TimerIndex(aux_cf, _BY_TIME)
         self._order = tuple(f"{definition.name}.{side}.order" for side in ("left", "right"))

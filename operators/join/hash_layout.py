@@ -166,8 +166,8 @@ class KeyedJoinOperator(BlockJoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), step.sides[side])
-        return self._alone(step, side, mine.take(np.lexsort((ranks(mine), mine.times))))
+        unmatched = as_slice(found.take(at), step.sides[side])
+        return self._alone(step, side, unmatched.take(np.lexsort((ranks(unmatched), unmatched.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         for side in (LEFT, RIGHT):

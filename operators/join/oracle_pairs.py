@@ -73,8 +73,8 @@ def latest_partner(join: JoinDefinition, side: str, time_us: int) -> float:
     ends = [inf]
     windows = time_windows(join)
     if windows is not None:
-        mine, other = windows if side == "left" else windows[::-1]
-        ends.append(max(holders(mine, time_us)[1], around(other, time_us)[1]))
+        own, other = windows if side == "left" else windows[::-1]
+        ends.append(max(holders(own, time_us)[1], around(other, time_us)[1]))
     if join.within is not None:
         ends.append(time_us + (join.within.high_us if side == "left" else -join.within.low_us))
     if join.sessions is None and join.retention.time_us is not None:

@@ -45,11 +45,11 @@ def named(
     found: tuple[dict[str, str], dict[str, str]] = (
         ({}, {}) if chosen_names is None else (dict(chosen_names[0]), dict(chosen_names[1]))
     )
-    mine = [n for n in left if n not in definition.left_keys]
-    theirs = [n for n in right if n not in definition.right_keys]
-    others: tuple[set[str], set[str]] = ({*theirs}, {*mine, *definition.left_keys})
+    of_left = [n for n in left if n not in definition.left_keys]
+    of_right = [n for n in right if n not in definition.right_keys]
+    others: tuple[set[str], set[str]] = ({*of_right}, {*of_left, *definition.left_keys})
     taken = {*definition.left_keys, *found[0].values(), *found[1].values()}
-    for side, names in enumerate((mine, theirs)):
+    for side, names in enumerate((of_left, of_right)):
         prefix = prefixes(definition)[side]
         for name in names:
             if name in found[side]:
@@ -111,16 +111,16 @@ class Columns:
     def rows(self, left: pa.Table, right: pa.Table, li: IntArray, ri: IntArray) -> pa.Table:
         """Return the rows of pairs (left row, right row), either of which may be NOBODY."""
         columns, names = [], []
-        mine, theirs = _indices(li), _indices(ri)
+        at_left, at_right = _indices(li), _indices(ri)
         for key in self.keys:
             columns.append(self._key(key, left, right, li, ri))
             names.append(key[0])
-        for pairs, table, indices in ((self.left, left, mine), (self.right, right, theirs)):
+        for pairs, table, indices in ((self.left, left, at_left), (self.right, right, at_right)):
             for name, source in pairs:
                 columns.append(combine(table.column(source)).take(indices))
                 names.append(name)
         if not columns:
-            return pa.table({"__pair": mine})
+            return pa.table({"__pair": at_left})
         return pa.table(columns, names=names)
 
     def _key(

@@ -35,16 +35,16 @@ class JoinNeeds(Needs):
     def __init__(
         self, definition: JoinDefinition, side: int, sides: Sequence[pa.Schema], called: Names | None
     ) -> None:
-        given = (definition.left, definition.right)[side]
-        self._input = given.name
+        input_spec = (definition.left, definition.right)[side]
+        self._input = input_spec.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
         #: The expression for dynamic gaps of messages.
         self._gap = definition.own_gap if side in definition.session_sides else None
-        self._filters = given.asked
-        self._asked = (*given.asked, *(() if self._gap is None else (self._gap,)))
+        self._filters = input_spec.asked
+        self._asked = (*input_spec.asked, *(() if self._gap is None else (self._gap,)))
         #: Keys and event time.
-        self.required = {given.event_time, *(pair[side] for pair in definition.on)}
+        self.required = {input_spec.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
         if definition.is_self_join:
             self._prefixes.update(prefixes(definition))
@@ -143,10 +143,10 @@ class JoinNeeds(Needs):
         definition = self._definition
         if self._where is None or not self._mentioned(name):
             return None
-        mine = {n: kind for n, kind in types.items() if n in self.required or self._mentioned(n)}
+        needed = {n: kind for n, kind in types.items() if n in self.required or self._mentioned(n)}
         sides = [schema.empty_table() for schema in self._sides]
         for side in (LEFT, RIGHT) if definition.is_self_join else (self._side,):
-            sides[side] = pa.schema({**_types(self._sides[side]), **mine}.items()).empty_table()
+            sides[side] = pa.schema({**_types(self._sides[side]), **needed}.items()).empty_table()
         columns = Columns.of(definition, sides[LEFT].schema, sides[RIGHT].schema, self._called)
         none = np.zeros(0, dtype=np.int64)
         pairs = columns.looked_at(definition, self._where, sides[LEFT], sides[RIGHT], none, none)

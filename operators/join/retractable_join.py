@@ -135,10 +135,10 @@ class CorrectedJoinOperator(JoinOperator):
             step.dead.input = (self.definition.left, self.definition.right)[side].name
             detail = "what it takes back is not kept"
             step.dead.add_rows(TOO_LATE, detail, rows.table, np.array(lost), pa.array(rows.times))
-        places = [place for some in gone.values() for place in some]
-        some = stored.take(np.array(places, dtype=np.int64))
+        places = [place for gone_places in gone.values() for place in gone_places]
+        retracted = stored.take(np.array(places, dtype=np.int64))
         return Going(
-            some, [keys[place] for place in places], rows.take(np.array(list(comes), dtype=np.int64))
+            retracted, [keys[place] for place in places], rows.take(np.array(list(comes), dtype=np.int64))
         )
 
     def _at(

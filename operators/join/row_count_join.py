@@ -382,9 +382,9 @@ class RowsJoinOperator(JoinOperator):
         fields = self.stores[LEFT].layout.has_fields and window.per == "key"
         of = [key[: -len(PLACE) - len(FIELDS_END)] for key in held] if fields else [b""] * len(held)
         before = self._counts(kv, LEFT, of)
-        mine = [last[k] - n < window.n for k, n in zip(counted, numbers.tolist(), strict=True)]
-        theirs = [last.get(k, before[k]) - n < window.n for k, n in zip(of, _numbers(held), strict=True)]
-        return np.array(mine + theirs, dtype=bool)
+        of_new = [last[k] - n < window.n for k, n in zip(counted, numbers.tolist(), strict=True)]
+        of_stored = [last.get(k, before[k]) - n < window.n for k, n in zip(of, _numbers(held), strict=True)]
+        return np.array(of_new + of_stored, dtype=bool)
 
     def _already_matched_numbered(self, kv: KV, held: list[bytes], new: int) -> BoolArray:
         """Return True for left messages under these keys that matched before, as `_already_matched`."""
@@ -477,10 +477,10 @@ class RowsJoinOperator(JoinOperator):
             return None
         kv = step.kv
         values = [v for v in kv.multi_get(self.stores[side].cf, stored) if v is not None]
-        mine = self._decode_numbered(kv, side, self._messages(kv, side, values), step.sides[side])
-        mine = mine if others is None else stack(others, mine)
-        order = np.lexsort((ranks(mine), mine.times))
-        return alone(mine.take(order), side, step.sides, step.columns)
+        unmatched = self._decode_numbered(kv, side, self._messages(kv, side, values), step.sides[side])
+        unmatched = unmatched if others is None else stack(others, unmatched)
+        order = np.lexsort((ranks(unmatched), unmatched.times))
+        return alone(unmatched.take(order), side, step.sides, step.columns)
 
     # -- advance ----------------------------------------------------------------------------------------------------
 

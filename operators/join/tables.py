@@ -117,8 +117,8 @@ def sound(
             raised[int(rows[0])] = said(error)
             return np.zeros(len(li), dtype=bool)
     good, early = np.zeros(len(li), dtype=bool), li < rows[len(rows) // 2]
-    for some in (early, ~early):
-        good[some] = sound(asked, li[some], ri[some], raised)
+    for half in (early, ~early):
+        good[half] = sound(asked, li[half], ri[half], raised)
     return good
 
 

@@ -164,10 +164,10 @@ class BlockJoinOperator(JoinOperator):
     def _of_keys(self, step: JoinStep, side: int, others: Slice) -> Keep | None:
         """Return a filter that drops rows whose first key none of the others has; None if all must be read."""
         for key in step.columns.keys[:1]:
-            mine, theirs, kind = key[1 + side], key[2 - side], key[3]
+            own, other, kind = key[1 + side], key[2 - side], key[3]
             if _is_plain(kind):
-                wanted = as_type(combine(others.table.column(theirs)), kind)
-                return partial(_with_keys, mine, wanted)
+                wanted = as_type(combine(others.table.column(other)), kind)
+                return partial(_with_keys, own, wanted)
         return None
 
     def _met(self, kv: KV) -> tuple[KV, bool]:
@@ -201,8 +201,8 @@ class BlockJoinOperator(JoinOperator):
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        mine = as_slice(found.take(at), step.sides[side])
-        return self._alone(step, side, mine.take(np.lexsort((ranks(mine), mine.times))))
+        unmatched = as_slice(found.take(at), step.sides[side])
+        return self._alone(step, side, unmatched.take(np.lexsort((ranks(unmatched), unmatched.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         for side in (LEFT, RIGHT):
@@ -228,8 +228,8 @@ class BlockJoinOperator(JoinOperator):
             columns = self.inputs.called(kv, sides)
             keys = pa.array(JoinOperator.keys(self, rows, side, columns), pa.binary())
             if key is not None:
-                mine = pc.equal(keys, pa.scalar(key, pa.binary()))
-                rows, keys = rows.take(np.flatnonzero(mine)), keys.filter(mine)
+                of_key = pc.equal(keys, pa.scalar(key, pa.binary()))
+                rows, keys = rows.take(np.flatnonzero(of_key)), keys.filter(of_key)
         places = ranks(rows)
         order = [places, rows.times]
         if keys is not None:

@@ -36,8 +36,8 @@ def followed_rows(rows: Slice, matched: BoolArray, step: int) -> pa.Table:
 def places(rows: pa.Table, others: pa.Table) -> tuple[IntArray, IntArray]:
     """Return numbers for the messages of two tables: equal numbers for equal positions."""
     both = []
-    for mine, theirs in ((rows.column(c), others.column(c)) for c in POSITION_COLUMNS):
-        both.append(combine(pa.chunked_array([*mine.chunks, *theirs.chunks], mine.type)))
+    for own, other in ((rows.column(c), others.column(c)) for c in POSITION_COLUMNS):
+        both.append(combine(pa.chunked_array([*own.chunks, *other.chunks], own.type)))
     source, partition, offset, ordinal = both
     numbers, size = np.zeros(len(source), dtype=np.int64), 1
     for column in (source.dictionary_encode().indices, partition, ordinal, offset) if len(source) else ():

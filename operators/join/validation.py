@@ -118,13 +118,13 @@ def _written(
 
 def _check_given(left: Input, right: Input, emit: Emit | None, where: Any, how: str) -> None:
     """Reject options of a wrong type, or outside the choices."""
-    for which, given in (("left", left), ("right", right)):
-        check.of_type(given, Input, which, f"use wr.Input({given!r}, event_time=...)")
-        given.refuse_rules("wr.Join")
-        if given.by is not None:
+    for which, input_spec in (("left", left), ("right", right)):
+        check.of_type(input_spec, Input, which, f"use wr.Input({input_spec!r}, event_time=...)")
+        input_spec.refuse_rules("wr.Join")
+        if input_spec.by is not None:
             raise ConfigurationError(
-                f"by={given.by!r} of input {given.name!r}: the keys of a join are in its on=, {{left name: right name}} "
-                "where they are called otherwise"
+                f"by={input_spec.by!r} of input {input_spec.name!r}: the keys of a join are in its on=, "
+                "{left name: right name} where they are called otherwise"
             )
     if emit is not None:
         check.of_type(emit, Emit, "emit", "use wr.Emit(early=..., late=...)", BadTrigger)
@@ -339,7 +339,7 @@ def check_sessions(
     left: Input, right: Input, window: Any, *, on: Sequence[tuple[str, str]], how: str, retention: Any
 ) -> None:
     """Reject sessions that are impossible. window: of both inputs together."""
-    own = [given.window for given in (left, right)]
+    own = [input_spec.window for input_spec in (left, right)]
     if window is None and not any(isinstance(w, Session) for w in own):
         return
     if window is not None and not isinstance(window, Session):
@@ -372,10 +372,10 @@ def check_sessions(
         raise BadWindow(
             f"{session!r} of a join of {left.name!r} with itself: give the stream to the join twice, under two names"
         )
-    for given in (left, right):
-        if given.static:
+    for input_spec in (left, right):
+        if input_spec.static:
             raise BadWindow(
-                f"input {given.name!r} is static, and {session!r} ends with the watermark, which it does not hold: leave "
+                f"input {input_spec.name!r} is static, and {session!r} ends with the watermark, which it does not hold: leave "
                 "static=True out"
             )
     sized = isinstance(retention, Retention) and (retention.windows, retention.messages) != (None, None)

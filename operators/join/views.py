@@ -63,8 +63,8 @@ class JoinView(View):
         return LEFT if self.input(input).name == self.definition.left.name else RIGHT
 
     def _input_of(self, side: int) -> Input:
-        given: Input = (self.definition.left, self.definition.right)[side]
-        return given
+        input_spec: Input = (self.definition.left, self.definition.right)[side]
+        return input_spec
 
     def source_prefix(self, input: str) -> str:
         return self._input_of(prefixes(self.definition).index(input)).source_prefix
@@ -186,7 +186,7 @@ class JoinView(View):
         """Return the rows that a message of that time is part of."""
         at_us = instant_us(at, "time")
         found = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
-        return [m for m in found if at_us in [s.event_time_us for some in _all(m) for s in some]]
+        return [m for m in found if at_us in [s.event_time_us for messages in _all(m) for s in messages]]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows. rows: rows that the join emitted, or the columns another operator keeps of them."""
@@ -235,14 +235,14 @@ class JoinView(View):
         semi: dict[int, list[StoredMessage]] = {}
         for row, left, right in zip(rows, li.tolist(), ri.tolist(), strict=True):
             row.pop("__pair", None)
-            mine = [] if left == NOBODY else [messages[LEFT][left]]
-            theirs = [] if right == NOBODY else [messages[RIGHT][right]]
+            of_left = [] if left == NOBODY else [messages[LEFT][left]]
+            of_right = [] if right == NOBODY else [messages[RIGHT][right]]
             if self.definition.how == "semi":
                 if left in semi:
-                    semi[left] += theirs
+                    semi[left] += of_right
                     continue
-                semi[left] = theirs
-            yield Provenance(None, row, {names[LEFT]: mine, names[RIGHT]: theirs})
+                semi[left] = of_right
+            yield Provenance(None, row, {names[LEFT]: of_left, names[RIGHT]: of_right})
 
     def _emitted(
         self, kv: KV, both: Sequence[Slice], columns: Columns, *, settled: bool

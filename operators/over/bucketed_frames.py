@@ -119,8 +119,8 @@ class Sliced:
             right = {name: column.take(kept) for name, column in lifted.items()}
         starts = _starts(codes, size)
         self._right = _Side(codes, starts, keys, np.maximum(ends - starts[keys], 0), before=False)
-        given = (middle.lifted, len(left_codes)), (middle.merged, len(middle.codes)), (right, len(codes))
-        self.pieces = _alike(given)
+        parts = (middle.lifted, len(left_codes)), (middle.merged, len(middle.codes)), (right, len(codes))
+        self.pieces = _alike(parts)
 
     @cached_property
     def sizes(self) -> IntArray:

@@ -108,10 +108,10 @@ class CorrectedOvers(Overs):
         waiting = _waiting(work.kv, self.aux_cf)
         for timing, trigger in sorted(self._triggers.items(), key=lambda one: _LOOKS.index(one[0])):
             # A message past the watermark changes no row on time, unless frames count following messages.
-            some = rows.times if timing == EARLY or self._waits else rows.times[rows.times < watermark_us]
-            if isinstance(trigger, Never) or not len(some):
+            times = rows.times if timing == EARLY or self._waits else rows.times[rows.times < watermark_us]
+            if isinstance(trigger, Never) or not len(times):
                 continue
-            span = Span(int(some.min()), int(some.max()))
+            span = Span(int(times.min()), int(times.max()))
             if isinstance(trigger, EveryBatch):
                 look = self._look_near(
                     timing, span, watermark_us, watermark_us, lambda t, _: _of_step(t, step)
@@ -225,8 +225,8 @@ class CorrectedOvers(Overs):
             if look.timing == ON_TIME:
                 levels = ((at.before, at.after), (at.open, at.closed))
                 found = [self.remembered.ended(kv, low, high) for low, high in levels]
-                some = [conformed(rows, schema) for rows in found if rows is not None]
-                ended = concat(some) if some else None
+                tables = [conformed(rows, schema) for rows in found if rows is not None]
+                ended = concat(tables) if tables else None
         else:
             low_us = max(limit(look.low_us, self.reach_us), floor_us)
             end = look.high_us >= END_OF_TIME_US
@@ -241,9 +241,9 @@ class CorrectedOvers(Overs):
             groups = Groups([rows.column(b) for b in self.definition.by], len(rows))
             wanted = np.zeros(groups.size, dtype=bool)
             wanted[groups.codes[named]] = True
-            mine = wanted[groups.codes]
-            rows = rows if mine.all() else rows.filter(pa.array(mine))
-            return Held(rows, groups.codes[mine], groups.size, None, None)
+            in_named = wanted[groups.codes]
+            rows = rows if in_named.all() else rows.filter(pa.array(in_named))
+            return Held(rows, groups.codes[in_named], groups.size, None, None)
         closing = times < at.closed.settled_us
         found_ = self.remembered.near(kv, rows, named, closing, ended, floor_us, at.closed)
         return Held(conformed(found_.rows, schema), found_.codes, found_.keys, found_.tails, found_.sums)
@@ -266,13 +266,13 @@ class CorrectedOvers(Overs):
         late = marks.decided | due_rows.is_due(at.before)[places]
         due, closed = due_rows.is_due(at.after)[places], due_rows.is_due(at.closed)[places]
         if look.timing == ON_TIME:
-            some = ~late & due
+            of_timing = ~late & due
         else:
-            some = late if look.timing == LATE else ~late & ~due
-            some &= self._newest(due_rows, places) >> STEP_BITS > marks.at
+            of_timing = late if look.timing == LATE else ~late & ~due
+            of_timing &= self._newest(due_rows, places) >> STEP_BITS > marks.at
             if not look.fires:
-                some &= closed
-        chosen = np.flatnonzero(some)
+                of_timing &= closed
+        chosen = np.flatnonzero(of_timing)
         if len(chosen):
             said = self._said(work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen])
             number = (work.progress.step << 2) + _LOOKS.index(look.timing)

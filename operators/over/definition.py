@@ -112,13 +112,13 @@ class OverDefinition(OneInput):
         empty: str = "emit",
     ) -> None:
         where = filter_of(where)
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         remedy = "name columns, e.g. select=('x', 'y'), or leave it out for all"
         self._fill(
-            given,
+            arguments,
             select=None if select is None else check.names(select, "select", remedy),
             integer_overflow=integer_overflow,
-            **(_own_fields(given) if anchors is None else around.own_fields(given)),
+            **(_own_fields(arguments) if anchors is None else around.own_fields(arguments)),
         )
         columns = self.output_columns or (*self.by, self.output_time, *self.agg)
         twice = [c for c in columns if columns.count(c) > 1]

@@ -150,8 +150,8 @@ class DueRows:
             return None, None
         values, reached = Values({}, []), None
         for calculation in running:
-            some, own = self._run(calculation, places, sums, upto)
-            values.extend(some)
+            computed, own = self._run(calculation, places, sums, upto)
+            values.extend(computed)
             if reached is None:
                 reached = own
             else:  # of the same keys, up to the same messages
@@ -186,11 +186,11 @@ class DueRows:
         both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}
         made, broken = running(calculation, both, line[order])
         new = np.flatnonzero(order >= int(kept.sum()))
-        mine = {n: c.take(pa.array(new)) for n, c in made.items()}
-        shown, frame = mine, getattr(calculation.definition, "frame", None)
+        running_values = {n: c.take(pa.array(new)) for n, c in made.items()}
+        shown, frame = running_values, getattr(calculation.definition, "frame", None)
         if isinstance(frame, RowsBetween) and frame.peers:
             last = np.searchsorted(places, self.lines.peers[1][places] - 1)
-            shown = {n: c.take(pa.array(last)) for n, c in mine.items()}
+            shown = {n: c.take(pa.array(last)) for n, c in running_values.items()}
         found, more = calculation.finish(shown, len(places))
         at = {int(row): i for i, row in enumerate(new)} if broken else {}
         failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
@@ -198,7 +198,7 @@ class DueRows:
         if upto is not None:
             many = np.add.reduceat(upto.astype(np.int64), firsts)
             lasts = (firsts + many - 1)[many > 0]
-        columns = {n: c.take(pa.array(lasts)) for n, c in mine.items()}
+        columns = {n: c.take(pa.array(lasts)) for n, c in running_values.items()}
         table = pa.table({LAST: pa.array(rows.times[lasts], pa.int64()), **columns})
         return Values(found, failed + more), Sums(table, codes[lasts])
 
@@ -250,9 +250,9 @@ def buried(
         remedy = "use integer_overflow='decimal' for sums beyond int64"
         detail = f"{b.error}: {remedy}" if overflow else f"{b.alias}: {b.error}"
         letters.setdefault(reason, []).append((anchor, detail))
-    for reason, some in letters.items():
-        rows, times = anchors(np.array([anchor for anchor, _ in some]))
+    for reason, failures in letters.items():
+        rows, times = anchors(np.array([anchor for anchor, _ in failures]))
         work.dead.add_rows(
-            reason, [detail for _, detail in some], rows, np.arange(len(some)), pa.array(times)
+            reason, [detail for _, detail in failures], rows, np.arange(len(failures)), pa.array(times)
         )
     return np.flatnonzero(kept)

@@ -133,8 +133,8 @@ class Slices:
         lines, lifted, merged = None, dict[str, pa.Array](), dict[str, pa.Array]()
         found: IntArray = np.zeros(0, dtype=np.int64)
         if left is not None and (codes[0] >= 0).any():
-            mine = None if (codes[0] >= 0).all() else np.flatnonzero(codes[0] >= 0)
-            lines = Lines(None, codes[0], keys.size, left.column(TIME).to_numpy(), None, mine)
+            known = None if (codes[0] >= 0).all() else np.flatnonzero(codes[0] >= 0)
+            lines = Lines(None, codes[0], keys.size, left.column(TIME).to_numpy(), None, known)
             in_lines = left.select(columns_of(calculation)).take(pa.array(lines.order))
             lifted = calculation.lift(Slice(in_lines, lines.times))
         if slices is not None:
@@ -158,8 +158,8 @@ class Slices:
     ) -> tuple[IntArray, dict[str, pa.Array]]:
         """Return the keys of buckets, and their merged accumulators, one a key. codes: -1 of keys that are not asked for."""
         if (codes < 0).any():
-            mine = codes >= 0
-            slices, codes = slices.filter(pa.array(mine)), codes[mine]
+            known = codes >= 0
+            slices, codes = slices.filter(pa.array(known)), codes[known]
         there = np.zeros(size, dtype=bool)
         there[codes] = True
         found = np.flatnonzero(there)
@@ -198,10 +198,10 @@ class Slices:
         if high_us <= low_us:
             return
         times = rows.column(TIME).to_numpy()
-        some = np.flatnonzero((times >= low_us) & (times < high_us))
-        made = self._accumulate(calculations, rows, numbers, some) if len(some) else None
+        inside = np.flatnonzero((times >= low_us) & (times < high_us))
+        made = self._accumulate(calculations, rows, numbers, inside) if len(inside) else None
         idle_us = 0
-        if made is not None and len(made) * _FEW > len(some):
+        if made is not None and len(made) * _FEW > len(inside):
             self._forget_all(kv)
             idle_us = watermark_us + self._reach_us
         elif made is not None:
@@ -231,8 +231,8 @@ class Slices:
         columns[TIME] = pa.array(slices[groups.first_rows] * self.width_us)
         for part, calculation in calculations:
             if part.frame in self._long:
-                given = rows.select(columns_of(calculation)).take(at)
-                columns.update(calculation.merge(calculation.lift(Slice(given, times)), groups)[0])
+                lifted_rows = rows.select(columns_of(calculation)).take(at)
+                columns.update(calculation.merge(calculation.lift(Slice(lifted_rows, times)), groups)[0])
         return pa.table(columns)
 
     def _lengthen(

@@ -128,9 +128,9 @@ def laid_out(bounds: Bounds) -> Iterator[tuple[int, int, IntArray, IntArray]]:
     while first < n:
         done = int(ends[first - 1]) if first else 0
         last = max(int(np.searchsorted(ends, done + LAID_OUT, side="right")), first + 1)
-        some = sizes[first:last]
-        of = np.repeat(np.arange(last - first), some)
-        begins = np.cumsum(some) - some
+        batch_sizes = sizes[first:last]
+        of = np.repeat(np.arange(last - first), batch_sizes)
+        begins = np.cumsum(batch_sizes) - batch_sizes
         yield first, last, np.arange(len(of)) - begins[of] + bounds.low[first:last][of], of
         first = last
 
@@ -180,13 +180,13 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     """
     sizes = bounds.sizes
     made = tuple(np.full(len(sizes), none, dtype=c.dtype) for c, none in zip(columns, nothing, strict=True))
-    some = bounds.filled
-    if len(some) == 0:
+    filled = bounds.filled
+    if len(filled) == 0:
         return made
     if bounds.longest <= _LONGEST and int(sizes.sum()) <= _OFTEN * len(sizes):
         _row_by_row(made, columns, merge, bounds)
         return made
-    first, last = bounds.low[some], bounds.high[some] - 1
+    first, last = bounds.low[filled], bounds.high[filled] - 1
     levels = (bounds.longest - 1).bit_length()
     # The level at which a window has its boundary; none for a single row.
     level = np.minimum(np.frexp((first ^ last).astype(np.float64))[1], levels + 1).astype(np.int8)
@@ -197,16 +197,16 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     begins = tuple(c.copy() for c in ends)
     single = by_level[: cuts[1]]
     for out, column in zip(made, ends, strict=True):
-        out[some[single]] = column[first[single]]
+        out[filled[single]] = column[first[single]]
     for k in range(levels + 1):
-        mine = by_level[cuts[k + 1] : cuts[k + 2]]
-        if len(mine):
+        of_level = by_level[cuts[k + 1] : cuts[k + 2]]
+        if len(of_level):
             left, right = (
-                tuple(c[first[mine]] for c in ends),
-                tuple(c[last[mine]] for c in begins),
+                tuple(c[first[of_level]] for c in ends),
+                tuple(c[last[of_level]] for c in begins),
             )
             for out, column in zip(made, merge(left, right), strict=True):
-                out[some[mine]] = column
+                out[filled[of_level]] = column
         if k < levels:
             _double(ends, begins, k, merge)
     return made
@@ -214,12 +214,12 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
 
 def _row_by_row(derived: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:
     """Merge short windows: the first row of each, then the second of those that have one, and so on. A fold from the left."""
-    for depth, (some, places) in enumerate(bounds.by_depth):
+    for depth, (windows, places) in enumerate(bounds.by_depth):
         rows = tuple(column[places] for column in columns)
         if depth:
-            rows = merge(tuple(out[some] for out in derived), rows)
+            rows = merge(tuple(out[windows] for out in derived), rows)
         for out, column in zip(derived, rows, strict=True):
-            out[some] = column
+            out[windows] = column
 
 
 def _double(ends: Columns, begins: Columns, k: int, merge: Merge) -> None:

@@ -55,7 +55,7 @@ def parts_of(definition: Aggregating) -> list[Part]:
         assert aggregation.frame is not None
         found.setdefault(aggregation.frame, {})[alias] = aggregation
     by, event_time, overflow = definition.by, definition.event_time, definition.integer_overflow
-    return [Part(by, event_time, some, overflow, frame) for frame, some in found.items()]
+    return [Part(by, event_time, aggregations, overflow, frame) for frame, aggregations in found.items()]
 
 
 def columns_of(calculation: Calculation) -> list[str]:

@@ -118,8 +118,8 @@ class Remembered:
             of = codes.pop(1) if f is not None and f.rows is not None else None
             kept.append(None if f is None else _kept(f, of, groups.size))
         tails, sums = kept
-        mine = codes[-1] < groups.size
-        rows, numbers = events.filter(pa.array(mine)), codes[-1][mine]
+        of_keys = codes[-1] < groups.size
+        rows, numbers = events.filter(pa.array(of_keys)), codes[-1][of_keys]
         if tails is not None and len(tails.rows):
             older = tails.rows.column(TIME).to_numpy() < low_us  # the others are among the events
             before = conformed(tails.rows.filter(pa.array(older)), events.schema)
@@ -200,6 +200,6 @@ def _kept(found: Found, codes: IntArray | None, keys: int) -> Kept:
     if found.rows is None or codes is None:
         nothing = pa.table({})
         return Kept(found, nothing, np.zeros(0, dtype=np.int64), nothing)
-    mine = codes < keys
+    of_keys = codes < keys
     rows = found.rows
-    return Kept(found, rows.filter(pa.array(mine)), codes[mine], rows.filter(pa.array(~mine)))
+    return Kept(found, rows.filter(pa.array(of_keys)), codes[of_keys], rows.filter(pa.array(~of_keys)))

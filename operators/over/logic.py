@@ -189,8 +189,8 @@ class Overs(OneInputLogic):
         self._emit_settled(work, rows, numbers, low_us, before, after, long)
         if events is not None and self.slices.any:
             # This is last, as it may delete the buckets of which windows were made.
-            step, given = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
-            self.slices.extend(kv, calculations, *given, step)
+            step, bucket_rows = work.progress.step, (rows, numbers, low_us, moved, after.watermark_us)
+            self.slices.extend(kv, calculations, *bucket_rows, step)
 
     def _emit_settled(
         self,

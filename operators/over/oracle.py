@@ -242,14 +242,14 @@ class OverOracle(OneInputOracle):
         return found, first >= 0 and last < len(line)
 
     def _of_key(self, anchor: Anchor) -> list[Anchor]:
-        mine = [a for a in self._anchors if same_key(a.key, anchor.key)]
-        return sorted(mine, key=lambda a: (a.time_us, a.position))
+        of_key = [a for a in self._anchors if same_key(a.key, anchor.key)]
+        return sorted(of_key, key=lambda a: (a.time_us, a.position))
 
     def _line_of(self, anchor: Anchor) -> tuple[list[Anchor], int]:
         """Return the messages of its key between two pauses longer than the ttl, and its place among them."""
-        mine, ttl_us = self._of_key(anchor), self.definition.ttl_us
+        of_key, ttl_us = self._of_key(anchor), self.definition.ttl_us
         line: list[Anchor] = []
-        for one in mine:
+        for one in of_key:
             if line and ttl_us is not None and one.time_us - line[-1].time_us > ttl_us:
                 if any(a is anchor for a in line):
                     break

@@ -150,11 +150,11 @@ class Bounds:
     @cached_property
     def by_depth(self) -> list[tuple[IntArray, IntArray]]:
         """The rows of all windows by depth, (windows, the places of their rows): first rows, second rows, up to the longest."""
-        some, found = self.filled, list[tuple[IntArray, IntArray]]()
+        windows, found = self.filled, list[tuple[IntArray, IntArray]]()
         for depth in range(self.longest):
             if depth:
-                some = some[self.sizes[some] > depth]
-            found.append((some, self.low[some] + depth))
+                windows = windows[self.sizes[windows] > depth]
+            found.append((windows, self.low[windows] + depth))
         return found
 
     def take(self, some: IntArray | BoolArray) -> Bounds:

@@ -71,22 +71,22 @@ def emitted_rows(
         (fires, values, marks.rows, closed, INSERT),
     )
     for mask, columns, index, is_last, kind in emitted:
-        some = np.flatnonzero(mask)
-        if not len(some):
+        places = np.flatnonzero(mask)
+        if not len(places):
             continue
-        at, own = pa.array(some), messages(some, [f.name for f in fields if f.name not in columns])
+        at, own = pa.array(places), messages(places, [f.name for f in fields if f.name not in columns])
         row = [columns[f.name].take(at) if f.name in columns else own.column(f.name) for f in fields]
         labels = {
-            TIMING: pa.repeat(pa.scalar(timing, pa.string()), len(some)),
-            INDEX: pa.array(index[some].astype(np.int32)),
-            IS_LAST: pa.array(is_last[some]),
-            KIND: pa.repeat(pa.scalar(kind, pa.string()), len(some)),
+            TIMING: pa.repeat(pa.scalar(timing, pa.string()), len(places)),
+            INDEX: pa.array(index[places].astype(np.int32)),
+            IS_LAST: pa.array(is_last[places]),
+            KIND: pa.repeat(pa.scalar(kind, pa.string()), len(places)),
         }
         table = pa.table(row, schema=pa.schema(fields))
         for name, column in labels.items():
             table = table.append_column(name, column)
         tables.append(table)
-        ranks.append(2 * rank[some] + (kind == INSERT))
+        ranks.append(2 * rank[places] + (kind == INSERT))
     if not tables:
         return None
     order = np.argsort(np.concatenate(ranks), kind="stable")

@@ -61,8 +61,8 @@ class OverView(View):
             return []
         table = concat(found)
         rows = Slice(table, table.column(TIME).to_numpy())
-        some = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
-        return [rows_without_prefix(some.take(ordered(some.times, some.table)), prefix)]
+        chosen = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
+        return [rows_without_prefix(chosen.take(ordered(chosen.times, chosen.table)), prefix)]
 
     def message_schema(self, input: str | None) -> pa.Schema:
         self.input(input)
@@ -105,8 +105,8 @@ class OverView(View):
             return None
         at, floor_us = logic.closed(progress.watermark_us), logic.floor(progress.watermark_us)
         found = [logic.events(kv).read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
-        some = [logic.in_types(rows, progress.schema) for rows in found if rows is not None and len(rows)]
-        return concat(some) if some else None
+        tables = [logic.in_types(rows, progress.schema) for rows in found if rows is not None and len(rows)]
+        return concat(tables) if tables else None
 
     def _last(self, kv: KV, settled_us: int, floor_us: int) -> pa.Table | None:
         """Return the last messages of keys before a time, of keys that can be continued."""
@@ -135,8 +135,8 @@ class KeptLines:
 
     def of_time(self, at_us: int, key: Mapping[str, Any] | None) -> IntArray:
         """Return the places of messages of that time, and of that key."""
-        mine = of_key(self._rows, key)[self._lines.order]
-        return np.flatnonzero(mine & (self._lines.times == at_us))
+        matches = of_key(self._rows, key)[self._lines.order]
+        return np.flatnonzero(matches & (self._lines.times == at_us))
 
     def of_row(self, row: Mapping[str, Any]) -> IntArray:
         """Return the places of messages with the values of their row."""
@@ -145,9 +145,9 @@ class KeptLines:
         near = np.arange(len(self._lines))
         if time in row:
             near = np.flatnonzero(self._lines.times == instant_us(row[time], time))
-        some = self._rows.select(names).take(pa.array(self._lines.order[near])).to_pylist()
+        candidates = self._rows.select(names).take(pa.array(self._lines.order[near])).to_pylist()
         wanted = {n: _plain(row[n]) for n in names}
-        return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in some]]
+        return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in candidates]]
 
     def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Provenance]:
         """Yield the provenance of the rows of messages at these places. row: the emitted row, if it is known."""

@@ -119,9 +119,9 @@ class SessionJoinOperator(JoinOperator):
                 lost = np.zeros(len(new[side]), dtype=bool)
                 dead.input = self.definition.inputs[side].name
                 for reason, detail, rows in refused.rows:
-                    mine = rows[(rows >= first[at]) & (rows < first[at + 1])] - first[at]
-                    dead.add_rows(reason, detail, new[side].table, mine, pa.array(new[side].times))
-                    lost[mine] = True
+                    of_side = rows[(rows >= first[at]) & (rows < first[at + 1])] - first[at]
+                    dead.add_rows(reason, detail, new[side].table, of_side, pa.array(new[side].times))
+                    lost[of_side] = True
                 if lost.any():
                     new[side] = new[side].take(np.flatnonzero(~lost))
                     keys[side] = keys[side].filter(pa.array(~lost))
@@ -217,9 +217,9 @@ class SessionJoinOperator(JoinOperator):
         """Return (stored messages of a side in these sessions, cut to `near`, the session of each, the part that held it)."""
         if side in self.making:  # stored messages of a session are in a part of it
             wanted = wanted & _holds(len(changed), changed.owner)
-        some = np.flatnonzero(wanted)
-        found, values, counts = self._spans(step.kv, side, near.take(pa.array(some)))
-        session = np.repeat(some, counts)
+        chosen = np.flatnonzero(wanted)
+        found, values, counts = self._spans(step.kv, side, near.take(pa.array(chosen)))
+        session = np.repeat(chosen, counts)
         rows = self._decode(step.kv, side, found, values, step.sides[side])
         return rows, session, parts_of(changed, session, rows.times)
 
@@ -261,8 +261,8 @@ class SessionJoinOperator(JoinOperator):
         if len(entries) < most:
             times = np.array([decode_i64(place) for place, _ in entries], dtype=np.int64)
             keys = pa.array([_fields(place, value) for place, value in entries], pa.binary())
-            mine = covering(closed, keys, times) != NOBODY
-            return [entries[i] for i in np.flatnonzero(mine).tolist()]
+            covered = covering(closed, keys, times) != NOBODY
+            return [entries[i] for i in np.flatnonzero(covered).tolist()]
         found, _, counts = self._spans(kv, side, closed)
         lengths = [len(key) + len(FIELDS_END) for key in closed.column(KEY).to_pylist()]
         heads = np.repeat(lengths, counts).tolist()
@@ -325,8 +325,8 @@ class SessionJoinOperator(JoinOperator):
         fields = pa.array([store.split(name).fields for name in found], pa.binary())
         reached_us = self.progress(kv).watermark_us
         floor_us = self._floor(side, reached_us, self.done(reached_us))
-        mine = (covering(sessions, fields, rows.times) != NOBODY) | (rows.times >= floor_us)
-        return rows if mine.all() else rows.take(np.flatnonzero(mine))
+        is_kept = (covering(sessions, fields, rows.times) != NOBODY) | (rows.times >= floor_us)
+        return rows if is_kept.all() else rows.take(np.flatnonzero(is_kept))
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         """Expire closed sessions with their messages: no match may follow a row that said there was none."""

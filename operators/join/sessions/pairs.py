@@ -108,8 +108,8 @@ def overlapping(
     lanes, rest, width = _lanes(changed, left), _lanes(changed, right), _width(changed)
     for shift in range(1, width):
         there = np.where(rest < 0, NO_KEY, rest // width * width + (rest % width - shift) % width)
-        some = pairs(lanes[n:], low[n:], high[n:], there[m:], right.times[m:])
-        found.append(_shifted(some, n, m))
+        matches = pairs(lanes[n:], low[n:], high[n:], there[m:], right.times[m:])
+        found.append(_shifted(matches, n, m))
     return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
 
 

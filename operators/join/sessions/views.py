@@ -43,12 +43,12 @@ class SessionJoinView(JoinView):
         for kv in self.stores:
             sessions = self.logic.sessions.between(kv, low, min(high, END_OF_TIME_US - 1) + 1, None)
             starts, ends = extent(sessions)
-            mine = (starts <= high) & (ends > low)
-            if mine.any():
-                first, last = int(starts[mine].min()), int(ends[mine].max())
+            in_range = (starts <= high) & (ends > low)
+            if in_range.any():
+                first, last = int(starts[in_range].min()), int(ends[in_range].max())
                 rows = self._kept(kv, side, (first, None), (last, None), wanted)
                 if len(rows):
-                    found += self._sessions(kv, side, rows, sessions.filter(pa.array(mine)))
+                    found += self._sessions(kv, side, rows, sessions.filter(pa.array(in_range)))
         return [info for _, _, info in sorted(found, key=lambda one: one[:2])]
 
     def _sessions(
@@ -63,21 +63,21 @@ class SessionJoinView(JoinView):
         order = order[holder[order] != NOBODY]
         by = self.logic.readings[side].by
         found = []
-        for some in np.split(order, np.flatnonzero(np.diff(holder[order])) + 1):
-            if not len(some):
+        for members in np.split(order, np.flatnonzero(np.diff(holder[order])) + 1):
+            if not len(members):
                 continue
-            i = int(holder[some[0]])
+            i = int(holder[members[0]])
             info = WindowInfo(
                 window=Window(int(starts[i]), int(ends[i])),
-                key={b: rows.table.column(b)[int(some[0])].as_py() for b in by},
-                messages=len(some),
-                first=position_of(rows, int(some[0])),
-                last=position_of(rows, int(some[-1])),
+                key={b: rows.table.column(b)[int(members[0])].as_py() for b in by},
+                messages=len(members),
+                first=position_of(rows, int(members[0])),
+                last=position_of(rows, int(members[-1])),
                 values={},
                 panes=0,
                 fired=int(ends[i]) <= self.watermark_us,
             )
-            found.append((int(starts[i]), keys[int(some[0])].as_py(), info))
+            found.append((int(starts[i]), keys[int(members[0])].as_py(), info))
         return found
 
     def _window_keys(self, side: int) -> list[pa.Field]:

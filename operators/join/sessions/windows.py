@@ -49,9 +49,9 @@ class Refused(DeadLetters):
         rows: IntArray,
         times: pa.Array | None,
     ) -> None:
-        of, some = combine(table.column(ROW)).to_numpy()[rows], pa.array(rows)
+        of, places = combine(table.column(ROW)).to_numpy()[rows], pa.array(rows)
         if callable(detail):
-            detail = detail(table.take(some), [] if times is None else times.take(some).to_pylist())
+            detail = detail(table.take(places), [] if times is None else times.take(places).to_pylist())
         if isinstance(detail, str):
             self.rows.append((reason, detail, of))
         else:
@@ -74,7 +74,7 @@ class Changed(NamedTuple):
     def with_others(self, sessions: pa.Table, late: BoolArray) -> Changed:
         """Return these changes and further sessions that did not change."""
         owner = np.arange(len(self), len(self) + len(sessions), dtype=np.int64)
-        both = (concat([mine, sessions]) for mine in (self.sessions, self.parts))
+        both = (concat([own, sessions]) for own in (self.sessions, self.parts))
         return Changed(next(both), np.r_[self.late, late], next(both), np.r_[self.owner, owner])
 
 
@@ -127,8 +127,8 @@ class JoinSessions(SessionAggregator):
         found = self.kept(kv, low_us, high_us, None if key is None else {KEY: key})
         if found is None:
             return no_sessions()
-        mine = found.select(_EXTENT)
-        return mine if key is None else mine.filter(pc.equal(mine.column(KEY), pa.scalar(key, pa.binary())))
+        kept = found.select(_EXTENT)
+        return kept if key is None else kept.filter(pc.equal(kept.column(KEY), pa.scalar(key, pa.binary())))
 
     def forgets(self, before_us: int, watermark_us: int) -> bool:
         """True if sessions may expire as the watermark advances from `before_us`."""

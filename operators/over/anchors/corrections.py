@@ -89,8 +89,8 @@ class CorrectedAnchors(AnchoredOvers):
             near |= self._hold(anchors, came[0])
         is_over = anchors.column(TIME).to_numpy() < work.progress.watermark_us
         work.dead.input = self.definition.inputs[-1].name
-        for timing, some in ((LATE, is_over), (EARLY, ~is_over)):
-            chosen = near & some
+        for timing, of_timing in ((LATE, is_over), (EARLY, ~is_over)):
+            chosen = near & of_timing
             if isinstance(self._triggers[timing], EveryBatch) and chosen.any():
                 self._emit_updates(work, timing, anchors.filter(pa.array(chosen)), work.progress.watermark_us)
 
@@ -140,9 +140,9 @@ class CorrectedAnchors(AnchoredOvers):
         """Note the buckets of these times as changed, for triggers that fire at the end of a period."""
         waiting = self._waiting(work.kv)
         for timing, trigger in self._triggers.items():
-            some = times[times < work.progress.watermark_us] if timing == LATE else times
-            if isinstance(trigger, EveryPeriod) and len(some):
-                stretches = np.unique(some // self.pending.width_us).tolist()
+            changed_us = times[times < work.progress.watermark_us] if timing == LATE else times
+            if isinstance(trigger, EveryPeriod) and len(changed_us):
+                stretches = np.unique(changed_us // self.pending.width_us).tolist()
                 waiting[timing] = sorted({*waiting.get(timing, ()), *stretches})
         self._wait(work.kv, waiting)
 
@@ -165,9 +165,9 @@ class CorrectedAnchors(AnchoredOvers):
                     found = self.pending.waiting.read(kv, *closing)
             if found is not None:
                 over_us = found.column(TIME).to_numpy()
-                some = over_us < before_us if timing == LATE else over_us >= max(before_us, watermark_us)
-                if some.any() and (timing == LATE or not ends):
-                    anchors = self.in_marker_types(work, found.filter(pa.array(some)))
+                is_due = over_us < before_us if timing == LATE else over_us >= max(before_us, watermark_us)
+                if is_due.any() and (timing == LATE or not ends):
+                    anchors = self.in_marker_types(work, found.filter(pa.array(is_due)))
                     self._emit_updates(work, timing, anchors, watermark_us)
             if ended or ends:
                 waiting.pop(timing, None)
@@ -183,9 +183,9 @@ class CorrectedAnchors(AnchoredOvers):
         return {} if packed is None else msgpack.unpackb(packed)
 
     def _wait(self, kv: KV, waiting: Mapping[str, list[int]]) -> None:
-        batch, some = Batch(), {timing: stretches for timing, stretches in waiting.items() if stretches}
-        if some:
-            batch.put(self.aux_cf, _WAITING, msgpack.packb(some))
+        batch, pending = Batch(), {timing: stretches for timing, stretches in waiting.items() if stretches}
+        if pending:
+            batch.put(self.aux_cf, _WAITING, msgpack.packb(pending))
         elif kv.get(self.aux_cf, _WAITING) is not None:
             batch.delete_many(self.aux_cf, [_WAITING])
         kv.write(batch)

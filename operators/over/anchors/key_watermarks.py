@@ -108,8 +108,8 @@ class Promises:
             return _Held(us, found, None, np.zeros(0, dtype=np.int64))
         both = concat([keys, found.rows.select(self.by)])
         codes = Groups([both.column(b) for b in self.by], len(both)).codes[size:]
-        mine = codes < size
-        np.maximum.at(us, codes[mine], found.rows.column(_PROMISED).to_numpy()[mine])
+        of_keys = codes < size
+        np.maximum.at(us, codes[of_keys], found.rows.column(_PROMISED).to_numpy()[of_keys])
         return _Held(us, found, found.rows, codes)
 
     def _promise(self, kv: KV, keys: pa.Table | None, held: _Held, after: IntArray, step: int) -> None:

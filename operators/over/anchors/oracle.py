@@ -89,16 +89,16 @@ class AnchoredOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         self.counted = []
-        given = by_input(self.definition.inputs, messages)
+        by_name = by_input(self.definition.inputs, messages)
         for n, source in enumerate(self.definition.inputs):
             reading = self.definition.source if n == 0 else self.definition.markers
-            some = sorted(given.get(source.name, ()), key=lambda m: m.position or ())
-            self._learn(n, [{**m.payload, reading.event_time: None} for m in some])
-            timed = [m for m in some if self._time_us(reading, m, now_us) is not None]
+            arrived = sorted(by_name.get(source.name, ()), key=lambda m: m.position or ())
+            self._learn(n, [{**m.payload, reading.event_time: None} for m in arrived])
+            timed = [m for m in arrived if self._time_us(reading, m, now_us) is not None]
             self._filters[n].learn(
-                [dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in some]
+                [dict(m.payload) for m in timed] + [dict.fromkeys(m.payload) for m in arrived]
             )
-            for message in some:
+            for message in arrived:
                 self._admit(n, reading, message, now_us)
         self._now_us = now_us if self._now_us is None else self._now_us
         if self.definition.corrects:
@@ -212,14 +212,14 @@ class AnchoredOracle(Oracle):
         """Return anchors without their final row, or the messages that their windows, or those of later anchors, can reach."""
         waiting = [a for a in self._anchors if not a.done]
         if input != self.definition.inputs[0].name:
-            some: Sequence[Held | Anchor] = waiting
+            kept: Sequence[Held | Anchor] = waiting
         elif self.watermark_us == END_OF_TIME_US:
             return []
         else:
             known = [a for a in waiting if a.judged or self.definition.corrects]
             floor_us = min([self._floor_us(), *(a.low_us for a in known)])
-            some = [m for m in self._held if m.time_us >= floor_us]
-        return [Message(m.payload, m.position) for m in sorted(some, key=_by_time)]
+            kept = [m for m in self._held if m.time_us >= floor_us]
+        return [Message(m.payload, m.position) for m in sorted(kept, key=_by_time)]
 
     def _floor_us(self) -> int:
         """Return the time before which no window of an unjudged anchor begins."""
@@ -356,8 +356,8 @@ class AnchoredOracle(Oracle):
         low_us, high_us, frame = anchor.low_us, anchor.high_us, aggregation.frame
         if isinstance(frame, RangeBetween):
             low_us, high_us = anchor.time_us + frame.low_us, anchor.time_us + frame.high_us
-        mine = [m for m in self._held if same_key(m.key, anchor.key) and low_us <= m.time_us <= high_us]
-        return sorted(mine, key=_by_time)
+        inside = [m for m in self._held if same_key(m.key, anchor.key) and low_us <= m.time_us <= high_us]
+        return sorted(inside, key=_by_time)
 
     def _bury(self, reason: str, message: Message, time_us: int | None) -> None:
         self._dead.append(DeadLetter(reason, "", message.position, time_us, repr(dict(message.payload))))

@@ -162,8 +162,8 @@ class Pending:
     def kept(self, kv: KV, watermark_us: int) -> pa.Table | None:
         """Return all anchors whose rows are not emitted."""
         found = [events.read(kv, watermark_us, END_OF_TIME_US) for events in (self.anchors, self.waiting)]
-        some = [rows for rows in found if rows is not None]
-        return concat(some) if some else None
+        tables = [rows for rows in found if rows is not None]
+        return concat(tables) if tables else None
 
 
 def ticks(definition: OverDefinition, times: IntArray) -> pa.Table:

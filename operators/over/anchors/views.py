@@ -38,8 +38,8 @@ class AnchoredView(OverView):
     """A view of `messages`, of either input; by event time, then position."""
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
-        given = self.input(input)
-        side, prefix = self._side(given.name), self.source_prefix(given.name)
+        input_spec = self.input(input)
+        side, prefix = self._side(input_spec.name), self.source_prefix(input_spec.name)
         return self.selected(self._conformed(side), start, end, key, prefix)
 
     def message_schema(self, input: str | None) -> pa.Schema:
@@ -53,10 +53,10 @@ class AnchoredView(OverView):
             return []
         at_us, wanted, found = instant_us(at, "time"), key_of(self.definition.by, key), list[dict[str, Any]]()
         for rows in self._conformed(1):
-            mine = (rows.column(TIME).to_numpy() == at_us) & of_key(rows, wanted)
-            some = rows.filter(pa.array(mine))
-            found += some.select(user_columns(some)).to_pylist()
-        return [made for some in self.made_of(found) for made in some]
+            matches = (rows.column(TIME).to_numpy() == at_us) & of_key(rows, wanted)
+            anchors = rows.filter(pa.array(matches))
+            found += anchors.select(user_columns(anchors)).to_pylist()
+        return [made for rows in self.made_of(found) for made in rows]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows, given as they were emitted or as the columns of their anchor."""
@@ -77,9 +77,9 @@ class AnchoredView(OverView):
             for low, high in spans:
                 inside |= (times >= low) & (times <= high)
             places = np.flatnonzero(inside & of_key(rows, key))
-            some = Slice(rows, times).take(places)
-            some = some.take(ordered(some.times, some.table))
-            kept += stored(rows_without_prefix(some, self.source_prefix(name)))
+            messages = Slice(rows, times).take(places)
+            messages = messages.take(ordered(messages.times, messages.table))
+            kept += stored(rows_without_prefix(messages, self.source_prefix(name)))
         return {name: kept}
 
     def _windows_of(self, row: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ class AnchoredView(OverView):
         return int(min(self.logic.reached_us(kv, closed_us), lowest_us))
 
     def _side(self, input: str | None) -> int:
-        return [given.name for given in self.definition.inputs].index(self.input(input).name)
+        return [input_spec.name for input_spec in self.definition.inputs].index(self.input(input).name)
 
     def _columns(self, side: int) -> pa.Schema | None:
         return self.known(self.definition.inputs[side].name)
