@@ -63,8 +63,8 @@ def covered(folders: JobFolders, shards: int) -> Slices[dict[int, int]]:
     """
     store = SnapshotStore(folders.snapshots)
     found = dict.fromkeys(range(shards), 0)
-    for some in in_batches(_by_shard(store).items(), SLICE_SHARDS):
-        for shard, names in some:
+    for batch in in_batches(_by_shard(store).items(), SLICE_SHARDS):
+        for shard, names in batch:
             there = (commit_of(name) for name in names if store.is_whole(name))
             newest = [commit for _, commit in zip(range(SNAPSHOTS), there, strict=False)]
             found[shard] = newest[-1] if len(newest) == SNAPSHOTS else 0
@@ -117,8 +117,8 @@ class Changelog:
         names = os.listdir(self._folders.changelogs) if os.path.isdir(self._folders.changelogs) else []
         self.bases = _bases(names)
         first, known, held = f"{self._next_commit:012d}", dict(self._held), defaultdict[int, int](int)
-        for some in in_batches((n for n in names if n >= first), SLICE_NAMES):
-            for match in filter(None, map(_FILE.match, some)):
+        for batch in in_batches((n for n in names if n >= first), SLICE_NAMES):
+            for match in filter(None, map(_FILE.match, batch)):
                 of_base, commit = match["base"] is not None, int(match["base"] or match["commit"])
                 shard = int(match["of"] if of_base else match["shard"])
                 base = self.newest_base(shard)

@@ -306,9 +306,9 @@ def _repeating(table: pa.Table) -> Iterable[str]:
 
     Rows are in the order of their windows, so that a few of them say whether many have the same.
     """
-    some = table.slice(len(table) // 2, LOOK_ROWS)
+    sample = table.slice(len(table) // 2, LOOK_ROWS)
     for field in table.schema:
-        column = some.column(field.name)
+        column = sample.column(field.name)
         if pa.types.is_struct(field.type):
             names = [child.name for child in field.type]
             yield from (f"{field.name}.{name}" for name in names if _repeats(pc.struct_field(column, name)))

@@ -169,7 +169,7 @@ def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition
     """
     if step.kind == "advance":
         return {}
-    prefixes = tuple(given.source_prefix for given in definition.inputs)
+    prefixes = tuple(input_spec.source_prefix for input_spec in definition.inputs)
     found = {
         p: (max(f, reached.get(p, f)), step.next_offsets[p])
         for p, f in step.first_offsets.items()
@@ -200,19 +200,19 @@ def owners(redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> dict[
     shared = _shared(redo)
     for k, step in enumerate(redo):
         spans = {p: (max(at[p], bounds[k, p][0]), bounds[k, p][1]) for p in step.ranges if p in offsets}
-        given = sum(high - low for low, high in spans.values())
-        if given > step.rows:
+        spanned = sum(high - low for low, high in spans.values())
+        if spanned > step.rows:
             # Rows of one record that two steps took: the first of them took the first rows.
             candidates = [p for p in spans if (k, p) in shared]
             if len(candidates) == 1:
                 [p] = candidates
                 low, high = spans[p]
-                left = high - (given - step.rows)
+                left = high - (spanned - step.rows)
                 if left >= low and offsets[p][left] == step.ranges[p][1] - 1:
                     spans[p] = (low, left)
-                    given = step.rows
-        if given != step.rows:
-            raise StateLost(_differs(step, given))
+                    spanned = step.rows
+        if spanned != step.rows:
+            raise StateLost(_differs(step, spanned))
         for p, (low, high) in spans.items():
             taken[p][low:high] = k
             at[p] = max(at[p], high)

@@ -63,9 +63,9 @@ class Summary:
         kept_from = 0
         for record in records:
             number = record.commit
-            mine = read.setdefault(record.query_id, set())
+            of_query = read.setdefault(record.query_id, set())
             for step in record.steps:
-                mine.update(step.next_offsets)
+                of_query.update(step.next_offsets)
             letters += letters_in(record)
             kept_from = record.floors.get(LETTERS_FROM, kept_from)
         return Summary(

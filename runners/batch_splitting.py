@@ -48,11 +48,11 @@ def _of_rows(definition: Definition, inputs: Mapping[str, pa.Schema], table: pa.
         return _buckets(logic, definition.inputs[0], inputs, table)
     found = np.zeros(len(table), dtype=np.int64)
     whose = combine(table.column(INPUT))
-    for given in definition.inputs:
-        mine = np.flatnonzero(pc.fill_null(pc.equal(whose, given.name), False))
-        struct = combine(table.column(given.name)).take(pa.array(mine))
+    for input_spec in definition.inputs:
+        places = np.flatnonzero(pc.fill_null(pc.equal(whose, input_spec.name), False))
+        struct = combine(table.column(input_spec.name)).take(pa.array(places))
         columns = pa.table(struct.flatten(), names=[f.name for f in struct.type])
-        found[mine] = _buckets(logic, given, inputs, columns)
+        found[places] = _buckets(logic, input_spec, inputs, columns)
     return found
 
 
@@ -95,7 +95,7 @@ def divided(
     sizes = sum((np.bincount(b, minlength=BUCKETS) for b in found.values()), np.zeros(BUCKETS, np.int64))
     for first, following in division(sizes, whole_rows(definition)):
         chosen = {name: (b >= first) & (b < following) for name, b in found.items()}
-        yield {name: tables[name].filter(pa.array(some)) for name, some in chosen.items() if some.any()}
+        yield {name: tables[name].filter(pa.array(mask)) for name, mask in chosen.items() if mask.any()}
 
 
 class Spool:

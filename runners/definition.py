@@ -397,9 +397,11 @@ def Input(
     >>> wr.Input("quotes", event_time="t", window=wr.sliding("5 minutes"))
     wr.Input('quotes', event_time='t', window=wr.sliding('5 minutes'))
     """
-    given = check.arguments(locals())
-    ends = {option: given.pop(option) for option in ("duration", "duration_unit", "start", "end", "longest")}
-    return make_input(**{**given, "where": filter_of(where), "interval": make_interval(name, **ends)})
+    options = check.arguments(locals())
+    ends = {
+        option: options.pop(option) for option in ("duration", "duration_unit", "start", "end", "longest")
+    }
+    return make_input(**{**options, "where": filter_of(where), "interval": make_interval(name, **ends)})
 
 
 @check.suggests

@@ -28,7 +28,7 @@ def definition_html(definition: Definition) -> str:
         return document(*_part(parts[0]))
     drawn = []
     for part in parts:
-        upstream = ", ".join(f"{given} from {name}" for given, name in definition.fed_by(part.name).items())
+        upstream = ", ".join(f"{input} from {name}" for input, name in definition.fed_by(part.name).items())
         origin = f" ({cell(upstream)})" if upstream else ""
         drawn += [f"<h4>{cell(part.name)}{origin}</h4>", *_part(part)]
     return document(*drawn)

@@ -291,8 +291,8 @@ class Verbs(Definition, metaclass=_Shown):
         >>> counts.apply([{"t": "2013-07-01 05:10Z"}, {"t": "2013-07-01 05:50Z"}])["n"].to_pylist()
         [2]
         """
-        given = [*(df.values() if isinstance(df, Mapping) else [df]), *frames.values()]
-        if any(type(one).__module__.startswith("pyspark.") for one in given):
+        all_frames = [*(df.values() if isinstance(df, Mapping) else [df]), *frames.values()]
+        if any(type(one).__module__.startswith("pyspark.") for one in all_frames):
             from windrow.runners.spark.bounded import apply as apply_on_spark
 
             if isinstance(df, Mapping):
@@ -334,8 +334,8 @@ class Verbs(Definition, metaclass=_Shown):
         from windrow.runners.embedded.backtest import backtest
         from windrow.runners.embedded.bounded import frames_of
 
-        given = frames_of(self, df, frames, "backtest")
-        return backtest(self, given, commits=commits, arrived=arrived, drain=drain, dead_letters=dead_letters)
+        named = frames_of(self, df, frames, "backtest")
+        return backtest(self, named, commits=commits, arrived=arrived, drain=drain, dead_letters=dead_letters)
 
     def plot(self, messages: Any) -> Picture:
         """Draw the windows into which a handful of messages fall, with the watermark and the panes.

@@ -141,8 +141,8 @@ class Publisher:
                 yield self._outlets[operator], replace(panes, digests=digests)
         if DEAD_LETTERS in self._outlets and (letters := letters_in(record)):
             paths = [self._job.letter_file(one) for one in letters]
-            some = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in letters))
-            yield self._outlets[DEAD_LETTERS], replace(some, letters_of=record.commit)
+            output = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in letters))
+            yield self._outlets[DEAD_LETTERS], replace(output, letters_of=record.commit)
 
     def _files(self, operator: str, definition: Definition, files: Sequence[str], rows: int) -> PaneFiles:
         job = self._job

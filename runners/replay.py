@@ -68,8 +68,8 @@ def split_offsets(sources: pa.Array, partitions: pa.Array, offsets: pa.Array) ->
     edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
     firsts = [0, *edges.tolist()] if len(flat) else []
     return {
-        (names[codes[first]], int(numbers[first])): some
-        for first, some in zip(firsts, np.split(flat, edges), strict=False)
+        (names[codes[first]], int(numbers[first])): chunk
+        for first, chunk in zip(firsts, np.split(flat, edges), strict=False)
     }
 
 
@@ -95,16 +95,16 @@ class GivenByInput:
 
     def __init__(self, inputs: Mapping[str, SourceRows]) -> None:
         self._inputs = inputs
-        self.offsets = {p: o for given in inputs.values() for p, o in given.offsets.items()}
+        self.offsets = {p: o for source_rows in inputs.values() for p, o in source_rows.offsets.items()}
 
     def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
         """Return the chosen rows by input, each with its indexes in `chosen`."""
         found, first = {}, 0
-        for name, given in self._inputs.items():
-            following = first + sum(map(len, given.offsets.values()))
-            mine = np.flatnonzero((chosen >= first) & (chosen < following))
-            if len(mine):
-                found[name] = given.rows(chosen[mine] - first), mine
+        for name, source_rows in self._inputs.items():
+            following = first + sum(map(len, source_rows.offsets.values()))
+            places = np.flatnonzero((chosen >= first) & (chosen < following))
+            if len(places):
+                found[name] = source_rows.rows(chosen[places] - first), places
             first = following
         return found
 
@@ -148,10 +148,10 @@ def bring_back(
         return
     _check_lowered(definition, spec, commits)
     _log(definition.name, spec, redo)
-    given = read(ranges)
-    taken = _Taken(redo, given.offsets)
+    source_rows = read(ranges)
+    taken = _Taken(redo, source_rows.offsets)
     if isinstance(again, RunAgain):
-        _run_again(again, spec, kv, given, taken)
+        _run_again(again, spec, kv, source_rows, taken)
         return
     assert isinstance(again, FileAgain)
     redone = Redone(*(np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us", "number")))
@@ -160,9 +160,9 @@ def bring_back(
         chosen = taken.chosen(first, last)
         tables = {
             name: logic.admit(kv, definition.input(name), table).append_column(
-                STEP, pa.array(taken.owner[chosen[mine]])
+                STEP, pa.array(taken.owner[chosen[places]])
             )
-            for name, (table, mine) in given.by_input(chosen).items()
+            for name, (table, places) in source_rows.by_input(chosen).items()
         }
         if tables:
             uncounted += again.file(kv, tables, redone)

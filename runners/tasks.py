@@ -220,7 +220,7 @@ def run_several(
                 spill.add(pa.Table.from_batches(held.pop(number)), number)
             nbytes = 0
     for number in sorted({*expected, *held, *spill.numbers}):
-        spilled = (some for table in spill.read([number]) for some in table.to_batches())
+        spilled = (batch for table in spill.read([number]) for batch in table.to_batches())
         yield from run(plan, chain(spilled, held.pop(number, [])), number)
 
 
@@ -320,8 +320,8 @@ class Work:
         for table in tables:
             if OLD in table.column_names:
                 table = self.leave_out_old(table)
-            for spool, (_, mine) in zip(self.spools, by_definition(plan.definitions, table), strict=True):
-                spool.add(mine)
+            for spool, (_, rows) in zip(self.spools, by_definition(plan.definitions, table), strict=True):
+                spool.add(rows)
             if plan.parts is None and len(table):
                 if plan.reads is None:
                     self.extent(table)
@@ -354,14 +354,14 @@ class Work:
         before = 0 if keeping is None else logic.progress(self.overlay).step
         if spool.is_divided:
             logic = logic.apart(self.overlay.so_far())
-        for mine in spool.pieces():
+        for piece in spool.pieces():
             if spool.is_divided:
                 self.overlay.relieve()
             if plan.parts is None:
-                taken = ingest_rows(logic, self.overlay, mine, plan.now_us)
+                taken = ingest_rows(logic, self.overlay, piece, plan.now_us)
             else:
-                taken = self._ingest_grouped(logic, plan.parts, mine, watermark_us)
-            step, rows = step.then(self._collect(logic, taken)), rows + len(mine)
+                taken = self._ingest_grouped(logic, plan.parts, piece, watermark_us)
+            step, rows = step.then(self._collect(logic, taken)), rows + len(piece)
         self._note(step, definition)
         if step.groups:
             self.counters[GROUPS_OF + name] = step.groups

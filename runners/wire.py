@@ -75,9 +75,9 @@ def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, in
         known = reached.get((row[SOURCE], row[PARTITION]))
         if known is not None and low <= known[1] and high >= known[0]:
             of_source = pc.equal(table.column(SOURCE), row[SOURCE])
-            mine = combine(pc.and_(of_source, pc.equal(table.column(PARTITION), row[PARTITION])))
+            of_partition = combine(pc.and_(of_source, pc.equal(table.column(PARTITION), row[PARTITION])))
             again = (offsets >= known[0]) & (offsets <= known[1])
-            firsts[mine.to_numpy(zero_copy_only=False) & again] = before
+            firsts[of_partition.to_numpy(zero_copy_only=False) & again] = before
         low, high = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
         reached[row[SOURCE], row[PARTITION]] = low, high
     return firsts
@@ -85,16 +85,16 @@ def _firsts(table: pa.Table, before: int, reached: dict[Partition, tuple[int, in
 
 def chunks(tables: Iterable[pa.Table], at_once: int) -> Iterator[pa.Table]:
     """Yield the same rows in tables of more than `at_once`, except the last; at least one table, if any comes."""
-    some: list[pa.Table] = []
+    buffered: list[pa.Table] = []
     rows = 0
     for table in tables:
-        some.append(table)
+        buffered.append(table)
         rows += len(table)
         if rows > at_once:
-            yield pa.concat_tables(some, promote_options="permissive")
-            some, rows = [], 0
-    if some:
-        yield pa.concat_tables(some, promote_options="permissive")
+            yield pa.concat_tables(buffered, promote_options="permissive")
+            buffered, rows = [], 0
+    if buffered:
+        yield pa.concat_tables(buffered, promote_options="permissive")
 
 
 def without_rows(table: pa.Table, gone: pa.BooleanArray) -> pa.Table:
@@ -135,11 +135,11 @@ def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Ta
     found = {}
     whose = combine(table.column(INPUT))
     where = [c for c in POSITION_COLUMNS if c in table.column_names]
-    for given in definition.inputs:
-        mine = table.filter(pc.fill_null(pc.equal(whose, given.name), False))
-        struct = combine(mine.column(given.name))
+    for input_spec in definition.inputs:
+        rows = table.filter(pc.fill_null(pc.equal(whose, input_spec.name), False))
+        struct = combine(rows.column(input_spec.name))
         columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-        found[given.name] = pa.table({**columns, **{c: combine(mine.column(c)) for c in where}})
+        found[input_spec.name] = pa.table({**columns, **{c: combine(rows.column(c)) for c in where}})
     return found
 
 
@@ -152,8 +152,8 @@ def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:
         return int((whose == 0).sum())
     first: dict[str, int] = {}
     for i, definition in enumerate(definitions):
-        for given in definition.inputs:
-            first.setdefault(given.name, i)
+        for input_spec in definition.inputs:
+            first.setdefault(input_spec.name, i)
     inputs = combine(table.column(INPUT))
     named = pc.index_in(inputs, pa.array(list(first))).to_numpy(zero_copy_only=False)
     return int((whose == np.array(list(first.values()))[named]).sum())

@@ -117,8 +117,8 @@ def backtest(
     period_us = duration_us(commits, "commits")
     if period_us <= 0:
         raise BadDuration(f"commits={commits!r}: use a period of more than 0, e.g. '1 second'")
-    given = {i.name: i for i in definition.inputs}
-    tables = {name: _arrivals(given[name], _table_of(frame), arrived) for name, frame in frames.items()}
+    inputs = {i.name: i for i in definition.inputs}
+    tables = {name: _arrivals(inputs[name], _table_of(frame), arrived) for name, frame in frames.items()}
     job = InMemoryJob(definition)
     intake = Intake(job, {})
     for number, messages in _periods(tables, period_us, every=_acts_by_now(definition)):

@@ -95,26 +95,26 @@ def sources_of(
 ) -> dict[str, KafkaStream]:
     """Return the source of each input."""
     names = [i.name for i in definition.inputs]
-    given = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
-    for one in given.values():
+    streams = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
+    for one in streams.values():
         remedy = "give wr.sources.kafka('localhost:9092', 'topic', value=wr.decoders.json(...))"
         check.of_type(one, KafkaStream, "source", remedy)
-    if set(given) != set(names):
+    if set(streams) != set(names):
         raise ConfigurationError(
-            f"{definition.name!r} takes the inputs {names}, sources are given for {list(given)}: give one for each, as "
+            f"{definition.name!r} takes the inputs {names}, sources are given for {list(streams)}: give one for each, as "
             "{input: wr.sources.kafka(...)}"
         )
-    topics = [topic for stream in given.values() for topic in stream.topics]
+    topics = [topic for stream in streams.values() for topic in stream.topics]
     twice = sorted({topic for topic in topics if topics.count(topic) > 1})
     if twice:
         raise ConfigurationError(
             f"topic {twice[0]!r} is read for several inputs of {definition.name!r}: give them one input, or copy the topic"
         )
-    if len({stream.kafka.servers for stream in given.values()}) > 1:
+    if len({stream.kafka.servers for stream in streams.values()}) > 1:
         raise ConfigurationError(
             f"the sources of {definition.name!r} are of several clusters: read them from one"
         )
-    return {one.name: given[one.name].in_zone(one.time_zone) for one in definition.inputs}
+    return {one.name: streams[one.name].in_zone(one.time_zone) for one in definition.inputs}
 
 
 def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:
@@ -175,13 +175,13 @@ class _Loop(ABC):
         Returns the offsets to resume from."""
         now_us, found = op.engine.now(), dict[At, tuple[int, int]]()
         for name, stream in self.sources.items():
-            given = op.definition.input(name)
-            unread = unread_of(op.definition, given, stream)
-            mine = {at: offset for at, offset in resume_offsets.items() if self.input_of[at[0]] == name}
-            if unread is not None and mine:
+            input_spec = op.definition.input(name)
+            unread = unread_of(op.definition, input_spec, stream)
+            resumed = {at: offset for at, offset in resume_offsets.items() if self.input_of[at[0]] == name}
+            if unread is not None and resumed:
                 extents = stream.extents(self.cluster, {})
-                backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in mine.items()}
-                counted = partial(counted_offsets, op.definition, given, now_us=now_us)
+                backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in resumed.items()}
+                counted = partial(counted_offsets, op.definition, input_spec, now_us=now_us)
                 offsets = partial(self._offsets, stream, counted)
                 found |= unread.begins(backlog, now_us, self.cluster, offsets)
         found = {
@@ -229,8 +229,8 @@ class _Loop(ABC):
         """Feed polled records to their operators, let time pass and publish panes."""
         messages = self.consumer.consume(self._most, tick_s)
         for op, tables in self._tables(messages):
-            some = tables if op.definition.by_input else next(iter(tables.values()))
-            self._keep(op, partial(op.add_messages, some))
+            rows = tables if op.definition.by_input else next(iter(tables.values()))
+            self._keep(op, partial(op.add_messages, rows))
         for op in self.operators():
             with contextlib.suppress(OperatorPaused):
                 self._keep(op, op.timeout)
@@ -250,12 +250,12 @@ class _Loop(ABC):
             elif not passes(message.error()):
                 refused = message.error()
         tables: dict[int, tuple[Embedded, dict[str, list[pa.Table]]]] = {}
-        for (topic, partition), some in sorted(by_partition.items()):
+        for (topic, partition), records in sorted(by_partition.items()):
             op = self.operator_of((topic, partition))
             if op is not None:
                 stream = self.sources[self.input_of[topic]]
                 fetched = Fetched(stream.attributes)
-                fetched.add(some)
+                fetched.add(records)
                 rows = stream.rows(fetched, topic, self.ids[topic], partition)
                 tables.setdefault(id(op), (op, {}))[1].setdefault(self.input_of[topic], []).append(rows)
         if refused is not None:

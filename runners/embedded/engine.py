@@ -248,11 +248,11 @@ class Engine:
             low, high = extent(table)
             first.update(low)
             following.update(high)
-        given = tables if prepared is None else prepared
+        step_tables = tables if prepared is None else prepared
 
         def both(tried: Attempt) -> None:
             rows = sum(len(t) for t in tables.values())
-            tried.ingest(lambda kv: ingested(logic, kv, given, now_us), first, following, rows)
+            tried.ingest(lambda kv: ingested(logic, kv, step_tables, now_us), first, following, rows)
             watermark = self.watermark(now_us, tried.marks)
             tried.advance(lambda kv: logic.advance(kv, watermark, now_us), watermark)
 

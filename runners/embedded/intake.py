@@ -61,9 +61,9 @@ class Intake:
         """Return the input of that name; with a single input the name may be None."""
         if name is None and len(self.inputs) == 1:
             return self.inputs[0]
-        for given in self.inputs:
-            if given.name == name:
-                return given
+        for input_spec in self.inputs:
+            if input_spec.name == name:
+                return input_spec
         raise InputError(which(name, self.inputs, self.definition.name))
 
     def many(
@@ -71,18 +71,18 @@ class Intake:
     ) -> dict[str, pa.Table | list[Message]]:
         """Return the user's messages by input."""
         if isinstance(messages, Mapping) and self.definition.by_input:
-            return {self.input(name).name: many_of(some) for name, some in messages.items()}
+            return {self.input(name).name: many_of(batch) for name, batch in messages.items()}
         return {self.input(input).name: many_of(messages)}
 
     def ingest_messages(self, many: Mapping[str, pa.Table | list[Message]]) -> None:
         """Ingest messages as one step, in position order, whatever the order of arrival."""
         tables: dict[str, pa.Table] = {}
         passed = NOTHING
-        for name, some in many.items():
-            table, done = self._table_for(self.input(name), some, tables)
+        for name, batch in many.items():
+            table, done = self._table_for(self.input(name), batch, tables)
             passed = passed.then(done)
             # A table without rows declares the columns of its input before the first message does.
-            if len(table) or (isinstance(some, pa.Table) and not len(some) and self.definition.by_input):
+            if len(table) or (isinstance(batch, pa.Table) and not len(batch) and self.definition.by_input):
                 tables[name] = table
         if tables:
             self.engine.ingest_and_advance(tables, passed, prepared=self._with_declared(tables))
@@ -214,16 +214,16 @@ class Intake:
         """Add an input without messages to a step, with its declared columns."""
         whole = dict(tables)
         for name, declared in self.declared.items() if self.definition.by_input else ():
-            given = self.input(name)
-            schema = _with_instants(declared, given)
+            input_spec = self.input(name)
+            schema = _with_instants(declared, input_spec)
             whole[name] = schema.empty_table()
             if name in tables:
-                table, columns = tables[name], _columns(schema, given)
+                table, columns = tables[name], _columns(schema, input_spec)
                 learn(columns, table.schema)  # raises for types that do not fit
-                if given.event_time in schema.names and not given.time_made:
-                    kind = schema.field(given.event_time).type
+                if input_spec.event_time in schema.names and not input_spec.time_made:
+                    kind = schema.field(input_spec.event_time).type
                     table = in_known_times(
-                        table, given.event_time, given.time_zone, kind, given.event_time_unit
+                        table, input_spec.event_time, input_spec.time_zone, kind, input_spec.event_time_unit
                     )
                 whole[name] = concat([columns.empty_table(), table])
         return whole
@@ -270,9 +270,9 @@ def declared_of(inputs: Sequence[Input], schema: Schemas | None, name: str) -> d
         raise InputError(
             f"schema={schema!r:.200} of {name!r}: give a pyarrow schema, or a dict of one by input, of {names}"
         )
-    for given in schema:
-        if given not in names:
-            raise InputError(f"schema= of {given!r}, which is no input of {name!r}: it has {names}")
+    for input_name in schema:
+        if input_name not in names:
+            raise InputError(f"schema= of {input_name!r}, which is no input of {name!r}: it has {names}")
     return dict(schema)
 
 

@@ -75,12 +75,12 @@ class Ones:
         """Return the messages before the next one that changes the stream's columns or their types: a single step would not
         know these yet. Also return their positions, their table and their counters.
         """
-        given = self.intake.inputs[0]
+        input_spec = self.intake.inputs[0]
         while True:
-            placed = self.intake.place(given, [m for m, _, _ in fed], in_position_order=False)
+            placed = self.intake.place(input_spec, [m for m, _, _ in fed], in_position_order=False)
             counts: dict[str, int] = {}
-            table = self.intake.table_of(given, placed, counts)
-            if len(fed) == 1 or not self.intake.teaches(given, table):
+            table = self.intake.table_of(input_spec, placed, counts)
+            if len(fed) == 1 or not self.intake.teaches(input_spec, table):
                 wrong = {
                     ("", row): why for row, i in enumerate(placed.indices) if (why := fed[i][2]) is not None
                 }
@@ -92,8 +92,8 @@ class Ones:
         counts: dict[str, int] = {}
         if upto == 0:
             return counts
-        some = replace(placed, messages=placed.messages[:upto], positions=placed.positions[:upto])
-        self.intake.table_of(self.intake.inputs[0], some, counts)
+        first = replace(placed, messages=placed.messages[:upto], positions=placed.positions[:upto])
+        self.intake.table_of(self.intake.inputs[0], first, counts)
         return counts
 
     def _run(
@@ -109,9 +109,9 @@ class Ones:
     def _alone(self, table: pa.Table, run: Run, tried: Attempt) -> None:
         """Run an ingest and an advance of one message; the ingest decides the watermark."""
         engine, [now_us] = self.engine, run.nows_us
-        given = {self.intake.inputs[0].name: table}
+        tables = {self.intake.inputs[0].name: table}
         first, following = extent(table)
-        tried.ingest(lambda kv: engine.logic.ingest(kv, given, now_us), first, following, len(table))
+        tried.ingest(lambda kv: engine.logic.ingest(kv, tables, now_us), first, following, len(table))
         watermark_us = engine.watermark(now_us, tried.marks)
         tried.advance(lambda kv: engine.logic.advance(kv, watermark_us, now_us), watermark_us)
 

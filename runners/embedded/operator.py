@@ -85,9 +85,9 @@ class Embedded:
         self._intake = Intake(self.engine, declared)
         self._ones = Ones(self.engine, self._intake)
         self._in_runs = definition.in_runs
-        given = [one.deliver for part in definition.parts for one in part.inputs if one.deliver is not None]
+        policies = [i.deliver for part in definition.parts for i in part.inputs if i.deliver is not None]
         #: True if added messages are committed, and their rows emitted, before the call returns.
-        self._synchronous = not all(policy.skips for policy in given)
+        self._synchronous = not all(policy.skips for policy in policies)
 
     # -- feeding ----------------------------------------------------------------------------------------------------
 
@@ -102,13 +102,13 @@ class Embedded:
         until it accepts), `UnknownColumn` and `InputError` where the program is wrong, and errors that earlier messages left.
         """
         self._check_open()
-        one, given = message_of(message), self._intake.input(input)
+        one, input_spec = message_of(message), self._intake.input(input)
         self._make_room()
         if not self._in_runs:
-            self._intake.ingest_messages({given.name: [one]})
+            self._intake.ingest_messages({input_spec.name: [one]})
             self._end_synchronously()
             return
-        self._intake.check(given, [one], {})
+        self._intake.check(input_spec, [one], {})
         self.engine.waiting.append((one, self.engine.now(), None))
 
     @one_at_a_time
@@ -168,17 +168,17 @@ class Embedded:
         """
         self._check_open()
         to_us = instant_us(to, "watermark")
-        given = None if input is None else self._intake.input(input)
-        if given is not None and given.watermark.kind != "explicit":
+        input_spec = None if input is None else self._intake.input(input)
+        if input_spec is not None and input_spec.watermark.kind != "explicit":
             raise BadWatermark(
-                f"advance_watermark(input={input!r}): its watermark is {given.watermark!r}, moved by messages or the clock: "
-                "give it watermark=wr.explicit(), or leave input= out"
+                f"advance_watermark(input={input!r}): its watermark is {input_spec.watermark!r}, moved by messages or the "
+                "clock: give it watermark=wr.explicit(), or leave input= out"
             )
         self._ready()
         now_us = self.engine.now()
-        if given is None:
+        if input_spec is None:
             to_us = max(self.engine.watermark(now_us), to_us)
-        self.engine.advance_to(to_us, now_us, given)
+        self.engine.advance_to(to_us, now_us, input_spec)
 
     @one_at_a_time
     def drain(self) -> None:
@@ -316,7 +316,7 @@ class Embedded:
         self._ready()
         self.engine.commit()
         asked = self._intake.inputs if input is None else (self._intake.input(input),)
-        by_input = {given.name: self._offsets_of(given) for given in asked}
+        by_input = {input_spec.name: self._offsets_of(input_spec) for input_spec in asked}
         if partitions is None:
             return by_input if input is None and self.definition.by_input else by_input[asked[0].name]
         from windrow.connectors.kafka.cluster import assigned

@@ -50,8 +50,8 @@ def replay_of(definition: Definition, read: Again) -> Replay:
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
         for one in definition.apart:
-            given = partial(_source_rows, one, kv, read)
-            bring_back(one, spec, kv, commits, given, ones_together=definition.in_runs)
+            read_rows = partial(_source_rows, one, kv, read)
+            bring_back(one, spec, kv, commits, read_rows, ones_together=definition.in_runs)
 
     return replay
 
@@ -67,18 +67,18 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
     inputs: dict[str, SourceRows] = {}
     for one in definition.inputs:
         name, prefix = one.name, one.source_prefix
-        some = found.get(name, [])
-        if isinstance(some, pa.RecordBatch):
-            some = pa.Table.from_batches([some])
+        messages = found.get(name, [])
+        if isinstance(messages, pa.RecordBatch):
+            messages = pa.Table.from_batches([messages])
         wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
-        if isinstance(some, pa.Table):
-            table = _placed(one, some)
+        if isinstance(messages, pa.Table):
+            table = _placed(one, messages)
             table = with_prefix(prefix, table)
             inputs[one.name] = GivenTable(inside(table, wanted))
         else:
             needs = logic.needs_of(kv, one.name, {})
             schema = logic.schema_of(kv, one.name)
-            inputs[one.name] = _Messages(one, some, wanted, schema, needs, prefix)
+            inputs[one.name] = _Messages(one, messages, wanted, schema, needs, prefix)
     return GivenByInput(inputs)
 
 
@@ -111,8 +111,8 @@ class _Messages:
                     f"replay= gave a message without a position, {dict(message.payload)!r}: which of those that were taken "
                     "it is cannot be known; give each the position that it was added with"
                 )
-            given = Position(*message.position)
-            position = given._replace(source=prefix + given.source)
+            original = Position(*message.position)
+            position = original._replace(source=prefix + original.source)
             first, following = ranges.get((position.source, position.partition), (0, 0))
             if first <= position.offset < following:
                 placed.append((position, message))
@@ -125,10 +125,10 @@ class _Messages:
         )
 
     def rows(self, chosen: IntArray) -> pa.Table:
-        some = [self._placed[i] for i in chosen.tolist()]
+        placed = [self._placed[i] for i in chosen.tolist()]
         return table_of(
-            [m for _, m in some],
-            [p for p, _ in some],
+            [m for _, m in placed],
+            [p for p, _ in placed],
             event_time=None if self._reading.time_made else self._reading.event_time,
             time_zone=self._reading.time_zone,
             event_time_unit=self._reading.event_time_unit,

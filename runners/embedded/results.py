@@ -40,18 +40,18 @@ class Unflushed:
 
     def add(self, name: str, tables: Iterable[pa.Table]) -> None:
         """Keep these tables; those of other operators, inside a chain, are dropped."""
-        if (mine := self._tables.get(name)) is None:
+        if (kept := self._tables.get(name)) is None:
             return
         for table in tables:
-            mine.append(table)
+            kept.append(table)
             self._rows += len(table)
-        if not self._warned and (len(mine) > MOST_COMMITS or self._rows > MOST_ROWS):
+        if not self._warned and (len(kept) > MOST_COMMITS or self._rows > MOST_ROWS):
             self._warned = True
             logger.warning(
                 "results wait to be flushed, ever more of them: each get_result() gives all of them again, and they are kept "
                 "in memory and on the disk. Call flush() when you have used them, or open with sink=",
                 operator=name,
-                commits=len(mine),
+                commits=len(kept),
                 rows=self._rows,
             )
 

@@ -151,7 +151,7 @@ class BatchFunction:
         protocol = self._protocol(spark)
         if protocol.rests(query_id, batch_id):
             return
-        given = df
+        received = df
         if routes.HEARTBEAT in df.columns:
             df = df.where(F.col(routes.HEARTBEAT).isNull()).drop(routes.HEARTBEAT)
         self.input_schema = df.schema
@@ -159,7 +159,7 @@ class BatchFunction:
 
         def act(plan: Plan, decision: BatchDecision) -> list[Answer]:
             new = self._without_old(df, decision, query_id)
-            alike = given if new is df and self.reads is None else None
+            alike = received if new is df and self.reads is None else None
             return self._action.run(spark, new, plan, positioned, alike)
 
         record = protocol.batch(query_id, batch_id, positioned, act)

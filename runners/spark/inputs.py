@@ -74,17 +74,18 @@ def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
     """Return the inputs of several definitions by name; raise if two of one name differ."""
     found: dict[str, Input] = {}
     for definition in definitions:
-        for given in definition.inputs:
+        for input_spec in definition.inputs:
             if not definition.by_input:
                 raise ConfigurationError(
                     f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
                     f"input={next((n for n in found), 'name')!r}"
                 )
-            same = found.setdefault(given.name, given)
-            if same.stream != given.stream:
+            same = found.setdefault(input_spec.name, input_spec)
+            if same.stream != input_spec.stream:
                 raise ConfigurationError(
-                    f"input {given.name!r} is taken by several operators, as {same!r} and as {given!r}: it has one event "
-                    "time and one watermark; make them equal but for window and keys, or give the inputs names of their own"
+                    f"input {input_spec.name!r} is taken by several operators, as {same!r} and as {input_spec!r}: it has one "
+                    "event time and one watermark; make them equal but for window and keys, or give the inputs names "
+                    "of their own"
                 )
     return found
 
@@ -108,9 +109,9 @@ class OneFrame:
         if df.schema != self._checked:
             routes.check_columns(df, self._definitions)
             self._checked = df.schema
-        given = self._definitions[0].inputs[0]
-        df, has = routes.positioned(df, given.positions)
-        return (_prefixed(df, given) if has else df), has
+        input_spec = self._definitions[0].inputs[0]
+        df, has = routes.positioned(df, input_spec.positions)
+        return (_prefixed(df, input_spec) if has else df), has
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         schema = routes.arrow_schema(df)
@@ -123,8 +124,8 @@ class OneFrame:
         return routes.prepare_rows(df, self._definitions, sharding)
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
-        given = self._definitions[0].inputs[0]
-        return _prefixed(_again(value, given, of_files=of_files), given)
+        input_spec = self._definitions[0].inputs[0]
+        return _prefixed(_again(value, input_spec, of_files=of_files), input_spec)
 
 
 class NamedFrames:
@@ -143,10 +144,10 @@ class NamedFrames:
                 f"together({names}) gives"
             )
         found: dict[str, Watermark] = {}
-        for given in (one for one in self._inputs.values() if not one.time_made):
-            theirs = routes.watermark_said(_struct(df, given)[given.event_time], given)
+        for input_spec in (one for one in self._inputs.values() if not one.time_made):
+            theirs = routes.watermark_said(_struct(df, input_spec)[input_spec.event_time], input_spec)
             if theirs is not None:
-                found[given.name] = theirs
+                found[input_spec.name] = theirs
         return tuple(d.with_watermarks(found) if found else d for d in definitions)
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
@@ -157,13 +158,13 @@ class NamedFrames:
     def _with_static(self, df: DataFrame) -> DataFrame:
         """Add the rows of static inputs to a batch; they are numbered on arrival."""
         for name, frame in self._static.items():
-            given = self._inputs[name]
-            _check_columns(self._definitions, given, frame)
+            input_spec = self._inputs[name]
+            _check_columns(self._definitions, input_spec, frame)
             user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
-            columns = [F.lit(given.name).alias(INPUT), F.struct(*user).alias(given.name)]
+            columns = [F.lit(input_spec.name).alias(INPUT), F.struct(*user).alias(input_spec.name)]
             if OFFSET in df.columns:
                 columns += [
-                    F.lit(given.source_prefix + "static").alias(SOURCE),
+                    F.lit(input_spec.source_prefix + "static").alias(SOURCE),
                     F.lit(0).cast("bigint").alias(PARTITION),
                     F.monotonically_increasing_id().alias(OFFSET),
                     F.lit(0).cast("bigint").alias(ORDINAL),
@@ -231,9 +232,9 @@ def _shard(
     if sharding.shards == 1 or not definition.by:
         return "0"
     logic, cases = definition.logic(), []
-    for given in definition.inputs:
-        keys = _keys(logic.key_types(given.name, schemas), given, frame)
-        cases.append(f"when {INPUT} = {text(given.name)} then {routes.shard_of(keys, sharding)}")
+    for input_spec in definition.inputs:
+        keys = _keys(logic.key_types(input_spec.name, schemas), input_spec, frame)
+        cases.append(f"when {INPUT} = {text(input_spec.name)} then {routes.shard_of(keys, sharding)}")
     return f"case {' '.join(cases)} end"
 
 
@@ -298,18 +299,18 @@ def together(
         )
     streaming = any(frame_of(frame, f"input {name!r}").isStreaming for name, frame in frames.items())
     parts, kinds, absent = [], set(), []
-    for given in inputs.values():
-        frame = frames[given.name]
-        _check_columns(definitions, given, frame)
+    for input_spec in inputs.values():
+        frame = frames[input_spec.name]
+        _check_columns(definitions, input_spec, frame)
         if streaming and not frame.isStreaming:
-            if not given.static:
+            if not input_spec.static:
                 raise ConfigurationError(
-                    f"the frame of input {given.name!r} is bounded and another is a stream: declare it with static=True, or "
-                    "give a stream"
+                    f"the frame of input {input_spec.name!r} is bounded and another is a stream: declare it with static=True, "
+                    "or give a stream"
                 )
-            absent.append(given)
+            absent.append(input_spec)
             continue
-        part, kind = _part(given, frame, of_files=of_files)
+        part, kind = _part(input_spec, frame, of_files=of_files)
         parts.append(part)
         kinds.add(kind)
     if len(kinds) > 1:
@@ -321,9 +322,9 @@ def together(
     frame = parts[0]
     for part in parts[1:]:
         frame = frame.unionByName(part, allowMissingColumns=True)
-    for given in absent:
-        user = [f for f in frames[given.name].schema.fields if not f.name.startswith("__")]
-        frame = frame.withColumn(given.name, F.lit(None).cast(T.StructType(user)))
+    for input_spec in absent:
+        user = [f for f in frames[input_spec.name].schema.fields if not f.name.startswith("__")]
+        frame = frame.withColumn(input_spec.name, F.lit(None).cast(T.StructType(user)))
     return frame, kinds == {"files"}
 
 

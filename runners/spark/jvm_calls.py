@@ -91,15 +91,15 @@ class _Known:
         self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int, held: Sequence[Any]
     ) -> Any:
         """Return a Python function as a Spark object. held: the broadcasts that it uses"""
-        given = (dict(sc.environment), list(sc._python_includes))
-        if given != self._converted:
+        setup = (dict(sc.environment), list(sc._python_includes))
+        if setup != self._converted:
             environment = self._jvm.java.util.HashMap()
-            for name, value in given[0].items():
+            for name, value in setup[0].items():
                 environment.put(name, value)
             includes = self._jvm.java.util.ArrayList()
-            for path in given[1]:
+            for path in setup[1]:
                 includes.add(path)
-            self._converted, self._with_each = given, (environment, includes, self._jvm.java.util.ArrayList())
+            self._converted, self._with_each = setup, (environment, includes, self._jvm.java.util.ArrayList())
         environment, includes, broadcasts = self._with_each
         if held:
             broadcasts = self._jvm.java.util.ArrayList()

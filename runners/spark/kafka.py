@@ -101,9 +101,9 @@ class KafkaRanges(KafkaDataSource):
         return from_arrow_schema(ranges.SCHEMA)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
-        given = dict(self.options)
-        together = given.pop(TOGETHER) == "true"
-        options = parse(given)
+        raw = dict(self.options)
+        together = raw.pop(TOGETHER) == "true"
+        options = parse(raw)
         options.check_for(streaming=True)
         return RangesReader(options, schema, together)
 

@@ -25,8 +25,8 @@ def warn_of_no_limit(stream: DataFrame | KafkaStream) -> None:
         return
     leaves = stream._jdf.queryExecution().logical().collectLeaves()
     for i in range(leaves.size()):
-        source, given, options = _source(leaves.apply(i))
-        if options and not {o.lower() for o in options} & given:
+        source, set_options, options = _source(leaves.apply(i))
+        if options and not {o.lower() for o in options} & set_options:
             _warn(source, f".option({options[0]!r}, ...) on spark.readStream")
 
 

@@ -52,8 +52,8 @@ class Planned:
 
         locations: where each shard's rows prefer to be, if anywhere.
         """
-        given = _there(rows)
-        [first, *_] = self._over(self._between, self._calls.scan(self._leaf, given.rdd(), given.stream()))
+        plan = _there(rows)
+        [first, *_] = self._over(self._between, self._calls.scan(self._leaf, plan.rdd(), plan.stream()))
         if locations is not None:
             first = self._calls.placed(first, locations)
         top = self._calls.map_in_arrow(function.builder(self._arguments), self._output, first)

@@ -114,11 +114,11 @@ def _rows(source: Source, ranges: Ranges, spark: SparkSession) -> DataFrame:
     assert source.read is not None and source.schema is not None
     df = source.inputs.again(source.read(), of_files=source.of_files)
     wanted = [f for f in source.schema.fields if not f.name.startswith("__")]
-    given = {f.name: f.dataType for f in df.schema.fields}
+    types = {f.name: f.dataType for f in df.schema.fields}
     other = [
         f"{f.name} is {kind.simpleString() if kind else 'missing'}, the stream has {f.dataType.simpleString()}"
         for f in wanted
-        if (kind := given.get(f.name)) != f.dataType
+        if (kind := types.get(f.name)) != f.dataType
     ]
     if other:
         raise StateLost(
@@ -161,10 +161,10 @@ def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Itera
             if task.reads is not None:
                 read = partial(_partitions, definition, task.reads, number, shards)
             else:
-                mine = table
+                rows = table
                 if len(task.definitions) > 1:
-                    mine = without(table.filter(pc.equal(table.column(wire.OPERATOR), i)), wire.OPERATOR)
-                read = partial(_source_rows, wire.tables_of_inputs(definition, mine))
+                    rows = without(table.filter(pc.equal(table.column(wire.OPERATOR), i)), wire.OPERATOR)
+                read = partial(_source_rows, wire.tables_of_inputs(definition, rows))
             bring_back(definition, spec, kv, commits, read)
 
     task.open(number, replay).close()
@@ -179,5 +179,5 @@ def _partitions(
     definition: Definition, stream: KafkaStream, shard: int, shards: int, ranges: Ranges
 ) -> GivenByInput:
     """Read the records of one shard's partitions, in its task."""
-    mine = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
-    return _source_rows({definition.inputs[0].name: stream.again(mine)}, mine)
+    of_shard = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
+    return _source_rows({definition.inputs[0].name: stream.again(of_shard)}, of_shard)

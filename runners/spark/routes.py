@@ -119,11 +119,11 @@ def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]
     grouping = definitions[0].logic().grouping() if len(definitions) == 1 else None
     if grouping is None:
         return None
-    [given] = definitions[0].inputs
-    if any("time64" in str(kind) for kind in schemas[given.name].types):
+    [input_spec] = definitions[0].inputs
+    if any("time64" in str(kind) for kind in schemas[input_spec.name].types):
         return None  # Spark groups no frame that has a time of day, not even in a struct
-    found = grouping.pushdown(schemas[given.name])
-    return None if found is None or naive_time(schemas[given.name], given) else found
+    found = grouping.pushdown(schemas[input_spec.name])
+    return None if found is None or naive_time(schemas[input_spec.name], input_spec) else found
 
 
 def naive_time(schema: pa.Schema, input: Input) -> bool:
@@ -138,10 +138,10 @@ def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
     check_unique(df)
     check_names(df.columns, definitions)
     for definition in definitions:
-        [given] = definition.inputs
-        if not given.time_made:
-            check_event_time(df, given)
-        keys = [name for name in definition.columns_of(given) if name != given.event_time]
+        [input_spec] = definition.inputs
+        if not input_spec.time_made:
+            check_event_time(df, input_spec)
+        keys = [name for name in definition.columns_of(input_spec) if name != input_spec.event_time]
         check_keys(keys, schema_of(df.schema[k] for k in keys))
 
 
@@ -188,11 +188,11 @@ WATERMARK_DELAY = "spark.watermarkDelayMs"
 
 def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     """Return the definition with the watermark of the DataFrame's `withWatermark`, where it has one."""
-    [given] = definition.inputs
-    if given.time_made or given.event_time not in df.columns:
+    [input_spec] = definition.inputs
+    if input_spec.time_made or input_spec.event_time not in df.columns:
         return definition
-    theirs = watermark_said(df.schema[given.event_time], given)
-    return definition if theirs is None else definition.with_watermarks({given.name: theirs})
+    theirs = watermark_said(df.schema[input_spec.event_time], input_spec)
+    return definition if theirs is None else definition.with_watermarks({input_spec.name: theirs})
 
 
 def watermark_said(column: T.StructField, input: Input) -> Watermark | None:

@@ -67,16 +67,16 @@ class WindrowSource(DataSource):
 
 def open_state(options: dict[str, str], *, as_of: int | None = None, shards: Sequence[int] | None) -> State:
     """Open the state that options name."""
-    given = {name.lower(): value for name, value in options.items()}
-    unknown = [name for name in given if name not in OPTIONS]
+    by_name = {name.lower(): value for name, value in options.items()}
+    unknown = [name for name in by_name if name not in OPTIONS]
     if unknown:
         raise ConfigurationError(f"option {unknown[0]!r} is none of {list(OPTIONS)}")
-    if "path" not in given:
+    if "path" not in by_name:
         raise ConfigurationError("no location is given: load(location), where the job was opened")
-    if as_of is None and "asof" in given:
-        as_of = int(given["asof"])
-    definition = imported(given["definition"]) if "definition" in given else None
-    path, log = location_and_log(given["path"].removeprefix("file://").removeprefix("file:"))
+    if as_of is None and "asof" in by_name:
+        as_of = int(by_name["asof"])
+    definition = imported(by_name["definition"]) if "definition" in by_name else None
+    path, log = location_and_log(by_name["path"].removeprefix("file://").removeprefix("file:"))
     return State(path, log=log, as_of=as_of, definition=definition, shards=shards)
 
 

@@ -258,7 +258,7 @@ class WindowStreamWriter:
             schemas = inputs_of(self._definitions).schemas(self._stream)
             warn_of_no_limit(self._stream)
         for definition in self._definitions:
-            logic, own = definition.logic(), {given.name: schemas[given.name] for given in definition.inputs}
+            logic, own = definition.logic(), {i.name: schemas[i.name] for i in definition.inputs}
             logic.check_schemas(own)
             logic.schema(own)
 

@@ -90,19 +90,21 @@ class Explainer:
                 provenance.row,
                 joined_by=provenance.joined_by,
             )
-        inputs = {given: tuple(m.position for m in some) for given, some in provenance.messages.items()}
+        inputs = {
+            input: tuple(m.position for m in messages) for input, messages in provenance.messages.items()
+        }
         outside: dict[Position, None] | None = {}
         rows: list[Explanation] = []
-        for given, some in provenance.messages.items():
-            if given not in fed:
-                found: Sequence[Position] | None = inputs[given]
+        for input, messages in provenance.messages.items():
+            if input not in fed:
+                found: Sequence[Position] | None = inputs[input]
             else:
-                emitted, found = self._rows(fed[given], some)
+                emitted, found = self._rows(fed[input], messages)
                 rows += emitted
             outside = None if outside is None or found is None else outside | dict.fromkeys(found)
         return Explanation(
             provenance.window,
-            tuple(p for some in inputs.values() for p in some),
+            tuple(p for positions in inputs.values() for p in positions),
             commits,
             complete,
             name,
@@ -121,7 +123,7 @@ class Explainer:
         distinct = {repr(m.payload): m.payload for m in messages}
         found = self._view_of(name).made_of(list(distinct.values()))
         seen: dict[int, Explanation] = {}
-        for made in (m for some in found for m in some):
+        for made in (m for group in found for m in group):
             if id(made) not in seen:
                 seen[id(made)] = self.explain(name, made)
         outside = [e.outside for e in seen.values()]
@@ -181,14 +183,14 @@ def _that_took(
     """Return the commits that ingested the messages of a row, or those of its messages that are known."""
     if provenance.messages is None:
         info = provenance.window
-        some = [] if info is None else [info.first, info.last, provenance.joined_by]
-        known = {i.name: [p for p in some if p is not None] for i in view.definition.inputs}
+        named = [] if info is None else [info.first, info.last, provenance.joined_by]
+        known = {i.name: [p for p in named if p is not None] for i in view.definition.inputs}
     else:
-        known = {given: [m.position for m in messages] for given, messages in provenance.messages.items()}
+        known = {input: [m.position for m in messages] for input, messages in provenance.messages.items()}
     wanted = [
-        (shown_source(view.source_prefix(given) + p.source), p.partition, p.offset)
-        for given, positions in known.items()
-        if given not in fed
+        (shown_source(view.source_prefix(input) + p.source), p.partition, p.offset)
+        for input, positions in known.items()
+        if input not in fed
         for p in positions
     ]
     touches, taken = [], 0

@@ -55,9 +55,9 @@ def page_of(
         places = total - 1 - places if descending else places
         chosen = places if kept is None else kept[places]
     else:
-        some = rows if kept is None else rows.take(pa.array(kept))
-        total = len(some)
-        sorted_places = _sorted(some, [*by] if order == KEY_ORDER else [order], descending)
+        matching = rows if kept is None else rows.take(pa.array(kept))
+        total = len(matching)
+        sorted_places = _sorted(matching, [*by] if order == KEY_ORDER else [order], descending)
         chosen = sorted_places[after : after + limit]
         chosen = chosen if kept is None else kept[chosen]
     return Page(stored.show(rows.take(pa.array(chosen))), total, after)

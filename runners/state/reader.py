@@ -339,7 +339,7 @@ class State:
         """
         check_message_bounds(start, end)
         found = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
-        return [m for some in found for m in stored(some)]
+        return [m for rows in found for m in stored(rows)]
 
     def messages_table(
         self,
@@ -441,7 +441,7 @@ class State:
             view = self._view(definition.name)
             if rows is None and view.row_time is not None:
                 emitted = self._emitted_at(view, what, key, operator)
-                made = [one for some in view.made_of(emitted) for one in some]
+                made = [one for group in view.made_of(emitted) for one in group]
             else:
                 made = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
             return [explainer.explain(definition.name, one) for one in made]
@@ -496,8 +496,8 @@ class State:
         last: only of the newest so many commits that have some
         """
         tables = []
-        some = [kept for kept in self._dead_letters if kept.commit <= self.commit]
-        for kept in some if last is None else some[-last:]:
+        so_far = [kept for kept in self._dead_letters if kept.commit <= self.commit]
+        for kept in so_far if last is None else so_far[-last:]:
             try:
                 found = read_file(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
