@@ -54,9 +54,9 @@ def backup(source: str, target: str) -> Backup:
         before = _signature(seen)
         staging = JobFolders(f"{folders.location}.backup-{secrets.token_hex(4)}")
         try:
-            made = _copy(seen, staging)
+            backup = _copy(seen, staging)
             job_admin.move_in(staging, folders)
-            return made
+            return backup
         except (StateLost, CorruptState, FileNotFoundError):
             if not left or _signature(job_admin.look(source)) == before:
                 raise
@@ -78,8 +78,8 @@ def _copy(seen: job_admin.Look, staging: JobFolders) -> Backup:
     for record in known.values():
         for path in _named(seen.folders, record):
             _bring(seen.folders, staging, path)
-    for letters in letters_kept(seen.state.summary, known.values()):
-        _bring(seen.folders, staging, seen.folders.dead(letters.name))
+    for file in letters_kept(seen.state.summary, known.values()):
+        _bring(seen.folders, staging, seen.folders.dead(file.name))
     _copy_bases(seen, staging)
     _copy_snapshots(seen, staging)
     _refuse_incomplete(seen, staging, known)
@@ -165,10 +165,10 @@ def _refuse_incomplete(seen: job_admin.Look, staging: JobFolders, known: Mapping
 def _ways(seen: job_admin.Look, staging: JobFolders, shard: int, known: Mapping[int, Commit]) -> set[int]:
     """Commits as of which a shard can be rebuilt from the copy: {the last one}, or none."""
     commit = seen.state.commit_number
-    found = readable(_spec(seen, staging, shard, ("messages",)), known, [commit])
+    ways = readable(_spec(seen, staging, shard, ("messages",)), known, [commit])
     files = ShardFiles(seen.folders, shard)
     messages = any(named.kind == SEGMENT for record in known.values() for named in files.named(record))
-    return found if found or messages else readable(_spec(seen, staging, shard, ()), known, [commit])
+    return ways if ways or messages else readable(_spec(seen, staging, shard, ()), known, [commit])
 
 
 def _spec(seen: job_admin.Look, folders: JobFolders, shard: int, messages: tuple[str, ...]) -> ShardSpec:

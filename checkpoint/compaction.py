@@ -62,22 +62,22 @@ def covered(folders: JobFolders, shards: int) -> Slices[dict[int, int]]:
     Snapshots are listed once, whatever the number of shards.
     """
     store = SnapshotStore(folders.snapshots)
-    found = dict.fromkeys(range(shards), 0)
+    commits = dict.fromkeys(range(shards), 0)
     for batch in in_batches(_by_shard(store).items(), SLICE_SHARDS):
         for shard, names in batch:
             there = (commit_of(name) for name in names if store.is_whole(name))
             newest = [commit for _, commit in zip(range(SNAPSHOTS), there, strict=False)]
-            found[shard] = newest[-1] if len(newest) == SNAPSHOTS else 0
+            commits[shard] = newest[-1] if len(newest) == SNAPSHOTS else 0
         yield
-    return found
+    return commits
 
 
 def _by_shard(store: SnapshotStore) -> dict[int, list[str]]:
     """Return the manifests of each shard, newest first."""
-    found = defaultdict[int, list[str]](list)
+    manifests = defaultdict[int, list[str]](list)
     for name in reversed(store.list()):
-        found[int(name.partition("-")[0])].append(name)
-    return found
+        manifests[int(name.partition("-")[0])].append(name)
+    return manifests
 
 
 def _snapshots(folders: JobFolders, shard: int) -> Iterator[int]:
@@ -94,10 +94,10 @@ def bases_of(folders: JobFolders, shard: int) -> list[int]:
 
 def _bases(names: Iterable[str]) -> dict[int, list[int]]:
     """Return the commits of the compact changelogs of each shard, newest first, of files of the changelog."""
-    found = defaultdict[int, list[int]](list)
+    bases = defaultdict[int, list[int]](list)
     for match in filter(None, map(_BASE.fullmatch, names)):
-        found[int(match["shard"])].append(int(match["commit"]))
-    return {shard: sorted(commits, reverse=True) for shard, commits in found.items()}
+        bases[int(match["shard"])].append(int(match["commit"]))
+    return {shard: sorted(commits, reverse=True) for shard, commits in bases.items()}
 
 
 class Changelog:

@@ -50,13 +50,13 @@ def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: s
     if same and not definition.recompute:
         return growth
     text = json.dumps(definition.describe()) if same else epoch.meta[DESCRIBED][name]
-    found = definition.growth(Before(json.loads(text), growth, reached_us))
-    if isinstance(found, Growth):
-        return found
+    verdict = definition.growth(Before(json.loads(text), growth, reached_us))
+    if isinstance(verdict, Growth):
+        return verdict
     before = epoch.meta.get("definitions", {}).get(name, fingerprint)
-    apart = found.count(ALONE) == found.count("\n  - ") > 0
+    apart = verdict.count(ALONE) == verdict.count("\n  - ") > 0
     use = "Open it with one of these changes first, and then with the next; or use" if apart else "Use"
     raise DefinitionChanged(
-        f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{found}\n"
+        f"the state at {location} was written by\n  {before}\nand would be misread by\n  {definition!r}{verdict}\n"
         f"{use} the former definition, begin at another location, or clear the state with: windrow reset {location}"
     )

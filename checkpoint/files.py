@@ -206,12 +206,12 @@ def pane_files(folders: JobFolders, record: Commit) -> dict[str, list[str]]:
 def check_digest(path: str, digest: str | None) -> None:
     """Raise `CorruptState` where a file has not this digest. None: of a commit that names none."""
     try:
-        found = None if digest is None else digest_of(path)
+        actual = None if digest is None else digest_of(path)
     except FileNotFoundError:
         return
-    if found != digest:
+    if actual != digest:
         raise CorruptState(
-            f"{path} is damaged: it has digest {found}, its commit recorded {digest}. Restore it from a backup"
+            f"{path} is damaged: it has digest {actual}, its commit recorded {digest}. Restore it from a backup"
         )
 
 

@@ -84,8 +84,8 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
 def _delete(job: Job, folder: str, upto: dict[int, int]) -> Slices[None]:
     """Delete the files of commits up to `upto` of their shard, those that no commit names among them."""
     directory = os.path.join(job.folders.location, folder)
-    found = sorted((*_parsed(name), name) for name in os.listdir(directory))
-    old = [name for commit, shard, name in found if 0 < commit <= upto.get(shard, 0)]
+    files = sorted((*_parsed(name), name) for name in os.listdir(directory))
+    old = [name for commit, shard, name in files if 0 < commit <= upto.get(shard, 0)]
     yield from _unlink(os.path.join(directory, name) for name in old)
 
 
@@ -113,21 +113,21 @@ def _dead_letters(job: Job, horizon: int) -> Slices[None]:
     recorded = last.floors.get(LETTERS_FROM, 0)
     seen = job.seen
     for batch in in_batches(job.log.commits(seen.next_commit), SLICE_COMMITS):
-        seen.dead_letters += [letters for record in batch for letters in letters_in(record)]
+        seen.dead_letters += [file for record in batch for file in letters_in(record)]
         seen.times += [(record.commit, largest_time(record)) for record in batch]
         seen.next_commit = batch[-1].commit + 1
         yield
-    kept = seen.dead_letters = [letters for letters in seen.dead_letters if letters.commit >= recorded]
-    names = {letters.name for letters in kept}
+    kept = seen.dead_letters = [file for file in seen.dead_letters if file.commit >= recorded]
+    names = {file.name for file in kept}
     directory = os.path.join(job.folders.location, "dead")
-    found = [(_parsed(name)[0], name) for name in os.listdir(directory)]
+    files = [(_parsed(name)[0], name) for name in os.listdir(directory)]
     gone = [
-        name for commit, name in found if 0 < commit <= horizon and name.removesuffix(".parquet") not in names
+        name for commit, name in files if 0 < commit <= horizon and name.removesuffix(".parquet") not in names
     ]
     yield from _unlink(os.path.join(directory, name) for name in sorted(gone))
     asked = [part.dead_letter_retention_us for d in job.definitions.values() for part in d.parts]
     oldest_us = (job.progress.now_us or 0) - max(LETTERS_US if us is None else us for us in asked)
-    settled = [letters for letters in kept if letters.commit <= horizon]
+    settled = [file for file in kept if file.commit <= horizon]
     spare = len(settled) - LETTER_FILES if asked == [None] * len(asked) else 0
     over = [x for i, x in enumerate(settled) if x.now_us < oldest_us or i < spare]
     if over:

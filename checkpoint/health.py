@@ -90,8 +90,8 @@ def health_of(
 
 
 def _store_bytes(last: Commit) -> int | None:
-    found = [n for result in last.shards if (n := result.counters.get(STORE_BYTES)) is not None]
-    return sum(found) if found else None
+    sizes = [n for result in last.shards if (n := result.counters.get(STORE_BYTES)) is not None]
+    return sum(sizes) if sizes else None
 
 
 def note_alive(path: str, now_us: int) -> None:

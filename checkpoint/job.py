@@ -160,9 +160,9 @@ class Job:
             )
         before = epoch.meta.get("sharding", {})
         if before != self.sharding:
-            said = [f"the partitions of {s}" if s else "their keys" for s in (before, self.sharding)]
+            ways = [f"the partitions of {s}" if s else "their keys" for s in (before, self.sharding)]
             raise JobMismatch(
-                f"{self.folders.location} puts messages into shards by {said[0]}, this driver would by {said[1]}: open "
+                f"{self.folders.location} puts messages into shards by {ways[0]}, this driver would by {ways[1]}: open "
                 "it as it was begun (keyed=, the topics and their partitions), or begin at another location"
             )
         for name in epoch.fingerprints:

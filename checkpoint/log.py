@@ -344,11 +344,11 @@ class RecordLog:
             if seq in seen:
                 record, data = seen.pop(seq)
             else:
-                found = self.files.recall(seq) if seq <= known else self.files.read(seq)
-                if found is None:
+                raw = self.files.recall(seq) if seq <= known else self.files.read(seq)
+                if raw is None:
                     self._end = seq
                     return seq
-                data, decoded = found, _decode(seq, found)
+                data, decoded = raw, _decode(seq, raw)
                 if decoded is None:
                     seq += 1
                     continue  # torn: never committed, if nothing follows or an epoch that declares it void

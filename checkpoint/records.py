@@ -307,11 +307,11 @@ def _dump_kept(kept: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
 
 
 def _load_kept(value: Any) -> dict[str, tuple[int, int]]:
-    found = {}
+    kept = {}
     for kind, at in _load_map(value).items():
         first, last = _sized(at, 2)
-        found[plain_name(kind)] = (_load_int(first), _load_int(last))
-    return found
+        kept[plain_name(kind)] = (_load_int(first), _load_int(last))
+    return kept
 
 
 _MOST_SHARDS = 1 << 16  # a loop over the shards of a job comes to an end

@@ -137,7 +137,7 @@ def _steps_of(
         # A commit of several shards: one without rows does no ingest.
         steps = [s for s in steps if s.kind == "advance" or rows]
     watermarks = commit.meta.get("watermarks", {})
-    found = []
+    redone = []
     for i, step in enumerate(steps):
         if step.kind == "advance" and not everything:
             continue
@@ -148,7 +148,7 @@ def _steps_of(
             )
         # A commit of several shards has one advance, and the watermark of each operator.
         watermark_us = step.watermark_us if rows is None else watermarks.get(name, step.watermark_us)
-        found.append(
+        redone.append(
             Redo(
                 commit=commit.commit,
                 number=last - (len(steps) - 1 - i) - ((pieces or 1) - 1),
@@ -160,7 +160,7 @@ def _steps_of(
                 divided=pieces is not None and step.kind == "ingest",
             )
         )
-    return found
+    return redone
 
 
 def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition) -> Ranges:
@@ -170,22 +170,22 @@ def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition
     if step.kind == "advance":
         return {}
     prefixes = tuple(input_spec.source_prefix for input_spec in definition.inputs)
-    found = {
+    ranges = {
         p: (max(f, reached.get(p, f)), step.next_offsets[p])
         for p, f in step.first_offsets.items()
         if p[0].startswith(prefixes)
     }
-    return {p: (first, following) for p, (first, following) in found.items() if first < following}
+    return {p: (first, following) for p, (first, following) in ranges.items() if first < following}
 
 
 def extent(redo: Iterable[Redo]) -> Ranges:
     """Return the range of each partition that must be read again."""
-    found: Ranges = {}
+    ranges: Ranges = {}
     for step in redo:
         for partition, (first, following) in step.ranges.items():
-            known = found.get(partition, (first, following))
-            found[partition] = (min(first, known[0]), max(following, known[1]))
-    return dict(sorted(found.items()))
+            known = ranges.get(partition, (first, following))
+            ranges[partition] = (min(first, known[0]), max(following, known[1]))
+    return dict(sorted(ranges.items()))
 
 
 def owners(redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> dict[Partition, IntArray]:
@@ -227,27 +227,27 @@ def _bounds(
     for k, step in enumerate(redo):
         for partition in step.ranges:
             of.setdefault(partition, []).append(k)
-    found = {}
+    bounds = {}
     for partition, steps in of.items():
         if partition not in offsets:
             continue
         edges = np.array([redo[k].ranges[partition] for k in steps], dtype=np.int64)
         where = np.searchsorted(offsets[partition], edges, side="left").tolist()
-        found.update({(k, partition): (low, high) for k, (low, high) in zip(steps, where, strict=True)})
-    return found
+        bounds.update({(k, partition): (low, high) for k, (low, high) in zip(steps, where, strict=True)})
+    return bounds
 
 
 def _shared(redo: Sequence[Redo]) -> set[tuple[int, Partition]]:
     """Return (step, partition) of which the last record is also of a later step."""
-    found = set()
+    shared = set()
     last: dict[Partition, int] = {}
     for k, step in enumerate(redo):
         for partition, (first, _) in step.ranges.items():
             before = last.get(partition)
             if before is not None and first < redo[before].ranges[partition][1]:
-                found.add((before, partition))
+                shared.add((before, partition))
             last[partition] = k
-    return found
+    return shared
 
 
 def _differs(step: Redo, value: int) -> str:

@@ -180,7 +180,7 @@ class Shard:
         read in the common case; `commits` reads older ones.
         """
         inode = _folder(spec.path)
-        kv, found, marker = look(spec, spec.path, lock_wait_s)
+        kv, status, marker = look(spec, spec.path, lock_wait_s)
         by_number: dict[int, CommitOfShards] = {c.commit: c for c in recent}
         if kv is not None and marker is not None and is_of(kv, marker, by_number):
             missing = missing_after(marker, committed, by_number)
@@ -188,17 +188,17 @@ class Shard:
                 try:
                     return cls._led_on(spec, kv, marker.commit, missing)
                 except StoreDamaged:
-                    kv, found, marker = None, StoreFound.ABSENT, None
+                    kv, status, marker = None, StoreFound.ABSENT, None
         known = {**by_number, **{c.commit: c for c in commits()}}
         past = marker is not None and marker.commit <= committed
         if kv is not None and marker is not None and past and not is_of(kv, marker, known):
             spec.logger.warning("the store is of another history", path=spec.path, commit=marker.commit)
             kv.close()
-            kv, found, marker = None, StoreFound.DIVERGED, None
+            kv, status, marker = None, StoreFound.DIVERGED, None
         applied = None if marker is None else marker.commit
         damaged: list[int] = []
         while True:
-            facts = facts_of(spec, committed, known, found, applied, replay is not None, damaged)
+            facts = facts_of(spec, committed, known, status, applied, replay is not None, damaged)
             decision = on_shard_open(facts)
             try:
                 _raise_if_refused(decision, facts)
@@ -212,18 +212,18 @@ class Shard:
                 if decision.private_copy:
                     raise
                 # Another process has opened it since we looked.
-                kv, found, applied = None, StoreFound.LOCKED, None
+                kv, status, applied = None, StoreFound.LOCKED, None
             except StoreDamaged:
                 if kv is None:
                     raise  # what was just built
-                kv, found, applied = None, StoreFound.ABSENT, None
+                kv, status, applied = None, StoreFound.ABSENT, None
             except _SnapshotDamaged as error:
                 # The next best way, or a refusal; by now the local store is out of the way.
                 spec.logger.warning("snapshot is damaged", commit=decision.base, error=str(error.__cause__))
                 damaged.append(decision.base)
                 kv = None
                 if decision.move_aside:
-                    found, applied = StoreFound.ABSENT, None
+                    status, applied = StoreFound.ABSENT, None
 
     @classmethod
     def _led_on(

@@ -80,22 +80,22 @@ def open_view(
 
 def readable(spec: ShardSpec, known: Mapping[int, Commit], commits: Sequence[int]) -> set[int]:
     """Return the `commits` that snapshots, segments and changelog lead to; the live store is not inspected."""
-    found = set()
+    reached = set()
     starts = [base for base, _ in _starts(spec, max(commits, default=0))]
     bases = [] if spec.message_cfs else spec.files.bases()
     for base in {*starts, *bases}:
         number = base
         while True:
-            found.add(number)
+            reached.add(number)
             number += 1
             if not spec.files.has(known.get(number), metadata_only=base not in starts):
                 break
-    return found & set(commits)
+    return reached & set(commits)
 
 
 def _starts(spec: ShardSpec, commit: int) -> list[tuple[int, str | None]]:
     """Return (commit, manifest) of each possible start, newest first; at last the empty state."""
-    return [*(found for found in spec.files.snapshots() if found[0] <= commit), (0, None)]
+    return [*(start for start in spec.files.snapshots() if start[0] <= commit), (0, None)]
 
 
 def _brought(
@@ -122,12 +122,12 @@ def _from_store(spec: ShardSpec, commit: int, known: Mapping[int, Commit], scrat
     try:
         marker = marker_of(kv, spec.job, spec.shard)
         if marker is not None:
-            base, ours = marker.commit, is_of(kv, marker, known)
+            base, is_own = marker.commit, is_of(kv, marker, known)
         else:  # of a job that began a moment ago the disk has nothing: its store is in memory, and its log off
-            base, ours = 0, not any(next(kv.scan(cf), None) for cf in spec.cfs)
+            base, is_own = 0, not any(next(kv.scan(cf), None) for cf in spec.cfs)
         part = begun(kv)
-        ours = ours and (part is None or part.commit <= commit)
-        if base > commit or not ours or not spec.files.lead(base, commit, known):
+        is_own = is_own and (part is None or part.commit <= commit)
+        if base > commit or not is_own or not spec.files.lead(base, commit, known):
             kv.close()
             return None
     except CorruptState:

@@ -97,10 +97,10 @@ FILES = FileTransport()
 
 def refuse_cache(folders: JobFolders) -> None:
     """Raise `JobMismatch` where a location is the cache of a job whose log is elsewhere."""
-    found = cache_of(folders)
-    if found is not None:
+    cache = cache_of(folders)
+    if cache is not None:
         raise JobMismatch(
-            f"{folders.location} is a cache of {found[0]}, whose log is at {found[1]}: give log={found[1]} to open or read "
+            f"{folders.location} is a cache of {cache[0]}, whose log is at {cache[1]}: give log={cache[1]} to open or read "
             "it, at the command line log:SERVERS/NAME; verify, fork and reset work on logs in files only"
         )
 
@@ -117,25 +117,25 @@ def cache_of(folders: JobFolders) -> tuple[str, str] | None:
 
 def refuse_lost_log(folders: JobFolders, log: Log) -> None:
     """Raise `StateLost` where a log without records has files next to it: they are of a job whose log is lost."""
-    found = folders.named_by_commits()
-    if found is not None and log.tail().epoch is None:  # asked last: another driver may begin a job just now
+    file = folders.named_by_commits()
+    if file is not None and log.tail().epoch is None:  # asked last: another driver may begin a job just now
         raise StateLost(
-            f"{folders.log} has no record, and {found} is of a job that had one: its log is lost. Restore the log folder, or "
+            f"{folders.log} has no record, and {file} is of a job that had one: its log is lost. Restore the log folder, or "
             f"the location from a backup; to begin anew, delete {folders.location} or give another location, {ANEW}"
         )
 
 
 def refuse_others(folders: JobFolders, job: str, where: str) -> None:
     """Raise `JobMismatch` where a location is of a job in files, or the cache of another job."""
-    found = cache_of(folders)
-    if found is None and os.path.isdir(folders.log) and os.listdir(folders.log):
+    cache = cache_of(folders)
+    if cache is None and os.path.isdir(folders.log) and os.listdir(folders.log):
         raise JobMismatch(
             f"{folders.location} holds the log of a job in files, and log={where} is given: give a location of its own, or "
             "leave log= out"
         )
-    if found is not None and found[0] != job:
+    if cache is not None and cache[0] != job:
         raise JobMismatch(
-            f"{folders.location} is a cache of {found[0]}, and log={where} holds {job}: give a location of its own, or delete "
+            f"{folders.location} is a cache of {cache[0]}, and log={where} holds {job}: give a location of its own, or delete "
             "this folder: whatever the log holds comes back from it"
         )
 

@@ -55,7 +55,7 @@ class Summary:
 
     def after(self, records: Iterable[Commit]) -> Summary:
         """Return the summary of this one's commits and those that follow."""
-        number, letters, read = (
+        number, files, read = (
             self.commit,
             list(self.dead_letters),
             {q: set(p) for q, p in self.taken.items()},
@@ -66,12 +66,12 @@ class Summary:
             of_query = read.setdefault(record.query_id, set())
             for step in record.steps:
                 of_query.update(step.next_offsets)
-            letters += letters_in(record)
+            files += letters_in(record)
             kept_from = record.floors.get(LETTERS_FROM, kept_from)
         return Summary(
             number,
             {query: frozenset(partitions) for query, partitions in read.items()},
-            tuple(one for one in letters if one.commit >= kept_from),
+            tuple(one for one in files if one.commit >= kept_from),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -107,15 +107,15 @@ def load(meta: Mapping[str, Any]) -> Summary:
 
 def letters_in(record: Commit) -> list[DeadLetterFile]:
     """List the files of dead letters of a commit, by shard."""
-    found = []
+    files = []
     for result in record.shards:
         name, rows = letter_file(result), result.counters.get(DEAD_FILE)
         if rows and name is not None:
             now_us = record.now_us if record.now_us is not None else record.meta.get("now_us", 0)
             at = result.kept.get(DEAD)
             digest = result.digests.get(DEAD)
-            found.append(DeadLetterFile(record.commit, now_us, result.shard, name, rows, at, digest))
-    return found
+            files.append(DeadLetterFile(record.commit, now_us, result.shard, name, rows, at, digest))
+    return files
 
 
 def letter_file(result: ShardResult) -> str | None:

@@ -79,10 +79,10 @@ def _verify(location: str) -> Report:
     report.job, report.commit = seen.epoch.job, max(known, default=0)
     report.count("records", seen.state.next_seq - seen.state.first_seq)
     _follow_each_other(report, [known[n] for n in sorted(known)])
-    for letters in letters_kept(seen.log.state.summary, known.values()):
-        with _damage(report, f"dead letters of commit {letters.commit}"):
-            path = seen.folders.dead(letters.name)
-            _rows(report, "dead letters", path, letters.digest, letters.commit, letters.rows, needed=True)
+    for file in letters_kept(seen.log.state.summary, known.values()):
+        with _damage(report, f"dead letters of commit {file.commit}"):
+            path = seen.folders.dead(file.name)
+            _rows(report, "dead letters", path, file.digest, file.commit, file.rows, needed=True)
     for shard in range(seen.epoch.shards):
         spec = ShardSpec(seen.folders, seen.epoch.job, shard, (), ())
         covered = _snapshots(report, spec)
@@ -250,8 +250,8 @@ def _stores(report: Report, spec: ShardSpec, known: Mapping[int, Commit]) -> Non
 
 def _differences(one: ShardView, other: ShardView, cf: str) -> Iterator[tuple[bytes, str]]:
     """Keys of which two views of a shard say different things."""
-    theirs = other.kv.scan(cf)
-    their = next(theirs, None)
+    pairs = other.kv.scan(cf)
+    their = next(pairs, None)
     for key, value in one.kv.scan(cf):
         if their is None or their[0] > key:
             yield key, f"is in the {one.way} and not in the {other.way}"
@@ -262,6 +262,6 @@ def _differences(one: ShardView, other: ShardView, cf: str) -> Iterator[tuple[by
         if their[1] != value:
             yield key, f"the {one.way} and the {other.way} have different values"
             return
-        their = next(theirs, None)
+        their = next(pairs, None)
     if their is not None:
         yield their[0], f"is in the {other.way} and not in the {one.way}"

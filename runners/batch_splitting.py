@@ -46,14 +46,14 @@ def _of_rows(definition: Definition, inputs: Mapping[str, pa.Schema], table: pa.
     logic = definition.logic()
     if INPUT not in table.column_names:
         return _buckets(logic, definition.inputs[0], inputs, table)
-    found = np.zeros(len(table), dtype=np.int64)
+    buckets = np.zeros(len(table), dtype=np.int64)
     whose = combine(table.column(INPUT))
     for input_spec in definition.inputs:
         places = np.flatnonzero(pc.fill_null(pc.equal(whose, input_spec.name), False))
         struct = combine(table.column(input_spec.name)).take(pa.array(places))
         columns = pa.table(struct.flatten(), names=[f.name for f in struct.type])
-        found[places] = _buckets(logic, input_spec, inputs, columns)
-    return found
+        buckets[places] = _buckets(logic, input_spec, inputs, columns)
+    return buckets
 
 
 def _buckets(logic: Logic, input: Input, inputs: Mapping[str, pa.Schema], table: pa.Table) -> IntArray:
@@ -75,15 +75,15 @@ def division(sizes: IntArray, whole: int) -> list[tuple[int, int]]:
     """Return ranges of buckets, by their rows; each range is a piece."""
     if sizes.sum() <= whole:
         return [(0, len(sizes))]
-    found, first, rows = [], 0, 0
+    ranges, first, rows = [], 0, 0
     for bucket, size in enumerate(sizes.tolist(), 1):
         rows += size
         if rows >= PIECE_ROWS:
-            found.append((first, bucket))
+            ranges.append((first, bucket))
             first, rows = bucket, 0
     if rows:
-        found.append((first, len(sizes)))
-    return found
+        ranges.append((first, len(sizes)))
+    return ranges
 
 
 def divided(
@@ -91,10 +91,10 @@ def divided(
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows by input in the pieces in which they were ingested. inputs: their columns."""
     logic = definition.logic()
-    found = {name: _buckets(logic, definition.input(name), inputs, table) for name, table in tables.items()}
-    sizes = sum((np.bincount(b, minlength=BUCKETS) for b in found.values()), np.zeros(BUCKETS, np.int64))
+    buckets = {name: _buckets(logic, definition.input(name), inputs, table) for name, table in tables.items()}
+    sizes = sum((np.bincount(b, minlength=BUCKETS) for b in buckets.values()), np.zeros(BUCKETS, np.int64))
     for first, following in division(sizes, whole_rows(definition)):
-        chosen = {name: (b >= first) & (b < following) for name, b in found.items()}
+        chosen = {name: (b >= first) & (b < following) for name, b in buckets.items()}
         yield {name: tables[name].filter(pa.array(mask)) for name, mask in chosen.items() if mask.any()}
 
 

@@ -100,9 +100,9 @@ def _consecutive(window: Tumbling | Hopping | Calendar) -> list[Window]:
     windows: list[Window] = []
     time_us = BEGIN_US
     while len(windows) < (5 if isinstance(window, Hopping) else 3):
-        found = windows_of(window, time_us)
-        windows += [w for w in found if w not in windows]
-        time_us = max([w.start_us for w in found], default=time_us) + _hop(window, found)
+        assigned = windows_of(window, time_us)
+        windows += [w for w in assigned if w not in windows]
+        time_us = max([w.start_us for w in assigned], default=time_us) + _hop(window, assigned)
     return windows[:5]
 
 

@@ -27,9 +27,9 @@ def job_html(
     for one in definitions:
         if "windows" not in one.tables or len(one.inputs) > 1:
             continue
-        found = windows(one.name)
-        newest = found[-MOST:]
-        count = f", the newest {len(newest)} of {len(found):,}" if len(found) > len(newest) else ""
+        infos = windows(one.name)
+        newest = infos[-MOST:]
+        count = f", the newest {len(newest)} of {len(infos):,}" if len(infos) > len(newest) else ""
         parts.append(f"<p>Windows of {cell(one.name)}{count}</p>")
         parts.append(windows_timeline(newest) if newest else notice(0, 0, "window"))
     return document(*parts)

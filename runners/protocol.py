@@ -346,11 +346,11 @@ class BatchProtocol:
         last, before = self.job.log.last_commit, self.job.progress.next_offsets
         another = last is not None and last.query_id != query_id
         explained = frozenset[Partition]() if another else self.job.partitions_of(query_id)
-        found = relation(before, taken.first_offsets, taken.next_offsets, explained)
-        if found is SliceRelation.GAP:
+        compared = relation(before, taken.first_offsets, taken.next_offsets, explained)
+        if compared is SliceRelation.GAP:
             explained |= set(self.explained(taken.first_offsets, batch_id))
-            found = relation(before, taken.first_offsets, taken.next_offsets, explained)
-        return found
+            compared = relation(before, taken.first_offsets, taken.next_offsets, explained)
+        return compared
 
     @property
     def _periods(self) -> frozenset[int] | None:

@@ -139,9 +139,9 @@ class Publisher:
                 panes = self._files(operator, self._parts[operator], files[operator], rows)
                 digests = pane_digests(self._job.folders, record, operator)
                 yield self._outlets[operator], replace(panes, digests=digests)
-        if DEAD_LETTERS in self._outlets and (letters := letters_in(record)):
-            paths = [self._job.letter_file(one) for one in letters]
-            output = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in letters))
+        if DEAD_LETTERS in self._outlets and (dead := letters_in(record)):
+            paths = [self._job.letter_file(one) for one in dead]
+            output = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in dead))
             yield self._outlets[DEAD_LETTERS], replace(output, letters_of=record.commit)
 
     def _files(self, operator: str, definition: Definition, files: Sequence[str], rows: int) -> PaneFiles:

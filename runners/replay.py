@@ -99,14 +99,14 @@ class GivenByInput:
 
     def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
         """Return the chosen rows by input, each with its indexes in `chosen`."""
-        found, first = {}, 0
+        parts, first = {}, 0
         for name, source_rows in self._inputs.items():
             following = first + sum(map(len, source_rows.offsets.values()))
             places = np.flatnonzero((chosen >= first) & (chosen < following))
             if len(places):
-                found[name] = source_rows.rows(chosen[places] - first), places
+                parts[name] = source_rows.rows(chosen[places] - first), places
             first = following
-        return found
+        return parts
 
 
 def replayable(definition: Definition) -> bool:
@@ -199,8 +199,8 @@ class _Taken:
 
     def __init__(self, redo: Sequence[Redo], offsets: Mapping[Partition, IntArray]) -> None:
         self.redo = redo
-        found = owners(redo, offsets)
-        parts = [found[p] for p in offsets]
+        owner_of = owners(redo, offsets)
+        parts = [owner_of[p] for p in offsets]
         #: The index of each row's step.
         self.owner = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         self._by_step = np.argsort(self.owner, kind="stable")
@@ -242,10 +242,10 @@ def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByI
             if step.kind == "advance":
                 logic.advance(scratch, step.watermark_us, step.now_us)
             else:
-                found = rows_by_input.by_input(taken.chosen(k, k + 1))
+                parts = rows_by_input.by_input(taken.chosen(k, k + 1))
                 tables = {
                     name: logic.admit(scratch, logic.definition.input(name), table)
-                    for name, (table, _) in found.items()
+                    for name, (table, _) in parts.items()
                 }
                 for piece in _pieces(logic, scratch, tables) if step.divided else (tables,):
                     sifted_into(partial(_ingested, logic, step.now_us), scratch, piece)

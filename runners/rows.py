@@ -50,36 +50,36 @@ def table_of(
     refused = needs.refused(names)
     names = [name for name in names if name not in refused]
     while True:
-        made = _Columns(schema, names, needs, wrong, time_zone, event_time_unit)
+        reader = _Columns(schema, names, needs, wrong, time_zone, event_time_unit)
         for name, why in refused.items():
             for i, m in enumerate(messages):
                 if m.payload.get(name) is not None:
-                    made.spoil(i, why)
+                    reader.spoil(i, why)
         columns: dict[str, pa.Array] = dict.fromkeys(names)
         if event_time in columns:  # a wrong time is named before all else
             times = [m.payload.get(event_time) for m in messages]
-            columns[event_time] = _times(times, event_time, time_zone, event_time_unit, made)
+            columns[event_time] = _times(times, event_time, time_zone, event_time_unit, reader)
         sound = wrong.count(None)
         for name in names:
             if name != event_time:
                 # A malformed message does not decide the types of columns.
                 values = [None if w else m.payload.get(name) for m, w in zip(messages, wrong, strict=True)]
-                columns[name] = made.read(name, values)
+                columns[name] = reader.read(name, values)
         if wrong.count(None) == sound:
             break  # else columns that were read before a message turned out to be malformed have its values
     columns[SOURCE] = pa.array([p.source for p in positions], pa.string())
     columns[PARTITION] = pa.array([p.partition for p in positions], pa.int64())
     columns[OFFSET] = pa.array([p.offset for p in positions], pa.int64())
     columns[ORDINAL] = pa.array([p.ordinal for p in positions], pa.int64())
-    if any(w is not None for w in made.wrong):
+    if any(w is not None for w in reader.wrong):
         columns[MALFORMED_ROW] = pa.array([None if w is None else _readable(w) for w in wrong], pa.string())
         raw = [
             None if w is None else _readable(_shown(m.payload)) for w, m in zip(wrong, messages, strict=True)
         ]
         columns[RAW] = pa.array(raw, pa.string())
-    if counts is not None and made.nulled:
-        counts["nulled"] = counts.get("nulled", 0) + made.nulled
-    fields = [made.field(name, column.type) for name, column in columns.items()]
+    if counts is not None and reader.nulled:
+        counts["nulled"] = counts.get("nulled", 0) + reader.nulled
+    fields = [reader.field(name, column.type) for name, column in columns.items()]
     return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
@@ -232,10 +232,10 @@ class _Columns:
         if array is None or pa.types.is_integer(array.type):
             array = _whole_numbers(values, known.type) or array
         placed = array is not None and without_place(array.type) is None
-        found = brought(array, known, self._others(name)) if placed else None
-        if found is not None and not found.misfits and self._refusal(found.field) is None:
-            self._fields[name] = found.field
-            return found.values
+        column = brought(array, known, self._others(name)) if placed else None
+        if column is not None and not column.misfits and self._refusal(column.field) is None:
+            self._fields[name] = column.field
+            return column.values
         return self._one_by_one(name, values)
 
     def _others(self, name: str) -> Sequence[pa.Field]:
@@ -276,41 +276,41 @@ class _Columns:
             array = _whole_numbers([value], known.type) or array
         if array is None or without_place(array.type) or (of_text and array.null_count):
             return f"which {'cannot be read' if pa.types.is_null(known.type) else f'is no {known.type}'}"
-        found = brought(array, known, self._others(name))
-        if found is None:
+        column = brought(array, known, self._others(name))
+        if column is None:
             return f"which is no {known.type}"
-        if found.misfits:
-            return f"which is no {found.misfits[0].rpartition(' is no ')[2]}"
-        refusal = self._refusal(found.field)
+        if column.misfits:
+            return f"which is no {column.misfits[0].rpartition(' is no ')[2]}"
+        refusal = self._refusal(column.field)
         if refusal is not None:
             return refusal
-        self._fields[name] = found.field
-        return found.values
+        self._fields[name] = column.field
+        return column.values
 
     def _only_times(self, name: str, values: list[Any]) -> list[Any]:
         """Return the values that are times in any form; a message with another one is malformed."""
-        found = list(values)
+        times = list(values)
         for i, value in enumerate(values):
             problem = None if value is None else self._time_us(value)[1]
             if problem is not None:
                 one = read([value])
                 if one is None or not one.null_count:
                     self.spoil(i, f"column {name!r} {problem}")
-                found[i] = None
-        return found
+                times[i] = None
+        return times
 
     def _in_known_time(self, name: str, value: Any) -> pa.Array | str:
         """Convert a time to its column's type; or return the reason why it cannot be."""
         known = self._fields[name]
         stamp = pa.table({name: pa.array([self._time_us(value)[0]], pa.int64()).cast(_STAMP)})
-        made = in_known_times(stamp, name, self._time_zone, known.type, self._unit, "column")
-        if MALFORMED_ROW in made.column_names:
-            return str(made.column(MALFORMED_ROW)[0])
-        found = brought(made.column(name).combine_chunks(), known)
-        if found is None or found.misfits:
+        converted = in_known_times(stamp, name, self._time_zone, known.type, self._unit, "column")
+        if MALFORMED_ROW in converted.column_names:
+            return str(converted.column(MALFORMED_ROW)[0])
+        column = brought(converted.column(name).combine_chunks(), known)
+        if column is None or column.misfits:
             return f"which is no {known.type}"
-        self._fields[name] = found.field
-        return found.values
+        self._fields[name] = column.field
+        return column.values
 
     def _time_us(self, value: Any) -> tuple[int | None, str | None]:
         zone = None if self._time_zone is None else zone_of(self._time_zone)

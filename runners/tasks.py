@@ -418,13 +418,13 @@ class Work:
         if shard.spec.local is not None:
             self.counters[STORE_BYTES] = bytes_of(shard.spec.path)
         snapshot = self._snapshot() if plan.takes_snapshot(shard.spec.shard) else None
-        letters = pa.concat_tables(self.dead) if self.dead else None
-        silent = not self.panes and letters is None and not self.overlay.spilled
+        dead = pa.concat_tables(self.dead) if self.dead else None
+        silent = not self.panes and dead is None and not self.overlay.spilled
         answer.still = silent and only_time_passed(shard.kv, self.overlay.batch)
         panes = {name: rows if (held := rows.held) is None else held for name, rows in self.panes.items()}
         with on_disk(plan.spec.folders.location):
             answer.result = shard.write(
-                plan.commit, self.overlay.changes, panes, letters, self.counters, snapshot=snapshot
+                plan.commit, self.overlay.changes, panes, dead, self.counters, snapshot=snapshot
             )
         return answer
 

@@ -110,33 +110,33 @@ class Telemetry:
     def _measure(
         self, api: Any, record: Commit, before: Mapping[str, int], stages: Sequence[tuple[str, int, int]]
     ) -> None:
-        found = _instruments or _created(api)
+        instruments = _instruments or _created(api)
         job = {"job": self.job.job}
-        found["windrow.commits"].add(1, job)
-        found["windrow.rows"].add(sum(step.rows for step in record.steps), job)
+        instruments["windrow.commits"].add(1, job)
+        instruments["windrow.rows"].add(sum(step.rows for step in record.steps), job)
         for operator, rows in panes_of(record).items():
-            found["windrow.panes"].add(rows, {**job, "operator": operator})
+            instruments["windrow.panes"].add(rows, {**job, "operator": operator})
         dead = {
             name.removeprefix("dead."): n - before.get(name, 0)
             for name, n in record.counters.items()
             if name.startswith("dead.") and n > before.get(name, 0)
         }
         for reason, n in dead.items():
-            found["windrow.dead_letters"].add(n, {**job, "reason": reason})
-        found["windrow.late"].add(sum(dead.get(reason, 0) for reason in LATE), job)
-        found["windrow.commit.duration"].record((stages[-1][2] - stages[0][1]) / 1e9, job)
+            instruments["windrow.dead_letters"].add(n, {**job, "reason": reason})
+        instruments["windrow.late"].add(sum(dead.get(reason, 0) for reason in LATE), job)
+        instruments["windrow.commit.duration"].record((stages[-1][2] - stages[0][1]) / 1e9, job)
         for name, begin_ns, end_ns in stages:
             if name == "publish":
-                found["windrow.publish.duration"].record((end_ns - begin_ns) / 1e9, job)
+                instruments["windrow.publish.duration"].record((end_ns - begin_ns) / 1e9, job)
         for operator, lag_us in lags_of(record, self.definitions, now_of(record)).items():
-            found["windrow.watermark.lag"].set(lag_us / 1e6, {**job, "operator": operator})
+            instruments["windrow.watermark.lag"].set(lag_us / 1e6, {**job, "operator": operator})
         progress = self.job.progress
-        found["windrow.unpublished"].set(max(0, record.commit - progress.published), job)
+        instruments["windrow.unpublished"].set(max(0, record.commit - progress.published), job)
         snapshot = snapshots_from(self.job.folders, self.job.shards)
-        found["windrow.snapshot.age"].set(record.commit - snapshot, job)
+        instruments["windrow.snapshot.age"].set(record.commit - snapshot, job)
         if time.monotonic() - self._measured_s >= SIZE_EVERY_S:
             self._measured_s = time.monotonic()
-            found["windrow.state.size"].set(size_of(self.job.folders.location), job)
+            instruments["windrow.state.size"].set(size_of(self.job.folders.location), job)
 
     def _measure_lag(self, lag: Mapping[str, Mapping[str, int]]) -> None:
         for source, partitions in lag.items():

@@ -132,15 +132,15 @@ def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Ta
     """Return the rows of a shard by input, with the columns of each."""
     if INPUT not in table.column_names:
         return {} if definition.by_input else {definition.inputs[0].name: table}
-    found = {}
+    tables = {}
     whose = combine(table.column(INPUT))
     where = [c for c in POSITION_COLUMNS if c in table.column_names]
     for input_spec in definition.inputs:
         rows = table.filter(pc.fill_null(pc.equal(whose, input_spec.name), False))
         struct = combine(rows.column(input_spec.name))
         columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-        found[input_spec.name] = pa.table({**columns, **{c: combine(rows.column(c)) for c in where}})
-    return found
+        tables[input_spec.name] = pa.table({**columns, **{c: combine(rows.column(c)) for c in where}})
+    return tables
 
 
 def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:

@@ -101,12 +101,12 @@ class Item(NamedTuple):
 
 def items_of(names: Sequence[str], shape: bytes) -> tuple[list[Item], int]:
     """Parse a shape. Returns the items of parts of these names, and the length of a frame."""
-    found, at = list[Item](), 0
+    items, at = list[Item](), 0
     for i, name in enumerate(names):
         item = Item(name, *tuple(shape[ITEM * i : ITEM * (i + 1)]), at)  # type: ignore[call-arg]
-        found.append(item)
+        items.append(item)
         at += item.width if item.what == TEXT else _BASE.itemsize
-    return found, at
+    return items, at
 
 
 def numbers(
@@ -116,10 +116,10 @@ def numbers(
     base = np.ascontiguousarray(frames[:, item.at : item.at + _BASE.itemsize]).view("<u8")[:, 0].astype(kind)
     if not item.kind:
         return np.repeat(base, rows)
-    found = records[item.name].astype(kind)
+    values = records[item.name].astype(kind)
     if base.any():
-        found += base[0] if bool((base == base[0]).all()) else np.repeat(base, rows)
-    return found
+        values += base[0] if bool((base == base[0]).all()) else np.repeat(base, rows)
+    return values
 
 
 def texts(
@@ -129,8 +129,8 @@ def texts(
     if item.width == 0:
         return np.zeros(0, dtype=np.uint8)
     frame = np.ascontiguousarray(frames[:, item.at : item.at + item.width]).view(f"V{item.width}")[:, 0]
-    found = np.repeat(frame, rows)
+    cells = np.repeat(frame, rows)
     if item.kind:
-        own: Any = np.ndarray((len(found),), item.kind, found, item.low, (item.width,))
+        own: Any = np.ndarray((len(cells),), item.kind, cells, item.low, (item.width,))
         own[:] = records[item.name]
-    return found.view(np.uint8)
+    return cells.view(np.uint8)

@@ -120,12 +120,12 @@ def _ends(column: pa.ChunkedArray) -> _Column | None:
     length = width_of(texts) if column.num_chunks == 1 else None
     if length is None:
         return None
-    letters = letters_of(texts, length)
-    differ = np.flatnonzero(np.not_equal(*extremes(letters)))
+    chars = letters_of(texts, length)
+    differ = np.flatnonzero(np.not_equal(*extremes(chars)))
     width = _width((1 << 8 * (length - int(differ[0]))) - 1, _OF_TEXTS) if len(differ) else 1
     if width is None or width > length:
         return None
-    ends = np.ndarray((len(texts),), f"<u{width}", letters, length - width, (length,))
+    ends = np.ndarray((len(texts),), f"<u{width}", chars, length - width, (length,))
     return _Column(_ENDS, pa.array(ends.copy()), column.slice(0, 1))
 
 
@@ -166,12 +166,12 @@ def opened(value: bytes) -> Value:
     check_version("kept messages", value[0] if value else 0, FORMAT)
     try:
         _, rows, columns = _HEAD.unpack_from(value)
-        found = _opened(pa.py_buffer(value)[_HEAD.size :], columns)
+        parsed = _opened(pa.py_buffer(value)[_HEAD.size :], columns)
     except _DAMAGE as error:
         raise CorruptState(f"kept messages of {len(value)} bytes cannot be read: {error}") from error
-    if len(found) != rows:
-        raise CorruptState(f"kept messages of {len(value)} bytes are {len(found)} rows, not {rows}")
-    return found
+    if len(parsed) != rows:
+        raise CorruptState(f"kept messages of {len(value)} bytes are {len(parsed)} rows, not {rows}")
+    return parsed
 
 
 def _opened(data: pa.Buffer, columns: int) -> Value:
@@ -196,13 +196,13 @@ def together(values: Sequence[Value], columns: Collection[str] | None = None) ->
         return pa.concat_tables([value.kept for value in values]).select([field.name for field in fields])
     try:
         times = _read(values, TIME)
-        found = [
+        arrays = [
             times.cast(field.type)
             if field.name == TIME or all(value.hows[field.name] == _OF_TIME for value in values)
             else _read(values, field.name)
             for field in fields
         ]
-        return pa.table(found, schema=pa.schema(fields, schema.metadata))
+        return pa.table(arrays, schema=pa.schema(fields, schema.metadata))
     except _DAMAGE as error:
         raise CorruptState(
             f"kept messages of {sum(map(len, values))} rows cannot be read: {error}"
@@ -239,12 +239,12 @@ def _pieces(value: Value, name: str) -> list[pa.Array]:
 
 def _sums(values: Sequence[Value], name: str) -> pa.Array:
     """Whole numbers of which those that are less than the one row's by that are kept, none of them null."""
-    found, at = np.empty(sum(map(len, values)), dtype=np.int64), 0
+    sums, at = np.empty(sum(map(len, values)), dtype=np.int64), 0
     for value in values:
         least = np.int64(value.one.column(name).cast(pa.int64())[0].as_py())
-        np.add(value.kept.column(name).to_numpy(), least, out=found[at : at + len(value)], casting="unsafe")
+        np.add(value.kept.column(name).to_numpy(), least, out=sums[at : at + len(value)], casting="unsafe")
         at += len(value)
-    return pa.array(found)
+    return pa.array(sums)
 
 
 def _texts(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
@@ -253,11 +253,11 @@ def _texts(values: Sequence[Value], name: str) -> pa.Array | pa.ChunkedArray:
     length, rows, kind = len(frames[0]), sum(map(len, values)), values[0].one.schema.field(name).type
     if any(len(frame) != length for frame in frames) or rows * length >= 1 << 31:
         return pa.chunked_array([_texts([value], name) for value in values], kind)
-    found, at = np.empty(rows, dtype=f"V{length}"), 0
+    data, at = np.empty(rows, dtype=f"V{length}"), 0
     for value, frame in zip(values, frames, strict=True):
-        texts, ends = found[at : at + len(value)], value.kept.column(name).to_numpy()
+        texts, ends = data[at : at + len(value)], value.kept.column(name).to_numpy()
         texts[:] = np.void(frame)
         np.ndarray((len(texts),), ends.dtype, texts, length - ends.dtype.itemsize, (length,))[:] = ends
         at += len(value)
     starts = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(starts), pa.py_buffer(found)])
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(starts), pa.py_buffer(data)])

@@ -57,8 +57,8 @@ class Written:
         sources, n = self._sources, len(values)
         ids, of, place = list(map(id, values)), np.full(n, len(sources)), np.zeros(n, dtype=np.int64)
         for i, source in enumerate(sources):
-            found = np.fromiter(map(source.places.get, ids, repeat(-1)), np.int64, n)
-            of[found >= 0], place[found >= 0] = i, found[found >= 0]
+            cached = np.fromiter(map(source.places.get, ids, repeat(-1)), np.int64, n)
+            of[cached >= 0], place[cached >= 0] = i, cached[cached >= 0]
         others = np.flatnonzero(of == len(sources))
         read = [values[i] for i in others.tolist()]
         tables = unpack(read, schemas)

@@ -102,16 +102,16 @@ class BlockWindows:
 
     def of_blocks(self, kv: KV, start: int) -> OfBlocks | None:
         """Return a window that is neither of pages nor divided; None of others."""
-        prefix, found = encode_i64(start), list[Pair]()
+        prefix, pairs = encode_i64(start), list[Pair]()
         for key, value in kv.scan(self.cf, prefix, prefix_end(prefix)):
             if is_page(value) or int.from_bytes(key[8:], "big") >= SINCE:
                 return None
-            found.append((key, value))
-        if not found:
+            pairs.append((key, value))
+        if not pairs:
             return None
-        [*_, (key, value)] = found
+        [*_, (key, value)] = pairs
         newest = Newest(int.from_bytes(key[8:], "big"), header_of(value), len(value) - HEADER.size)
-        return OfBlocks([value for _, value in found], newest)
+        return OfBlocks([value for _, value in pairs], newest)
 
     def rows_of_keys(self, kv: KV, blocks: OfBlocks, wanted: Hashes) -> pa.Table | None:
         """Return the rows of blocks whose keys have such a hash, oldest first."""
@@ -186,8 +186,8 @@ class BlockWindows:
         tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
         if wanted is not None:
             tables = (taken(t, np.flatnonzero(among(hashes_of(t, self.by), wanted))) for t in tables)
-        found = list(tables)
-        return concat(found) if found else None
+        parts = list(tables)
+        return concat(parts) if parts else None
 
     def chunks(self, kv: KV, starts: Sequence[int], most: int) -> Iterator[Chunk]:
         """Windows in their order, several at once as long as they are of `most` bytes; of a larger one shares of its keys."""
@@ -213,16 +213,16 @@ class BlockWindows:
             yield Chunk(chunk, self._rows(held, schemas), None)
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
-        found: list[int] = []
+        starts: list[int] = []
         at, end = encode_i64(low), bound(high)
         while True:
             entry = self._first(kv, at, end)
             if entry is None:
-                return found
-            found.append(decode_i64(entry[0][:8]))
+                return starts
+            starts.append(decode_i64(entry[0][:8]))
             after = prefix_end(entry[0][:8])
             if after is None or (end is not None and after >= end):
-                return found
+                return starts
             at = after
 
     def pages(self, kv: KV, start: int) -> int:

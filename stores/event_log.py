@@ -114,13 +114,13 @@ class Events:
         columns: which of them are read, as far as they are there, `TIME` among them; None: all. For a read that is not tidy
         keep: what is wanted of a whole portion of rows; no more than one is in memory then, and what is wanted
         """
-        found, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
+        tables, most = list[pa.Table](), sys.maxsize if keep is None else PORTION
         for values, _ in self._values(kv, low_us, high_us, most, tidy=tidy):
             rows = together(values, columns)
             if exact:
                 rows = _inside(rows, low_us, high_us)
-            found.append(rows if keep is None or len(rows) < PORTION else keep(rows))
-        return concat(found) if found and (not exact or any(map(len, found))) else None
+            tables.append(rows if keep is None or len(rows) < PORTION else keep(rows))
+        return concat(tables) if tables and (not exact or any(map(len, tables))) else None
 
     def portions(self, kv: KV, high_us: int) -> Iterator[pa.Table]:
         """Yield the rows with `time < high_us`, about a portion at once, in order of time. Small values are joined
@@ -168,12 +168,12 @@ class Events:
             widths[low[1:] < self._wide.end_us] = self._wide.width_us
         cuts = np.flatnonzero(low[1:] // widths > reached[:-1] // widths) + 1
         starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(ranges) - 1]]
-        found = [
+        tables = [
             rows
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             if (rows := self.read(kv, start, end + 1, tidy=tidy, keep=keep)) is not None
         ]
-        return concat(found) if found else None
+        return concat(tables) if tables else None
 
     def any_between(self, kv: KV, low_us: int, high_us: int) -> bool:
         """False if there are no rows of these times; True where there may be."""

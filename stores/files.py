@@ -106,8 +106,8 @@ def refuse_links(folder: str) -> None:
 
 def inode_of(path: str) -> tuple[int, int]:
     """Return the identity of a folder, which is independent of its name."""
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager

@@ -214,14 +214,14 @@ class KeyedEvents:
             part = self._part(kv, held, run, here, asked[here])
             if part.held is not None or len(part.blocks):
                 parts.append(part)
-        found = []
+        tables = []
         for those, rows in self._looked_at(kv, held, parts):
             of, places = self._places(those, rows, asked)
             times = _own(rows, TIME)[places]
             places = places[(times >= low[of]) & (times <= high[of])]
             if len(places):
-                found.append(rows.take(pa.array(places)))
-        return concat(found) if found else None
+                tables.append(rows.take(pa.array(places)))
+        return concat(tables) if tables else None
 
     def _looked_at(
         self, kv: KV, held: Held, parts: Sequence[_Part]
@@ -295,7 +295,7 @@ class KeyedEvents:
                 at, before = at + before, before + len(blocks) * size - short
             keys.append(part.here[of])
             places.append(at)
-        of, at = (np.concatenate(found) for found in (keys, places))
+        of, at = (np.concatenate(column) for column in (keys, places))
         if len(at) and (int(at.max()) >= len(own) or (own[at] != asked[of]).any()):
             raise CorruptState(f"runs of {self.cf!r} do not lie as their indexes say")
         return of, at

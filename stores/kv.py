@@ -373,16 +373,18 @@ class Overlay:
         if changes is None:
             return self.base.multi_get(cf, keys)
         ranges = changes.ranges
-        found: list[Any] = [changes.points.data.get(key, _UNSET) for key in keys]
+        values: list[Any] = [changes.points.data.get(key, _UNSET) for key in keys]
         if changes.runs:
             low, high = changes.runs[0].first, changes.runs[-1].last  # mostly of windows that are not read
-            for i in [i for i, key in enumerate(keys) if low <= key <= high and found[i] is _UNSET]:
+            for i in [i for i, key in enumerate(keys) if low <= key <= high and values[i] is _UNSET]:
                 if (put := changes.in_runs(keys[i])) is not None:
-                    found[i] = put
-        asked = [i for i, value in enumerate(found) if value is _UNSET and not (ranges and keys[i] in ranges)]
+                    values[i] = put
+        asked = [
+            i for i, value in enumerate(values) if value is _UNSET and not (ranges and keys[i] in ranges)
+        ]
         for i, value in zip(asked, self.base.multi_get(cf, [keys[i] for i in asked]), strict=True):
-            found[i] = value
-        return [None if value is _UNSET else value for value in found]
+            values[i] = value
+        return [None if value is _UNSET else value for value in values]
 
     def scan(
         self, cf: str, start: bytes = b"", end: bytes | None = None, reverse: bool = False

@@ -59,16 +59,16 @@ class Marks:
     def passed(self, kv: KV, low_us: int, high_us: int, before_us: int) -> tuple[IntArray, Hashes, bool]:
         """Return as `between`, and whether there is something to `drop` before a moment: one scan if it was dropped before."""
         last = self._key(high_us) + b"\xff" * 9
-        found = list(kv.scan(self.cf, self._key(START_OF_TIME_US), last))
-        older = bool(found) and found[0][0] < self._key(before_us)
-        return *_of(found, low_us, high_us), older
+        pairs = list(kv.scan(self.cf, self._key(START_OF_TIME_US), last))
+        older = bool(pairs) and pairs[0][0] < self._key(before_us)
+        return *_of(pairs, low_us, high_us), older
 
     def first(self, kv: KV) -> int | None:
         """Return the first moment that is marked."""
-        found = next(iter(kv.scan(self.cf, self.prefix, self.prefix + b"\xff" * 17)), None)
-        if found is None:
+        pair = next(iter(kv.scan(self.cf, self.prefix, self.prefix + b"\xff" * 17)), None)
+        if pair is None:
             return None
-        bucket = decode_i64(found[0], len(self.prefix)) * self.width_us
+        bucket = decode_i64(pair[0], len(self.prefix)) * self.width_us
         return int(self.between(kv, bucket, bucket + self.width_us - 1)[0].min())
 
     def drop(self, kv: KV, before_us: int = END_OF_TIME_US) -> None:
@@ -94,10 +94,10 @@ class Marks:
 
 def _of(pairs: Iterable[Pair], low_us: int, high_us: int) -> tuple[IntArray, Hashes]:
     """Return the marks of these moments among the pairs."""
-    found = [_unpack(value) for _, value in pairs]
-    if not found:
+    unpacked = [_unpack(value) for _, value in pairs]
+    if not unpacked:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-    moments, hashes = (np.concatenate(column) for column in zip(*found, strict=True))
+    moments, hashes = (np.concatenate(column) for column in zip(*unpacked, strict=True))
     inside = (moments >= low_us) & (moments <= high_us)
     return moments[inside], hashes[inside]
 

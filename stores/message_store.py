@@ -84,13 +84,13 @@ def _after_fields(layout: Layout, keys: Sequence[bytes]) -> list[int]:
     begin = 8 if layout is Layout.TIME_FIELDS_OFFSET else 0
     if not layout.has_fields:
         return [begin] * len(keys)
-    fields, end, found = None, 0, list[int]()
+    fields, end, offsets = None, 0, list[int]()
     for key in keys:
         if fields is None or not key.startswith(fields, begin):
             end = decode_fields(key, begin)[1] + 1
             fields = key[begin:end]
-        found.append(end)
-    return found
+        offsets.append(end)
+    return offsets
 
 
 HOUR_US: Final = 3_600_000_000
@@ -231,8 +231,8 @@ class MessageStore:
         keys: Sequence[bytes] | None = None,
     ) -> list[bool]:
         """Return for each row whether the store has it already."""
-        found = kv.multi_get(self.cf, self.row_keys(times, positions, keys))
-        return [value is not None for value in found]
+        values = kv.multi_get(self.cf, self.row_keys(times, positions, keys))
+        return [value is not None for value in values]
 
     def _index_keys(
         self,
@@ -286,12 +286,12 @@ class MessageStore:
         self, kv: KV, keys: Sequence[bytes], starts: Sequence[int], ends: Sequence[int]
     ) -> tuple[list[bytes], list[bytes], list[int]]:
         """Return (keys, values, how many of each span): of each key what has start <= time < end. Fields come first."""
-        found, counts = list[Pair](), []
+        pairs, counts = list[Pair](), []
         for low, high in self.spans(keys, starts, ends):
-            before = len(found)
-            found.extend(kv.scan(self.cf, low, high))
-            counts.append(len(found) - before)
-        return [key for key, _ in found], [value for _, value in found], counts
+            before = len(pairs)
+            pairs.extend(kv.scan(self.cf, low, high))
+            counts.append(len(pairs) - before)
+        return [key for key, _ in pairs], [value for _, value in pairs], counts
 
     def scan_between(
         self,
@@ -304,8 +304,8 @@ class MessageStore:
         keys: Collection[bytes] = (),
     ) -> KeysAndValues:
         """Return (keys, values) from `start` to `end`, both inclusive, in key order: seed 003's get_messages."""
-        found = list(self.pairs_between(kv, start, end, key, key_prefix=key_prefix, keys=keys))
-        return [pair[0] for pair in found], [pair[1] for pair in found]
+        pairs = list(self.pairs_between(kv, start, end, key, key_prefix=key_prefix, keys=keys))
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def pairs_between(
         self,
@@ -354,8 +354,8 @@ class MessageStore:
             return [], []
         heads, low, high = zip(*spans, strict=True)
         edges = zip(heads, encode_times(np.array(low)), encode_times(np.array(high)), strict=True)
-        found = scan_ranges(kv, self.cf, sorted((head + a, head + b) for head, a, b in edges))
-        return [pair[0] for pair in found], [pair[1] for pair in found]
+        pairs = scan_ranges(kv, self.cf, sorted((head + a, head + b) for head, a, b in edges))
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def _bounds(self, start: Bound, end: Bound, key: bytes | None) -> tuple[bytes, bytes | None]:
         """Return a key range that holds all rows between the bounds; a little more for number offsets and
@@ -392,13 +392,13 @@ class MessageStore:
         widest = int((high - low).max())
         if widest >= _BUCKETS:
             return keys
-        found = np.zeros(len(keys), dtype=bool)
+        holds = np.zeros(len(keys), dtype=bool)
         for further in range(widest + 1):
-            asked = np.flatnonzero(~found & (low + further <= high))
+            asked = np.flatnonzero(~holds & (low + further <= high))
             heads = encode_times(low[asked] + further)
             index = [head + keys[i] for head, i in zip(heads, asked.tolist(), strict=True)]
-            found[asked] = [value is not None for value in kv.multi_get(self.index_cf, index)]
-        return [keys[i] for i in np.flatnonzero(found).tolist()]
+            holds[asked] = [value is not None for value in kv.multi_get(self.index_cf, index)]
+        return [keys[i] for i in np.flatnonzero(holds).tolist()]
 
     # -- expiry ----------------------------------------------------------------------------------------------
 

@@ -39,11 +39,11 @@ class RecentKV(RocksKV):
         pages = self._pages.get(cf)
         if not pages:
             return super().multi_get(cf, keys)
-        found = list(map(pages.values.get, keys))
-        asked = [i for i, value in enumerate(found) if value is None]
+        values = list(map(pages.values.get, keys))
+        asked = [i for i, value in enumerate(values) if value is None]
         for i, value in zip(asked, super().multi_get(cf, [keys[i] for i in asked]), strict=True):
-            found[i] = value
-        return found
+            values[i] = value
+        return values
 
     def write(self, batch: Batch) -> None:
         # Errors and interrupts come at any line: the cache is empty until the write is complete.

@@ -140,9 +140,9 @@ def among(keys: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> BoolA
         return np.zeros(len(keys), dtype=bool)
     others, order = np.sort(others), np.argsort(keys)
     at = np.searchsorted(others, keys[order])
-    found = np.empty(len(keys), dtype=bool)
-    found[order] = others[np.minimum(at, len(others) - 1)] == keys[order]
-    return found
+    is_among = np.empty(len(keys), dtype=bool)
+    is_among[order] = others[np.minimum(at, len(others) - 1)] == keys[order]
+    return is_among
 
 
 def page_of(keys: npt.NDArray[np.uint64], pages: int | IntArray) -> IntArray:
@@ -157,12 +157,12 @@ def page_of(keys: npt.NDArray[np.uint64], pages: int | IntArray) -> IntArray:
 
 def split_from(pages: int, more: int) -> set[int]:
     """Return the pages from which rows move when there are `more` of them, not `pages`."""
-    found = set()
+    split = set()
     for new in range(pages, more):
         while new >= pages:
             new &= (1 << (new.bit_length() - 1)) - 1
-        found.add(new)
-    return found
+        split.add(new)
+    return split
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -185,11 +185,11 @@ def rows_of(value: bytes, schemas: Schemas) -> pa.Table:
 
 def in_order(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     """Return the rows of pages and of blocks, in the order of these."""
-    found = list[pa.Table]()
+    tables = list[pa.Table]()
     for schema, run in groupby(values, lambda value: Head.of(value).schema if is_page(value) else None):
         same = list(run)
-        found += [rows_of(value, schemas) for value in same] if schema is None else unpack(same, schemas)
-    return found
+        tables += [rows_of(value, schemas) for value in same] if schema is None else unpack(same, schemas)
+    return tables
 
 
 def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
@@ -198,10 +198,10 @@ def unpack(values: Iterable[bytes], schemas: Schemas) -> list[pa.Table]:
     heads = b"".join([value[:_BEGIN] for value in values])
     if len(heads) < _BEGIN * len(values):
         Head.of(min(values, key=len))  # which is cut off
-    said = np.frombuffer(heads, _SAYS)
-    if (other := np.flatnonzero((said["magic"] != MAGIC) | (said["version"] != FORMAT))).size:
+    headers = np.frombuffer(heads, _SAYS)
+    if (other := np.flatnonzero((headers["magic"] != MAGIC) | (headers["version"] != FORMAT))).size:
         Head.of(values[other[0]])
-    several = len(values) > 0 and bool((said["schema"] != said["schema"][0]).any())
+    several = len(values) > 0 and bool((headers["schema"] != headers["schema"][0]).any())
     same: dict[bytes, list[bytes]] = {}
     for value in values if several else ():
         same.setdefault(value[8:_BEGIN], []).append(value)
@@ -383,11 +383,11 @@ def _text(
     if (says := int(lengths.sum())) != len(data):
         raise CorruptState(f"a column of {len(data)} bytes in window pages says it has {says}")
     if valid is not None and bool(lengths[~valid].any()):
-        letters = np.frombuffer(data, np.uint8)
+        chars = np.frombuffer(data, np.uint8)
         if bool((lengths == lengths[0]).all()):  # as all texts of narrow pages
-            data = letters.reshape(len(lengths), -1)[valid].tobytes()
+            data = chars.reshape(len(lengths), -1)[valid].tobytes()
         else:  # what Arrow had beneath nulls
-            data = letters[np.repeat(valid, lengths)].tobytes()
+            data = chars[np.repeat(valid, lengths)].tobytes()
         lengths = np.where(valid, lengths, 0)
     ends = np.zeros(len(lengths) + 1, dtype=TEXTS[kind])
     np.cumsum(lengths, out=ends[1:])

@@ -198,8 +198,8 @@ class Pages:
             values = kv.multi_get(self.cf, page_keys(repeat(prefix), numbers))
             return {page: value for page, value in zip(numbers, values, strict=True) if value is not None}
         scan = kv.scan(self.cf, key_of(prefix, PAGES), key_of(prefix, SINCE))
-        found, chosen = ((int.from_bytes(key[10:], "big"), value) for key, value in scan), set(wanted)
-        return {page: value for page, value in found if page in chosen}
+        stored, chosen = ((int.from_bytes(key[10:], "big"), value) for key, value in scan), set(wanted)
+        return {page: value for page, value in stored if page in chosen}
 
     def of_hashes(self, kv: KV, prefix: bytes, wanted: npt.NDArray[np.uint64]) -> list[bytes] | None:
         """Return the pages of a window that keys with such hashes are in; None where it is not of pages."""
@@ -410,5 +410,5 @@ def _hashes_by_start(
         chosen = few[of]
         keys, of = keys.filter(pa.array(chosen)), of[chosen]
     order = np.argsort(of, kind="stable")
-    found = np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))
-    return [hashes if is_few else None for hashes, is_few in zip(found, few.tolist(), strict=True)]
+    by_start = np.split(hashes_of(keys, by)[order], np.searchsorted(of[order], np.arange(1, len(starts))))
+    return [hashes if is_few else None for hashes, is_few in zip(by_start, few.tolist(), strict=True)]

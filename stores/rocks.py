@@ -215,8 +215,8 @@ class RocksKV:
         if not keys:
             return []
         try:
-            found: Any = self._maps[cf].get(keys if isinstance(keys, list) else list(keys))
-            return list(found)
+            values: Any = self._maps[cf].get(keys if isinstance(keys, list) else list(keys))
+            return list(values)
         except KeyError:
             self._refuse_unknown(cf)
             return [None] * len(keys)
@@ -246,10 +246,10 @@ class RocksKV:
 
     def scan_ranges(self, cf: str, ranges: Sequence[tuple[bytes, bytes]]) -> list[Pair]:
         """Return the pairs of ranges that are in order and apart, with one iterator: a scan takes two."""
-        found: list[Pair] = []
+        pairs: list[Pair] = []
         if cf not in self._maps:
             self._refuse_unknown(cf)
-            return found
+            return pairs
         raw, bounds = None, rocksdict.ReadOptions()
         if ranges:
             bounds.set_iterate_upper_bound(ranges[-1][1])
@@ -258,7 +258,7 @@ class RocksKV:
             for start, end in ranges:
                 raw.seek(start)
                 while raw.valid() and (key := raw.key()) < end:
-                    found.append((key, raw.value()))
+                    pairs.append((key, raw.value()))
                     raw.next()
                 if not raw.valid():
                     raw.status()  # damage ends it, too
@@ -266,7 +266,7 @@ class RocksKV:
             raise translate(error, self.path) from error
         finally:
             del raw
-        return found
+        return pairs
 
     # The frames of an error that somebody holds must not hold the store open, hence the `del`s.
 

@@ -49,11 +49,11 @@ class Held:
 
     def get(self, digest: bytes) -> pa.Table | None:
         with self._all.lock:
-            found = self.tables.pop(digest, None)
-            if found is None:
+            entry = self.tables.pop(digest, None)
+            if entry is None:
                 return None
-            self.tables[digest] = (found[0], found[1], self._reads)
-            return found[0]
+            self.tables[digest] = (entry[0], entry[1], self._reads)
+            return entry[0]
 
     def has_room(self, nbytes: int) -> bool:
         """True if so many bytes would fit: in the free room, or in a store's share."""

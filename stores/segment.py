@@ -195,10 +195,10 @@ def read_parts(
         whole = file.read() if size <= PART_BYTES else None
         if (
             digest is not None
-            and (found := _digest_in(file) if whole is None else digest_of(whole)) != digest
+            and (actual := _digest_in(file) if whole is None else digest_of(whole)) != digest
         ):
             raise CorruptState(
-                f"the segment {os.fspath(path)} has digest {found}, its commit recorded {digest}: "
+                f"the segment {os.fspath(path)} has digest {actual}, its commit recorded {digest}: "
                 "it is damaged or another attempt's"
             )
         try:

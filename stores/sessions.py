@@ -87,8 +87,10 @@ class SessionStore:
         low = max(from_us, START_OF_TIME_US + self.width_us) // self.width_us * self.width_us
         pairs = kv.scan(self._aux, _DIRECTORY + encode_i64(low), _DIRECTORY + b"\xff" * 9)
         at = len(_DIRECTORY)
-        found = [Bucket(decode_i64(key, at), decode_i64(value), decode_i64(value, 8)) for key, value in pairs]
-        return [bucket for bucket in found if bucket.last_us >= from_us]
+        buckets = [
+            Bucket(decode_i64(key, at), decode_i64(value), decode_i64(value, 8)) for key, value in pairs
+        ]
+        return [bucket for bucket in buckets if bucket.last_us >= from_us]
 
     def parts(self, kv: KV, hashes: Hashes, most: int) -> Iterator[Hashes]:
         """Yield hashes of keys of growing sessions: all, or where more than so many sessions lie in their pages, those
@@ -120,19 +122,19 @@ class SessionStore:
         for home, blocks in added.items():
             wanted = np.unique(hashes_of(asked[home], self._rows.by))
             tables.append(self._rows.rows_of_keys(kv, blocks, wanted))
-        found = [self._as_rows(table) for table in tables if table is not None]
-        return Near(concat(found) if found else None, {**near.held, **added})
+        read = [self._as_rows(table) for table in tables if table is not None]
+        return Near(concat(read) if read else None, {**near.held, **added})
 
     def _added(self, kv: KV, homes: Sequence[int], asked: Mapping[int, pa.Table]) -> dict[int, OfBlocks]:
         """Return the homes, all of blocks, to which changes are appended: the keys read are so many that they would be in most
         of their pages, which would be written for few of them.
         """
-        found = dict[int, OfBlocks]()
+        blocks_of = dict[int, OfBlocks]()
         for home in homes if self._rows.by else ():
             blocks = None if home == HOT or home not in asked else self._rows.of_blocks(kv, home)
             if blocks is not None and len(asked[home]) * PAGE_BYTES >= blocks.nbytes:
-                found[home] = blocks
-        return found
+                blocks_of[home] = blocks
+        return blocks_of
 
     def read(self, kv: KV, homes: Sequence[int]) -> pa.Table | None:
         """Return all rows of these homes, without the write buffer."""
@@ -140,12 +142,12 @@ class SessionStore:
 
     def all_of(self, kv: KV, homes: Sequence[int]) -> Near:
         """Return all rows of these homes. `held` has the write buffer."""
-        found = self.whole(kv) if HOT in homes else Near(None, {})
+        hot = self.whole(kv) if HOT in homes else Near(None, {})
         rows = self._rows.read(kv, [home for home in homes if home != HOT])
         if rows is None:
-            return found
+            return hot
         rows = self._as_rows(rows)
-        return Near(rows if found.rows is None else concat([found.rows, rows]), found.held)
+        return Near(rows if hot.rows is None else concat([hot.rows, rows]), hot.held)
 
     def lets_wait(self, kv: KV, rows: int) -> bool:
         """True if growing sessions are in pages, and so few rows may be buffered."""
@@ -238,8 +240,8 @@ class SessionStore:
             blocks = self._rows.of_blocks(kv, home)
             if blocks is None or blocks.newest.block.kind != Kind.CHANGED:
                 self._rows.fold(kv, home, _folded)
-            elif (found := self._rows.read(kv, [home])) is not None:
-                self._rows.replace(kv, [home], _folded(live_rows(found, self._rows.by)))
+            elif (stored := self._rows.read(kv, [home])) is not None:
+                self._rows.replace(kv, [home], _folded(live_rows(stored, self._rows.by)))
 
     def _remove_buffered(self, kv: KV, held: Held) -> bool:
         """Remove the buffered rows of pages that were read and are written now. True if some remain."""
@@ -374,11 +376,11 @@ def _by_home(keys: pa.Table) -> dict[int, pa.Table]:
     if np.count_nonzero(homes[1:] != homes[:-1]) > FEW_HOMES:
         order = np.argsort(homes, kind="stable")
         keys, homes = taken(keys, order), homes[order]
-    found = dict[int, list[pa.Table]]()
+    slices = dict[int, list[pa.Table]]()
     for low, high in itertools.pairwise(np.r_[0, np.flatnonzero(np.diff(homes)) + 1, len(homes)].tolist()):
         if low < high:
-            found.setdefault(int(homes[low]), []).append(keys.slice(low, high - low))
-    return {home: concat(tables) for home, tables in found.items()}
+            slices.setdefault(int(homes[low]), []).append(keys.slice(low, high - low))
+    return {home: concat(tables) for home, tables in slices.items()}
 
 
 def homes_at_once(homes: IntArray, most: int) -> Iterator[IntArray]:

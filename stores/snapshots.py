@@ -204,12 +204,12 @@ class SnapshotStore:
 
     def list(self, shard: int | None = None) -> Names:
         """Manifest names, oldest commit first; of one shard, or of all."""
-        found = []
+        manifests = []
         for name in os.listdir(self._manifests):
             match = _NAME.fullmatch(name)
             if match is not None and shard in (None, int(match[1])):
-                found.append((int(match[2]), int(match[1]), name))
-        return [name for _, _, name in sorted(found)]
+                manifests.append((int(match[2]), int(match[1]), name))
+        return [name for _, _, name in sorted(manifests)]
 
     def drop(self, keep: Iterable[str], shard: int | None = None, *, grace_s: float = SWEEP_GRACE_S) -> int:
         """Remove the manifests not in `keep` (of one shard, or of all) and the blobs that none names; returns bytes
@@ -307,10 +307,10 @@ class SnapshotStore:
     def _check(
         self, digest: str, size: int, manifest: str, blocks: Iterator[bytes], path: str | None = None
     ) -> None:
-        found = _copy(blocks, path)
-        if found != digest:
+        actual = _copy(blocks, path)
+        if actual != digest:
             raise CorruptState(
-                f"the snapshot {manifest} is damaged: the file {digest} of {size} bytes reads back as {found}"
+                f"the snapshot {manifest} is damaged: the file {digest} of {size} bytes reads back as {actual}"
             )
 
     def _refuse_missing(self, name: str, snapshot: Snapshot) -> None:

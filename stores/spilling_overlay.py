@@ -98,9 +98,9 @@ class _Spilled:
         return value
 
     def multi_get(self, cf: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        found, ranges = self._store.multi_get(cf, keys), self._ranges.get(cf, ())
-        asked = [i for i, value in enumerate(found) if value is None and keys[i] not in ranges]
-        values = [None if value is None else _value(value) for value in found]
+        stored, ranges = self._store.multi_get(cf, keys), self._ranges.get(cf, ())
+        asked = [i for i, value in enumerate(stored) if value is None and keys[i] not in ranges]
+        values = [None if value is None else _value(value) for value in stored]
         for i, value in zip(asked, self.base.multi_get(cf, [keys[i] for i in asked]), strict=True):
             values[i] = value
         return values

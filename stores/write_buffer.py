@@ -68,8 +68,8 @@ class WaitingRows:
         return blocks >= MOST_BLOCKS or is_much(waiting, pages)
 
     def read(self, kv: KV) -> Waiting | None:
-        found = list(kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix)))
-        return Waiting.of(found, Schemas(kv, self.aux), self.by) if found else None
+        pairs = list(kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix)))
+        return Waiting.of(pairs, Schemas(kv, self.aux), self.by) if pairs else None
 
     def replace(self, kv: KV, there: Waiting, left: Waiting) -> None:
         """Replace the buffered rows `there` by those that are `left`."""
@@ -90,10 +90,10 @@ class WaitingRows:
     def _newest(self, kv: KV) -> tuple[int, int, int]:
         """Return (number, blocks, rows) of the newest block, zeros where none is."""
         scan = kv.scan(self.cf, key_of(self._prefix, SINCE), prefix_end(self._prefix), reverse=True)
-        found = next(iter(scan), None)
-        if found is None:
+        pair = next(iter(scan), None)
+        if pair is None:
             return 0, 0, 0
-        return int.from_bytes(found[0][8:], "big") & NUMBER, *_head(found[1])
+        return int.from_bytes(pair[0][8:], "big") & NUMBER, *_head(pair[1])
 
 
 def is_much(rows: int, pages: int) -> bool:

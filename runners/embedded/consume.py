@@ -165,15 +165,15 @@ class _Loop(ABC):
     def resume_offsets(self, op: Embedded) -> dict[str, Topic]:
         """Return the next offsets of an operator, by topic."""
         return {
-            topic: found
+            topic: offsets
             for name, stream in self.sources.items()
-            for topic, found in stream.begin(op.next_offsets(input=name), self.cluster).items()
+            for topic, offsets in stream.begin(op.next_offsets(input=name), self.cluster).items()
         }
 
     def go_on(self, op: Embedded, resume_offsets: Mapping[At, int], least: int = 1) -> dict[At, int]:
         """Skip offsets of these partitions where a delivery policy would skip at least so many, and note them in the operator.
         Returns the offsets to resume from."""
-        now_us, found = op.engine.now(), dict[At, tuple[int, int]]()
+        now_us, skipped = op.engine.now(), dict[At, tuple[int, int]]()
         for name, stream in self.sources.items():
             input_spec = op.definition.input(name)
             unread = unread_of(op.definition, input_spec, stream)
@@ -183,13 +183,13 @@ class _Loop(ABC):
                 backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in resumed.items()}
                 counted = partial(counted_offsets, op.definition, input_spec, now_us=now_us)
                 offsets = partial(self._offsets, stream, counted)
-                found |= unread.begins(backlog, now_us, self.cluster, offsets)
-        found = {
-            at: (first, following) for at, (first, following) in found.items() if following - first >= least
+                skipped |= unread.begins(backlog, now_us, self.cluster, offsets)
+        skipped = {
+            at: (first, following) for at, (first, following) in skipped.items() if following - first >= least
         }
-        if found:
-            op.engine.pass_over({self._partition(op, at): span for at, span in found.items()}, now_us)
-        return {at: following for at, (_, following) in found.items()}
+        if skipped:
+            op.engine.pass_over({self._partition(op, at): span for at, span in skipped.items()}, now_us)
+        return {at: following for at, (_, following) in skipped.items()}
 
     def _offsets(
         self, stream: KafkaStream, counted: Counted, at: At, first: int, following: int
@@ -215,8 +215,8 @@ class _Loop(ABC):
         extents = [stream.extents(self.cluster, {}) for stream in self.sources.values()]
         return {
             (topic, p): end
-            for found in extents
-            for topic, extent in found.items()
+            for by_topic in extents
+            for topic, extent in by_topic.items()
             for p, end in extent.stable.items()
         }
 
@@ -261,8 +261,8 @@ class _Loop(ABC):
         if refused is not None:
             self.mend(refused)
         return [
-            (op, {n: pa.concat_tables(rows, promote_options="permissive") for n, rows in found.items()})
-            for op, found in tables.values()
+            (op, {n: pa.concat_tables(rows, promote_options="permissive") for n, rows in by_input.items()})
+            for op, by_input in tables.values()
         ]
 
     @property

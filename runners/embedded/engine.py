@@ -80,7 +80,7 @@ class Engine:
         self.clock = clock_of(clock)
         self.definitions = definition.apart
         self.sinks = sinks_of(self.definitions, sink, dead_letters)
-        letters = None if dead_letters is None else as_sink(dead_letters)
+        dead_sink = None if dead_letters is None else as_sink(dead_letters)
         wanted = _wanted(definition, sink)
         #: Partitions that hold the watermark until their first message: their reader knows that they hold messages.
         self.awaited: set[Partition] = set()
@@ -97,9 +97,9 @@ class Engine:
         self.definition = definition = definition.of_apart(self.definitions)
         self.logic = definition.logic(wanted)
         self._logics = {d.name: d.logic() for d in self.definitions}
-        self._publisher = Publisher(self.job, self.definitions, self.sinks, letters)
+        self._publisher = Publisher(self.job, self.definitions, self.sinks, dead_sink)
         self._telemetry = Telemetry(self.job, self.definitions)
-        self._gives = bool(self.sinks) or letters is not None
+        self._gives = bool(self.sinks) or dead_sink is not None
         self.spec = self._spec(store)
         try:
             with on_disk(location):
@@ -390,8 +390,8 @@ class Engine:
 
     def _replays_from_us(self) -> int:
         """Return the event time from which messages may have to be replayed; the log keeps the steps from there on."""
-        found = [logic.refiling() for logic in self._logics.values()] if self._replay is not None else []
-        kept = [again for again in found if again is not None]
+        replays = [logic.refiling() for logic in self._logics.values()] if self._replay is not None else []
+        kept = [again for again in replays if again is not None]
         if any(again.every_step for again in kept):
             return START_OF_TIME_US - 1
         return min((again.kept_from(self.shard.kv) for again in kept), default=END_OF_TIME_US)

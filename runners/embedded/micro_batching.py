@@ -142,8 +142,8 @@ def _first_alone(placed: Placed, nows_us: Sequence[int]) -> list[Run]:
 
 def _marks(before: Mapping[Partition, Mark], runs: Runs) -> dict[Partition, Mark]:
     """Return the marks after a run."""
-    found = {p: Mark(max_time_us=t, seen_us=runs.seen_us.get(p)) for p, t in runs.largest_us.items()}
-    return {**before, **found}
+    marks = {p: Mark(max_time_us=t, seen_us=runs.seen_us.get(p)) for p, t in runs.largest_us.items()}
+    return {**before, **marks}
 
 
 def _steps(run: Run) -> list[Step]:

@@ -221,11 +221,11 @@ class Embedded:
 
     def _emitting_operators(self, operator: str | None) -> list[Definition]:
         """Return the operators whose rows are asked for."""
-        found = [one for one in self.engine.definitions if operator in (None, one.name)]
-        if not found:
+        selected = [one for one in self.engine.definitions if operator in (None, one.name)]
+        if not selected:
             names = [one.name for one in self.engine.definitions]
             raise ConfigurationError(f"operator {operator!r} has no results here: name one of {names}")
-        return found
+        return selected
 
     @one_at_a_time
     def flush(self) -> None:
@@ -288,8 +288,8 @@ class Embedded:
         check_message_bounds(start, end)
 
         def read() -> list[StoredMessage]:
-            found = self._view("messages", operator, input).messages(start, end, key, input)
-            return [message for rows in found for message in stored(rows)]
+            tables = self._view("messages", operator, input).messages(start, end, key, input)
+            return [message for rows in tables for message in stored(rows)]
 
         return self.engine.read(read)
 
@@ -332,7 +332,7 @@ class Embedded:
         """Return the dead letters with their reasons: all that are kept, or those of one commit."""
         self._ready()
         self.engine.commit()
-        letters = []
+        dead = []
         kept_from = self.engine.job.progress.letters_from
         for kept in self.engine.job.dead_letters():
             if commit not in (None, kept.commit):
@@ -340,12 +340,12 @@ class Embedded:
             path = self.engine.job.letter_file(kept)
             if commit is not None and not os.path.exists(path):
                 raise StateLost(f"the dead letters of commit {commit} are not kept any more: {path} is gone")
-            letters += letters_of(path, kept)
+            dead += letters_of(path, kept)
         if commit is not None and commit < kept_from:
             raise StateLost(
                 f"the dead letters of commit {commit} are not kept any more: those from commit {kept_from} on are"
             )
-        return letters
+        return dead
 
     @property
     @one_at_a_time

@@ -101,15 +101,15 @@ class Staged:
 
     def meta(self, now_us: int, filing: Mapping[str, Any]) -> dict[str, Any]:
         """Return the further metadata of its commit."""
-        found: dict[str, Any] = {
+        meta: dict[str, Any] = {
             "ordinals": [[s, p, o] for (s, p), o in sorted(self.ordinals.items())],
             "now_us": now_us,
         }
         if filing:
-            found[FILING] = dict(filing)
+            meta[FILING] = dict(filing)
         if self.unread:
-            found[UNREAD] = [[s, p, first, following] for (s, p), first, following in self.unread]
-        return found
+            meta[UNREAD] = [[s, p, first, following] for (s, p), first, following in self.unread]
+        return meta
 
     def leave(self, passed: Passed) -> None:
         """Note input that is done with: ingested, or known already."""

@@ -145,10 +145,10 @@ def _arrivals(definition: Definition, messages: Any) -> list[tuple[Input, Messag
 
 def _with_times(definition: Definition, input: Input, many: Any) -> Iterator[tuple[Message, int | None]]:
     rows = many_of(many, "plot")
-    found: Sequence[Message] = (
+    messages: Sequence[Message] = (
         [Message(row) for row in rows.to_pylist()] if isinstance(rows, pa.Table) else rows
     )
-    for message in found:
+    for message in messages:
         yield message, _time_of(definition, input, message)
 
 

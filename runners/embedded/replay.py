@@ -63,11 +63,11 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
     for (source, partition), span in ranges.items():
         name, _, rest = source.partition(":")
         asked.setdefault(name, {})[rest, partition] = span
-    found: Any = read(asked) if definition.by_input else {UNNAMED: read(asked[UNNAMED])}  # type: ignore[arg-type]
+    by_input: Any = read(asked) if definition.by_input else {UNNAMED: read(asked[UNNAMED])}  # type: ignore[arg-type]
     inputs: dict[str, SourceRows] = {}
     for one in definition.inputs:
         name, prefix = one.name, one.source_prefix
-        messages = found.get(name, [])
+        messages = by_input.get(name, [])
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}

@@ -89,10 +89,10 @@ def of_users(table: pa.Table) -> pa.Table:
     """Return a table without reserved columns. One with all position columns is windrow's own, and is kept."""
     names = table.column_names
     check_unique(names)
-    ours = [n for n in names if n.startswith("__")]
-    if ours and {SOURCE, PARTITION, OFFSET} <= set(ours):
+    reserved = [n for n in names if n.startswith("__")]
+    if reserved and {SOURCE, PARTITION, OFFSET} <= set(reserved):
         return table
-    return table.drop_columns(ours) if ours else table
+    return table.drop_columns(reserved) if reserved else table
 
 
 def check_unique(names: Sequence[str]) -> None:

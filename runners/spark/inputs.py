@@ -72,22 +72,22 @@ def inputs_of(definitions: Sequence[Definition], static: Mapping[str, DataFrame]
 
 def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
     """Return the inputs of several definitions by name; raise if two of one name differ."""
-    found: dict[str, Input] = {}
+    inputs: dict[str, Input] = {}
     for definition in definitions:
         for input_spec in definition.inputs:
             if not definition.by_input:
                 raise ConfigurationError(
                     f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
-                    f"input={next((n for n in found), 'name')!r}"
+                    f"input={next((n for n in inputs), 'name')!r}"
                 )
-            same = found.setdefault(input_spec.name, input_spec)
+            same = inputs.setdefault(input_spec.name, input_spec)
             if same.stream != input_spec.stream:
                 raise ConfigurationError(
                     f"input {input_spec.name!r} is taken by several operators, as {same!r} and as {input_spec!r}: it has one "
                     "event time and one watermark; make them equal but for window and keys, or give the inputs names "
                     "of their own"
                 )
-    return found
+    return inputs
 
 
 def watermark_partition(partition: Partition) -> Partition:
@@ -143,12 +143,12 @@ class NamedFrames:
                 f"column {missing[0]!r} is not in the batch, which has {df.columns}: write the stream that "
                 f"together({names}) gives"
             )
-        found: dict[str, Watermark] = {}
+        watermarks: dict[str, Watermark] = {}
         for input_spec in (one for one in self._inputs.values() if not one.time_made):
-            theirs = routes.watermark_said(_struct(df, input_spec)[input_spec.event_time], input_spec)
-            if theirs is not None:
-                found[input_spec.name] = theirs
-        return tuple(d.with_watermarks(found) if found else d for d in definitions)
+            watermark = routes.watermark_said(_struct(df, input_spec)[input_spec.event_time], input_spec)
+            if watermark is not None:
+                watermarks[input_spec.name] = watermark
+        return tuple(d.with_watermarks(watermarks) if watermarks else d for d in definitions)
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
         if self._static and not begun:
@@ -177,8 +177,8 @@ class NamedFrames:
 
     def alone(self, df: DataFrame) -> DataFrame:
         [name] = self._inputs
-        ours = [c for c in df.columns if c.startswith("__") and c != INPUT]
-        return jvm_calls.select(df, f"{quoted(name)}.*", *ours)
+        internal = [c for c in df.columns if c.startswith("__") and c != INPUT]
+        return jvm_calls.select(df, f"{quoted(name)}.*", *internal)
 
     def on_shards(self, df: DataFrame, sharding: Sharding) -> DataFrame:
         schemas = self.schemas(df)
@@ -242,14 +242,14 @@ def _keys(
     keys: Sequence[tuple[str, tuple[pa.DataType, ...]]], input: Input, frame: DataFrame
 ) -> list[tuple[str, T.DataType]]:
     """SQL of the key fields of an input's rows, each in the type in which operators compare it, one after the other."""
-    struct, found = _struct(frame, input), []
+    struct, typed = _struct(frame, input), []
     for column, types in keys:
         sql, kind = f"{quoted(input.name)}.{quoted(column)}", struct[column].dataType
         for one in types:
             kind = from_arrow_type(one)
             sql = f"cast({sql} as {kind.simpleString()})"
-        found.append((sql, kind))
-    return found
+        typed.append((sql, kind))
+    return typed
 
 
 def check_one(definitions: Sequence[Definition]) -> None:

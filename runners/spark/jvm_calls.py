@@ -79,13 +79,13 @@ class _Known:
     def columns(self, texts: tuple[str, ...]) -> Any:
         """Return a Seq of columns, each from SQL text."""
         with self._lock:
-            found = self._columns.pop(texts, None)
-            if found is None:
-                found = self._to_seq([F.expr(text)._jc for text in texts])
-            self._columns[texts] = found
+            columns = self._columns.pop(texts, None)
+            if columns is None:
+                columns = self._to_seq([F.expr(text)._jc for text in texts])
+            self._columns[texts] = columns
             while len(self._columns) > KEPT:
                 self._columns.popitem(last=False)
-            return found
+            return columns
 
     def function(
         self, sc: Any, pickled: bytes, kind: T.StructType, eval_type: int, held: Sequence[Any]
@@ -206,17 +206,17 @@ def _checked(spark: SparkSession) -> _Known | None:
     The check makes all that is made of Spark's internals, over one row that is never read.
     """
     try:
-        found = _Known(spark.sparkContext)
+        calls = _Known(spark.sparkContext)
         rows = spark.range(0, 1, 1, 1)._jdf
-        found.columns(("id", "id as again"))
-        found.has_python(rows)
+        calls.columns(("id", "id as again"))
+        calls.has_python(rows)
         kind = T.StructType([T.StructField("id", T.LongType())])
-        function = found.function(spark.sparkContext, b"", kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, ())
-        mapped = rows.mapInArrow(function.apply(found.columns(("id",))), False, None)
+        function = calls.function(spark.sparkContext, b"", kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, ())
+        mapped = rows.mapInArrow(function.apply(calls.columns(("id",))), False, None)
         top = mapped.queryExecution().executedPlan()
-        there = found.placed(top.child(), ["executor_none_0"])
-        found.map_in_arrow(top.func(), top.output(), there)
-        found.above(top, there)
+        there = calls.placed(top.child(), ["executor_none_0"])
+        calls.map_in_arrow(top.func(), top.output(), there)
+        calls.above(top, there)
     except (Py4JError, AttributeError, TypeError) as error:
         logger.warning(
             "windrow does not know the internals of this Spark, and uses its public API: batches take longer to plan",
@@ -224,35 +224,35 @@ def _checked(spark: SparkSession) -> _Known | None:
             error=str(error),
         )
         return None
-    return found
+    return calls
 
 
 def _known(of: DataFrame | SparkSession) -> _Known:
     """Return the JVM objects where the caller has seen that there are any."""
-    found = known(of)
-    assert found is not None
-    return found
+    calls = known(of)
+    assert calls is not None
+    return calls
 
 
 def select(df: DataFrame, *texts: str) -> DataFrame:
     """Call `df.selectExpr(...)`."""
-    ours = known(df)
+    calls = known(df)
     return (
         df.selectExpr(*texts)
-        if ours is None
-        else DataFrame(df._jdf.select(ours.columns(texts)), df.sparkSession)
+        if calls is None
+        else DataFrame(df._jdf.select(calls.columns(texts)), df.sparkSession)
     )
 
 
 def grouped(df: DataFrame, by: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """Call `df.groupBy(...).agg(...)` with SQL text."""
-    ours = known(df)
-    if ours is None:
+    calls = known(df)
+    if calls is None:
         return df.groupBy(*map(F.expr, by)).agg(*map(F.expr, aggregates))
     first, *others = aggregates
-    groups = df._jdf.groupBy(ours.columns(tuple(by)))
-    head = ours.columns((first,)).head()
-    return DataFrame(groups.agg(head, ours.columns(tuple(others))), df.sparkSession)
+    groups = df._jdf.groupBy(calls.columns(tuple(by)))
+    head = calls.columns((first,)).head()
+    return DataFrame(groups.agg(head, calls.columns(tuple(others))), df.sparkSession)
 
 
 def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
@@ -262,29 +262,29 @@ def each_partition(df: DataFrame, partitions: int | None) -> DataFrame | None:
     None where the frame is not a streaming query's input with chosen columns, filtered rows and results of `mapInArrow`. None
     also where some of that is cached, or where there are more than `partitions`, if that is given.
     """
-    ours = known(df)
-    whole = None if ours is None else ours.each_whole(df._jdf, partitions)
+    calls = known(df)
+    whole = None if calls is None else calls.each_whole(df._jdf, partitions)
     return None if whole is None else DataFrame(whole, df.sparkSession)
 
 
 def has_python(df: DataFrame) -> bool:
     """True if rows may pass through Python inside the frame's plan; the input of a streaming query has done so already."""
-    ours = known(df)
-    return ours is None or ours.has_python(df._jdf)
+    calls = known(df)
+    return calls is None or calls.has_python(df._jdf)
 
 
 def repartitioned(df: DataFrame, partitions: int, by: str) -> DataFrame:
     """Call `df.repartitionById(partitions, by)`."""
-    ours = known(df)
-    if ours is None:
+    calls = known(df)
+    if calls is None:
         return df.repartitionById(partitions, F.col(by))
-    return DataFrame(df._jdf.repartitionById(partitions, ours.columns((by,)).head()), df.sparkSession)
+    return DataFrame(df._jdf.repartitionById(partitions, calls.columns((by,)).head()), df.sparkSession)
 
 
 def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | None:
     """Return a Python function as a Spark object; None where it is large, and by the public API."""
-    ours = known(df)
-    if ours is None:
+    calls = known(df)
+    if calls is None:
         return None
     sc: Any = df.sparkSession.sparkContext
     sc._pickled_broadcast_vars.clear()
@@ -293,7 +293,7 @@ def function_of(df: DataFrame, function: Mapped, kind: T.StructType) -> Any | No
     sc._pickled_broadcast_vars.clear()
     if len(pickled) > INLINE_BYTES:
         return None
-    return ours.function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, broadcasts)
+    return calls.function(sc, pickled, kind, PythonEvalType.SQL_MAP_ARROW_ITER_UDF, broadcasts)
 
 
 def answers_of(on_shards: DataFrame, locations: Sequence[str]) -> list[bytes]:

@@ -162,28 +162,28 @@ class Piece(InputPartition):
 def _there(options: SourceOptions, cluster: Cluster, also: Sequence[str] = ()) -> dict[str, Extent]:
     """Return the cluster's extents of the topics that were asked for, and of some more."""
     if options.assigned is not None:
-        found = cluster.extents(sorted(options.assigned), options.assigned)
+        extents = cluster.extents(sorted(options.assigned), options.assigned)
         for topic, wanted in options.assigned.items():
-            lacking = sorted(set(wanted) - set(found[topic].high)) if topic in found else []
+            lacking = sorted(set(wanted) - set(extents[topic].high)) if topic in extents else []
             if lacking:
                 raise KafkaFailed(
                     f"assign names {topic}-{lacking[0]}, the topic has {len(cluster.ids([topic])[topic][1])} partitions: "
                     "take it out, or add partitions to the topic"
                 )
-        return found
+        return extents
     names = cluster.topics_like(options.pattern) if options.pattern is not None else options.topics
     return cluster.extents(sorted({*names, *also}))
 
 
 def _all_there(options: SourceOptions, cluster: Cluster) -> dict[str, Extent]:
     """Return `_there` at the begin of a query: every named topic must exist."""
-    found = _there(options, cluster)
-    missing = [t for t in (*options.topics, *(options.assigned or ())) if t not in found]
+    extents = _there(options, cluster)
+    missing = [t for t in (*options.topics, *(options.assigned or ())) if t not in extents]
     if missing:
         raise KafkaFailed(
             f"topic {missing[0]!r} is not on {options.kafka.servers}: create it, or see whether its name is right"
         )
-    return found
+    return extents
 
 
 def _readable(options: SourceOptions, extents: Mapping[str, Extent]) -> dict[str, Topic]:
@@ -207,8 +207,8 @@ class KafkaReader(DataSourceReader):
         start = begun(
             options.starting or Bound("earliest"), extents, cluster, "startingOffsets", options.strategy
         )
-        found = kafka_offsets.losses(start, extents)
-        kafka_offsets.refuse(found, options.fail_on_data_loss)
+        losses = kafka_offsets.losses(start, extents)
+        kafka_offsets.refuse(losses, options.fail_on_data_loss)
         start = kafka_offsets.beyond_losses(start, extents)
         end = _readable(options, extents)
         if options.ending is not None and options.ending.kind != "latest":

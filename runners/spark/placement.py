@@ -81,9 +81,9 @@ def _alive(rows: DataFrame) -> list[str]:
     """Return the executors that Spark has, oldest first."""
     sc: Any = rows.sparkSession.sparkContext
     managers = sc._jvm.org.apache.spark.SparkEnv.get().blockManager().master().getMemoryStatus().keys()
-    found = []
+    executors = []
     for manager in str(managers.mkString("\n")).splitlines():
         executor, host, *_ = manager.removeprefix("BlockManagerId(").split(", ")
         if executor != "driver":
-            found.append((int(executor), host))
-    return [f"executor_{host}_{executor}" for executor, host in sorted(found)]
+            executors.append((int(executor), host))
+    return [f"executor_{host}_{executor}" for executor, host in sorted(executors)]

@@ -38,10 +38,10 @@ class Planned:
 
     def _over(self, between: Sequence[Any], node: Any) -> list[Any]:
         """Copy nodes, each over the one after it, the last over `node`."""
-        made = [node]
+        copies = [node]
         for above in reversed(between):
-            made.insert(0, self._calls.above(above, made[0]))
-        return made[:-1]
+            copies.insert(0, self._calls.above(above, copies[0]))
+        return copies[:-1]
 
     def is_of(self, rows: DataFrame) -> bool:
         """True if it is of the session of these rows."""

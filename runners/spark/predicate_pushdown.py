@@ -88,12 +88,12 @@ class Pushed:
         """Return the key fields of the conditions, unless the user has given them."""
         if key is not None:
             return key
-        found = {
+        fields = {
             f.attribute[0]: f.value
             for f in self.filters
             if isinstance(f, EqualTo) and len(f.attribute) == 1 and f.attribute[0] in by
         }
-        return found or None
+        return fields or None
 
 
 def _is_comparable(kind: pa.DataType) -> bool:

@@ -102,11 +102,11 @@ def _kept_from(definition: Definition, last: Commit, shard: int) -> int | None:
 
 
 def _widest(left: Ranges, right: Ranges) -> Ranges:
-    found = dict(left)
+    widest = dict(left)
     for partition, (first, following) in right.items():
-        known = found.get(partition, (first, following))
-        found[partition] = (min(first, known[0]), max(following, known[1]))
-    return found
+        known = widest.get(partition, (first, following))
+        widest[partition] = (min(first, known[0]), max(following, known[1]))
+    return widest
 
 
 def _rows(source: Source, ranges: Ranges, spark: SparkSession) -> DataFrame:

@@ -69,15 +69,15 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
 
 def schema_of(fields: Iterable[T.StructField]) -> pa.Schema:
     """Return the columns as Arrow has them. Raises `TypeClash` on a type that it has not."""
-    found = []
+    columns = []
     for f in fields:
         try:
-            found += to_arrow_schema(T.StructType([f]), timezone="UTC")
+            columns += to_arrow_schema(T.StructType([f]), timezone="UTC")
         except PySparkTypeError:
             raise TypeClash(
                 f"column {f.name!r} is of type {f.dataType.simpleString()}, which no column has here: drop or cast it"
             ) from None
-    return pa.schema(found)
+    return pa.schema(columns)
 
 
 def sharding_of(job: Job) -> Sharding:
@@ -122,8 +122,8 @@ def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]
     [input_spec] = definitions[0].inputs
     if any("time64" in str(kind) for kind in schemas[input_spec.name].types):
         return None  # Spark groups no frame that has a time of day, not even in a struct
-    found = grouping.pushdown(schemas[input_spec.name])
-    return None if found is None or naive_time(schemas[input_spec.name], input_spec) else found
+    pushed = grouping.pushdown(schemas[input_spec.name])
+    return None if pushed is None or naive_time(schemas[input_spec.name], input_spec) else pushed
 
 
 def naive_time(schema: pa.Schema, input: Input) -> bool:
@@ -191,8 +191,8 @@ def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     [input_spec] = definition.inputs
     if input_spec.time_made or input_spec.event_time not in df.columns:
         return definition
-    theirs = watermark_said(df.schema[input_spec.event_time], input_spec)
-    return definition if theirs is None else definition.with_watermarks({input_spec.name: theirs})
+    watermark = watermark_said(df.schema[input_spec.event_time], input_spec)
+    return definition if watermark is None else definition.with_watermarks({input_spec.name: watermark})
 
 
 def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
@@ -200,12 +200,12 @@ def watermark_said(column: T.StructField, input: Input) -> Watermark | None:
     delay_ms = column.metadata.get(WATERMARK_DELAY)
     if delay_ms is None:
         return None
-    theirs = Watermark("bounded", int(delay_ms) * 1000)
+    watermark = Watermark("bounded", int(delay_ms) * 1000)
     if input.watermark == Watermark("bounded"):
-        return theirs
-    if input.watermark.kind != "bounded" or input.watermark.delay_us != theirs.delay_us:
+        return watermark
+    if input.watermark.kind != "bounded" or input.watermark.delay_us != watermark.delay_us:
         raise BadWatermark(
-            f"the frame of {input.called} says withWatermark({input.event_time!r}, {show_duration(theirs.delay_us)!r}), the "
+            f"the frame of {input.called} says withWatermark({input.event_time!r}, {show_duration(watermark.delay_us)!r}), the "
             f"definition says {input.watermark!r}: make them equal, or leave one of them out"
         )
     return None
@@ -253,13 +253,13 @@ def resumes_from(stream: DataFrame, location: str) -> bool:
     """True if the stream reads Kafka by our source alone, which begins where the job of the builder at `location` stopped."""
     wanted = {location, os.path.join(location, "windrow")}
     leaves = stream._jdf.queryExecution().logical().collectLeaves()
-    found = []
+    places = []
     for i in range(leaves.size()):
         leaf = leaves.apply(i)
         if leaf.getClass().getSimpleName() != "StreamingRelationV2":
             return False
-        found.append(leaf.extraOptions().get("resumefrom"))
-    return bool(found) and all(at is not None and local_path(at) in wanted for at in found)
+        places.append(leaf.extraOptions().get("resumefrom"))
+    return bool(places) and all(at is not None and local_path(at) in wanted for at in places)
 
 
 def mark_replayed(df: DataFrame, next_offsets: dict[tuple[str, int], int]) -> DataFrame:

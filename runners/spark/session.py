@@ -53,8 +53,8 @@ def _check_python(spark: SparkSession) -> None:
     executable = spark.sparkContext.pythonExec
     if executable in _checked_pythons or not (spark.sparkContext.master or "").startswith("local["):
         return
-    found = shutil.which(executable)
-    if found is None or os.path.realpath(found) != os.path.realpath(sys.executable):
+    path = shutil.which(executable)
+    if path is None or os.path.realpath(path) != os.path.realpath(sys.executable):
         tried = subprocess.run(
             [executable, "-c", "import windrow, pyarrow"], capture_output=True, text=True, check=False
         )

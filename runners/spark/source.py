@@ -58,8 +58,8 @@ class WindrowSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         with self._state(()) as state:  # as of the commit that is the last one now
             commit, shards = state.commit, state.shards
-        made = PushingReader if _pushes() else StateReader
-        return made(dict(self.options), schema, commit, shards)
+        reader = PushingReader if _pushes() else StateReader
+        return reader(dict(self.options), schema, commit, shards)
 
     def _state(self, shards: Sequence[int] | None = None) -> State:
         return open_state(dict(self.options), shards=shards)

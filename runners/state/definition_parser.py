@@ -215,14 +215,14 @@ class _Reading:
     def _step(self) -> str:
         """Return the current token and move to the next."""
         was = self._token
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None:
             self._kind = self._token = ""
             if self._text[self._at :].strip():
                 raise self._refusal()
         else:
-            self._kind, self._at = str(found.lastgroup), found.end()
-            self._token = found[self._kind]
+            self._kind, self._at = str(token.lastgroup), token.end()
+            self._token = token[self._kind]
         return was
 
     def _refusal(self) -> ValueError:
@@ -271,10 +271,10 @@ class _Reading:
         if not bare and (self._kind, self._token) != ("mark", "("):
             return None
         begin = self._at - len(self._token)
-        found = _expression_end(self._text, begin)
-        expression = None if found is None else expression_of(self._text[begin:found])
-        if expression is not None and found is not None:
-            self._at = found
+        end = _expression_end(self._text, begin)
+        expression = None if end is None else expression_of(self._text[begin:end])
+        if expression is not None and end is not None:
+            self._at = end
             self._step()
         return expression
 
@@ -335,9 +335,9 @@ class _Reading:
 
     def _items(self, close: str, read: Callable[[], Any]) -> list[Any]:
         """Parse comma-separated items up to `close`; a trailing comma is allowed."""
-        found = []
+        items = []
         while not self._skip(close):
-            found.append(read())
+            items.append(read())
             if not self._skip(",") and (self._kind, self._token) != ("mark", close):
                 raise self._refusal()
-        return found
+        return items

@@ -119,9 +119,9 @@ def _listed(value: Any) -> tuple[Definition, ...]:
     """Return the user's definition= as a tuple: one, or several."""
     if value is None or isinstance(value, Definition):
         return () if value is None else (value,)
-    found = tuple(value) if isinstance(value, Iterable) else (None,)
-    if all(isinstance(one, Definition) for one in found):
-        return found
+    definitions = tuple(value) if isinstance(value, Iterable) else (None,)
+    if all(isinstance(one, Definition) for one in definitions):
+        return definitions
     raise ConfigurationError(
         f"definition={value!r:.200} is none: give the wr.Aggregate, wr.Join or chain that the job was opened with, or a list"
     )
@@ -140,10 +140,10 @@ def location_and_log(text: str) -> tuple[str | None, Transport]:
     servers, slash, name = text.rpartition("/")
     if slash:
         return None, kafka_log(servers, name)
-    found = _imported(text, "log", "log:servers/name, as in log:localhost:9092/delays, or log:module:name")
-    if not isinstance(found, KafkaLog):
-        raise ConfigurationError(f"log {text!r} is {found!r}: name a wr.kafka_log(...)")
-    return None, found
+    log = _imported(text, "log", "log:servers/name, as in log:localhost:9092/delays, or log:module:name")
+    if not isinstance(log, KafkaLog):
+        raise ConfigurationError(f"log {text!r} is {log!r}: name a wr.kafka_log(...)")
+    return None, log
 
 
 def _imported(text: str, what: str, form: str) -> Any:

@@ -97,11 +97,11 @@ class Explainer:
         rows: list[Explanation] = []
         for input, messages in provenance.messages.items():
             if input not in fed:
-                found: Sequence[Position] | None = inputs[input]
+                origins: Sequence[Position] | None = inputs[input]
             else:
-                emitted, found = self._rows(fed[input], messages)
+                emitted, origins = self._rows(fed[input], messages)
                 rows += emitted
-            outside = None if outside is None or found is None else outside | dict.fromkeys(found)
+            outside = None if outside is None or origins is None else outside | dict.fromkeys(origins)
         return Explanation(
             provenance.window,
             tuple(p for positions in inputs.values() for p in positions),
@@ -121,13 +121,13 @@ class Explainer:
     ) -> tuple[list[Explanation], list[Position] | None]:
         """Explain rows of another operator, each once, with positions from outside; None where some are unknown."""
         distinct = {repr(m.payload): m.payload for m in messages}
-        found = self._view_of(name).made_of(list(distinct.values()))
+        provenances = self._view_of(name).made_of(list(distinct.values()))
         seen: dict[int, Explanation] = {}
-        for made in (m for group in found for m in group):
-            if id(made) not in seen:
-                seen[id(made)] = self.explain(name, made)
+        for row in (m for group in provenances for m in group):
+            if id(row) not in seen:
+                seen[id(row)] = self.explain(name, row)
         outside = [e.outside for e in seen.values()]
-        known = all(found) and all(o is not None for o in outside)
+        known = all(provenances) and all(o is not None for o in outside)
         return list(seen.values()), [p for o in outside for p in o or ()] if known else None
 
     # -- commits ----------------------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ class Explainer:
         touches: list[Touch] = []
         complete = True
         for kv, spec in zip(self._stores, self._specs, strict=True):
-            found, whole = _that_wrote(provenance, view, kv, spec, self._commits)
-            touches += found
+            touched, whole = _that_wrote(provenance, view, kv, spec, self._commits)
+            touches += touched
             complete = complete and whole
         return tuple(sorted(touches, key=lambda t: t.commit)), complete
 
@@ -150,7 +150,7 @@ def _that_wrote(
     provenance: Provenance, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
     """Return the commits that brought messages to the window, by the changelog of a shard."""
-    found: list[Touch] = []
+    touches: list[Touch] = []
     before: int | None = 0 if commits and commits[0].commit == 1 else None
     complete = before is not None
     for record in commits:
@@ -173,8 +173,8 @@ def _that_wrote(
                 brought = None if brought is None else brought + n
                 before = None if before is None else before + n
         if changes and brought != 0:
-            found.append(Touch(record.commit, brought, _ranges(record)))
-    return found, complete
+            touches.append(Touch(record.commit, brought, _ranges(record)))
+    return touches, complete
 
 
 def _that_took(

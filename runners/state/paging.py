@@ -77,7 +77,7 @@ def _sorted(rows: pa.Table, names: Sequence[str], descending: bool) -> IntArray:
 
 def _matches(rows: pa.Table, contains: str) -> np.ndarray:
     """True for rows of which some value contains a text, whatever its case. Nested and binary values do not."""
-    found = np.zeros(len(rows), dtype=bool)
+    contained = np.zeros(len(rows), dtype=bool)
     for column in rows.columns:
         kind = column.type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind):
@@ -86,5 +86,5 @@ def _matches(rows: pa.Table, contains: str) -> np.ndarray:
             column if pa.types.is_string(kind) or pa.types.is_large_string(kind) else column.cast(pa.string())
         )
         matching = pc.fill_null(pc.match_substring(text, contains, ignore_case=True), False)
-        found |= matching.to_numpy()
-    return found
+        contained |= matching.to_numpy()
+    return contained

@@ -338,8 +338,8 @@ class State:
         As `get_messages` of an open operator.
         """
         check_message_bounds(start, end)
-        found = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
-        return [m for rows in found for m in stored(rows)]
+        tables = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
+        return [m for rows in tables for m in stored(rows)]
 
     def messages_table(
         self,
@@ -441,10 +441,10 @@ class State:
             view = self._view(definition.name)
             if rows is None and view.row_time is not None:
                 emitted = self._emitted_at(view, what, key, operator)
-                made = [one for group in view.made_of(emitted) for one in group]
+                provenances = [one for group in view.made_of(emitted) for one in group]
             else:
-                made = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
-            return [explainer.explain(definition.name, one) for one in made]
+                provenances = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
+            return [explainer.explain(definition.name, one) for one in provenances]
 
         return self._read(explained)
 
@@ -454,8 +454,10 @@ class State:
         at_us, wanted = instant_us(at, "time"), key_of(view.definition.by, key) or {}
         rows = self.panes(operator)
         times = rows.column(view.row_time).cast(pa.int64()).to_pylist()
-        found = rows.take(pa.array([i for i, us in enumerate(times) if us == at_us], pa.int64())).to_pylist()
-        return [row for row in found if all(row[k] == v for k, v in wanted.items())]
+        emitted = rows.take(
+            pa.array([i for i, us in enumerate(times) if us == at_us], pa.int64())
+        ).to_pylist()
+        return [row for row in emitted if all(row[k] == v for k, v in wanted.items())]
 
     def why_not(self, offsets: Mapping[str, int], *, operator: str | None = None) -> list[str]:
         """Return the conditions of a rule that keep these messages from a row, as lines of text.
@@ -484,11 +486,11 @@ class State:
 
     def dead_letters(self, commit: int | None = None) -> list[DeadLetter]:
         """Return the dead letters with their reasons; of one commit, or of all that are kept up to this one."""
-        letters = []
+        dead = []
         for kept in self._dead_letters:
             if kept.commit <= self.commit and commit in (None, kept.commit):
-                letters += letters_of(bring_letters(self._folders, self._transport, kept), kept)
-        return letters
+                dead += letters_of(bring_letters(self._folders, self._transport, kept), kept)
+        return dead
 
     def dead_letters_table(self, *, last: int | None = None) -> pa.Table:
         """Return `dead_letters` as rows, with the operator that could not count them.
@@ -499,10 +501,10 @@ class State:
         so_far = [kept for kept in self._dead_letters if kept.commit <= self.commit]
         for kept in so_far if last is None else so_far[-last:]:
             try:
-                found = read_file(bring_letters(self._folders, self._transport, kept))
+                letters = read_file(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
                 continue  # their time is over, and they were swept
-            tables.append(found.append_column("commit", pa.array([kept.commit] * len(found), pa.int64())))
+            tables.append(letters.append_column("commit", pa.array([kept.commit] * len(letters), pa.int64())))
         return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:
@@ -556,10 +558,10 @@ class State:
 
     def _repr_html_(self) -> str:
         """Return the job with its windows, for a notebook; one that is closed has only its name."""
-        found = list(self._definitions.found.values()) if self._scratch is not None else []
+        operators = list(self._definitions.found.values()) if self._scratch is not None else []
         progress = {"job": self.job, "shards": self.shards, "operators": ", ".join(self.operators)}
         return job_html(
-            repr(self), progress, self.watermarks, found, lambda name: self.get_windows(operator=name)
+            repr(self), progress, self.watermarks, operators, lambda name: self.get_windows(operator=name)
         )
 
 
