@@ -169,10 +169,10 @@ def _trouble(first: AggregateDefinition, second: Taker) -> str:
             "late is taken any more; use early=wr.every_batch, late=wr.every_batch, or emit=wr.Emit.append()"
         )
     if first.session and second.allowed_lateness_us < first.allowed_lateness_us:
-        theirs, own = map(_shown, (second.allowed_lateness_us, first.allowed_lateness_us))
+        downstream, own = map(_shown, (second.allowed_lateness_us, first.allowed_lateness_us))
         return (
             f"a session may grow for {own}, and is then taken back where it was; {second.name!r} takes nothing that is later "
-            f"than {theirs}, and would count it twice: allow as much"
+            f"than {downstream}, and would count it twice: allow as much"
         )
     return ""
 

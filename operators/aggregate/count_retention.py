@@ -152,10 +152,10 @@ class SizeLimits:
     def keys_of(self, kv: KV, start: int, end: int) -> list[int]:
         """Remove and return the key hashes of the sessions of an evicted window, where limits are per job."""
         head, batch = _KEYS + encode_i64(end) + encode_i64(start), Batch()
-        found = [decode_u64(name, len(head)) for name, _ in kv.scan(self.aux_cf, head, prefix_end(head))]
+        hashes = [decode_u64(name, len(head)) for name, _ in kv.scan(self.aux_cf, head, prefix_end(head))]
         batch.delete_range(self.aux_cf, head, head + b"\xff" * 9)
         kv.write(batch)
-        return found
+        return hashes
 
     def _change(self, kv: KV, windows: pa.Table, more: IntArray) -> None:
         """Add to the counts of windows. more: the change in messages of each of these windows."""

@@ -50,8 +50,8 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
 
 def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
     """Return the last emitted values of removed aggregations: one may be added again before another pane is emitted."""
-    said = {n.removeprefix(EMITTED): n for n in rows.column_names if n.startswith(EMITTED)}
-    return {alias: combine(rows.column(n)) for alias, n in said.items() if alias not in aliases}
+    columns = {n.removeprefix(EMITTED): n for n in rows.column_names if n.startswith(EMITTED)}
+    return {alias: combine(rows.column(n)) for alias, n in columns.items() if alias not in aliases}
 
 
 def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.Table:
@@ -73,13 +73,13 @@ def last_emitted(
     if not emitted.open.any():
         return emitted.values, emitted.known
     if read is None:
-        found: Mapping[str, pa.Array] = now
+        current: Mapping[str, pa.Array] = now
         fresh = emitted.open & computed & (combine(rows.column(PENDING)).to_numpy() == 0)
     else:
-        found, broken = read(rows)
+        current, broken = read(rows)
         fresh = emitted.open.copy()
         fresh[[b.group for b in broken]] = False
-    values = {a: choose(fresh, combine(found[a]), old) for a, old in emitted.values.items()}
+    values = {a: choose(fresh, combine(current[a]), old) for a, old in emitted.values.items()}
     return values, emitted.known | fresh
 
 
@@ -95,13 +95,13 @@ def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table
         return merged
     at = np.flatnonzero(moves)
     emitted = head.take(pa.array(at))
-    found, broken = calculation.finish({n: emitted.column(n) for n in emitted.column_names}, len(emitted))
+    current, broken = calculation.finish({n: emitted.column(n) for n in emitted.column_names}, len(emitted))
     lost = np.zeros(len(head), dtype=bool)
     lost[[at[b.group] for b in broken]] = True
     place = np.zeros(len(head), dtype=np.int64)
     place[at] = np.arange(len(at))
     values = {
-        a: choose(moves, combine(found[a]).take(pa.array(place)), old) for a, old in before.values.items()
+        a: choose(moves, combine(current[a]).take(pa.array(place)), old) for a, old in before.values.items()
     }
     return note(
         merged, values | of_gone(head, values), marks(before.known | (moves & ~lost), lost | _lost(head))

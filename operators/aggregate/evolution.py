@@ -118,12 +118,12 @@ def _changes(
 
 def _smaller_gap(definition: AggregateDefinition, described: Mapping[str, Any]) -> int | None:
     """Return the former gap of sessions, if only the gap differs, and it was smaller."""
-    window, found = definition.window, _GAP.match(str(described.get("window")))
+    window, match = definition.window, _GAP.match(str(described.get("window")))
     whole = isinstance(window, Session) and definition.own_gap is None and window.max_length_us is None
-    if not whole or found is None:
+    if not whole or match is None:
         return None
     assert isinstance(window, Session)
-    before = replace(window, gap=duration_us(found[1]))
+    before = replace(window, gap=duration_us(match[1]))
     return before.gap_us if repr(before) == described["window"] and before.gap_us < window.gap_us else None
 
 

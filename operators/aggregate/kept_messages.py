@@ -399,8 +399,8 @@ def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
 def moments(rows: Slice) -> IntArray:
     """Return the keys of messages among sessions: their times, or their numbers."""
     numbered = NUMBER in rows.table.column_names
-    found: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
-    return found
+    keys: IntArray = combine(rows.table.column(NUMBER)).to_numpy() if numbered else rows.times
+    return keys
 
 
 def kept_columns(table: pa.Table, calculation: Calculation) -> pa.Table:

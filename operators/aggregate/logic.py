@@ -142,15 +142,15 @@ class WindowAggregator(Steps, Grouping):
 
         def runs() -> Iterator[pa.Table]:
             for number, stored in enumerate(grouped(shares, most)):
-                said = StepResult(ended=result.ended)
+                fired = StepResult(ended=result.ended)
                 if of_keys_apart(stored, self.store.by):
                     merged = without(stored, UPSERT)
                 else:
                     merged = self._merge(stored, work.dead, notes=self._notes(False))
-                rows = fire_rows(said, merged)
+                rows = fire_rows(fired, merged)
                 if left is not None:
                     left.add(rows, number)
-                yield from said.panes
+                yield from fired.panes
 
         panes = external_sort.in_order(runs(), by, most)
         if panes is not None:
@@ -314,11 +314,11 @@ class WindowAggregator(Steps, Grouping):
                 if chunk.rows is not None:
                     yield self._valued(kv, chunk.rows)
                 continue
-            found = external_sort.in_order(
+            ordered = external_sort.in_order(
                 (self._valued(kv, rows) for rows in grouped(chunk.shares, most)), by, most
             )
-            if found is not None:
-                yield found
+            if ordered is not None:
+                yield ordered
 
     def _valued(self, kv: KV, stored: pa.Table) -> pa.Table:
         """Return stored rows, merged and sorted, with their values."""
@@ -650,21 +650,21 @@ class WindowAggregator(Steps, Grouping):
 
     def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
         """Return the starts of all windows with messages that no pane has emitted."""
-        found: set[int] = set()
+        starts: set[int] = set()
         for chunk in chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):
             stored = self.store.near(kv, chunk, None).rows
             if stored is not None:
                 rows = self._merge(stored, dead, notes=self._notes(False))
                 waiting = combine(rows.column(PENDING)).to_numpy() > 0
-                found.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
-        return found
+                starts.update(combine(rows.column(START)).to_numpy()[waiting].tolist())
+        return starts
 
     def _corrections(self, work: Work) -> list[pa.Table]:
         """Emit panes of windows that still take messages again, with the added aggregations."""
         kv, progress = work.kv, work.progress
         if progress.schema is None or not self._owes(kv):
             return []
-        said, recomputed = StepResult(), dict(self.definition.recomputed_us)
+        corrected, recomputed = StepResult(), dict(self.definition.recomputed_us)
         watermark_us, emit = progress.watermark_us, self.definition.emit
         open_us = passed(watermark_us, self.definition.allowed_lateness_us)
 
@@ -681,9 +681,9 @@ class WindowAggregator(Steps, Grouping):
             return concat([part for part in parts if len(part)])
 
         starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
-        self._fire_whole(work.into(said), starts, watermark_us, again)
+        self._fire_whole(work.into(corrected), starts, watermark_us, again)
         self._note_recomputed(kv)
-        return together(said.panes, self.definition.by)
+        return together(corrected.panes, self.definition.by)
 
     def _close(
         self,
@@ -724,7 +724,7 @@ class WindowAggregator(Steps, Grouping):
         if not by_start:
             return []
         emit = self.definition.emit
-        said = StepResult()
+        evicted = StepResult()
         before_us, progress.watermark_us = progress.watermark_us, watermark_us
         closed_us = passed(before_us, self.definition.allowed_lateness_us)
         for start in sorted(by_start):
@@ -746,7 +746,7 @@ class WindowAggregator(Steps, Grouping):
                 fires = waiting & emitted | open_ & emit.closing_pane
                 fires &= removed & mask
                 if fires.any():
-                    self._fire(work.into(said), rows.filter(pa.array(fires)), timing, closing=True)
+                    self._fire(work.into(evicted), rows.filter(pa.array(fires)), timing, closing=True)
             self.store.put(kv, near, rows.filter(pa.array(~removed)))
             if not self.store.starts(kv, start, start + 1):
                 progress.dirty.discard(start)
@@ -755,4 +755,4 @@ class WindowAggregator(Steps, Grouping):
             left = self.store.first_start(kv)
             if left is not None:
                 self.history.drop(kv, left, exactly=True)
-        return said.panes
+        return evicted.panes

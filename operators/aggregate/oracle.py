@@ -312,8 +312,8 @@ class AggregateOracle(PlainIntake):
         return [] if sent is None else [self._back(cell, sent, timing)]
 
     def _back(self, cell: Cell, sent: dict[str, Any], timing: Timing) -> Pane:
-        said, index = self._said(sent), cell.panes - 1
-        return Pane(shown(cell.window), self._key(cell), said, timing, index, False, Kind.RETRACT)
+        values, index = self._said(sent), cell.panes - 1
+        return Pane(shown(cell.window), self._key(cell), values, timing, index, False, Kind.RETRACT)
 
     def _said(self, sent: dict[str, Any]) -> dict[str, Any]:
         """Return the emitted values of the current aggregations; null for one that was added since."""

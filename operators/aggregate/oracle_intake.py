@@ -125,8 +125,8 @@ class PlainIntake(Oracle):
 
     def _arguments_of(self, message: Taken) -> dict[str, tuple[Any, ...] | None]:
         """Return arguments by alias; None where the message is not aggregated. Raises `Raised`."""
-        found = self._arguments[self._input_of(message.position).name].of(message.payload)
-        return {alias: found.get(alias) for alias in self.definition.agg}
+        arguments = self._arguments[self._input_of(message.position).name].of(message.payload)
+        return {alias: arguments.get(alias) for alias in self.definition.agg}
 
     def _admitted(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> list[Taken]:
         """Return the messages of a step that pass the filter and can be counted, in order."""
@@ -165,11 +165,11 @@ class PlainIntake(Oracle):
         """Return the message with the derived keys and the derived time."""
         position, message = placed
         try:
-            found = self._derived.of(dict(message.payload))
+            derived = self._derived.of(dict(message.payload))
         except Raised as error:
             self._bury("malformed", str(error), position, None, dict(message.payload))
             return None
-        columns = {name: values[0] for name, values in found.items() if values is not None}
+        columns = {name: values[0] for name, values in derived.items() if values is not None}
         return position, replace(message, payload={**message.payload, **columns})
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:

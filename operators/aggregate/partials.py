@@ -169,8 +169,8 @@ def counted_groups(
 
 def _faulty(operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema) -> int:
     """Count rows in groups with a value that cannot be counted, or where each value decides by itself."""
-    if FAULTS in table.column_names and (found := pc.sum(table.column(FAULTS)).as_py()):
-        return int(found)
+    if FAULTS in table.column_names and (total := pc.sum(table.column(FAULTS)).as_py()):
+        return int(total)
     rows = combine(table.column(ROWS)).to_numpy()
     bad = {row for name in operator.definition.by for row in faults(table.column(name))}
     if bad:

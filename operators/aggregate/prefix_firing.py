@@ -116,8 +116,8 @@ class _Places:
             for name in accumulators.column_names:
                 state = state.append_column(name, accumulators.column(name))
         nothing = {a: pa.nulls(0, kind) for a, kind in self.kinds.items()}
-        found, broken = judge.values_of(state) if len(self) else (nothing, [])
-        self.values = {a: as_type(combine(found[a]), kind) for a, kind in self.kinds.items()}
+        values, broken = judge.values_of(state) if len(self) else (nothing, [])
+        self.values = {a: as_type(combine(values[a]), kind) for a, kind in self.kinds.items()}
         self.right = np.ones(len(self), dtype=bool)
         for b in broken:
             if self.right[b.group]:
@@ -136,8 +136,8 @@ class _Places:
         def newest(chosen: BoolArray) -> IntArray:
             spread = np.zeros(len(fires), dtype=bool)
             spread[self.where] = chosen
-            found = laid.newest(spread)[self.where]
-            return np.where(found >= 0, number[found], -1)
+            newest = laid.newest(spread)[self.where]
+            return np.where(newest >= 0, number[newest], -1)
 
         self.emits = self.right.copy()
         self.known = np.zeros(len(self), dtype=bool)
@@ -145,9 +145,9 @@ class _Places:
             before = newest(self.right)
             self.known = (before >= 0) | judge.stored_known[self.group]
             rows = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
-            said = self.said(rows)
+            emitted = self.said(rows)
             changed = any_differ(
-                [said[a] for a in self.kinds], [self.values[a] for a in self.kinds], len(self)
+                [emitted[a] for a in self.kinds], [self.values[a] for a in self.kinds], len(self)
             )
             changed |= ~self.known
             if emit.only_if_changed:
@@ -176,9 +176,9 @@ class _Places:
         at = np.r_[self.at[back], self.at[new]]
         timing = np.where(self.full[np.r_[back, new]], ON_TIME, self.judge.rule.timing)
         table = self.names.take(pa.array(np.r_[back, new]))
-        said = self.said(self.emitted[back])
+        emitted = self.said(self.emitted[back])
         for alias in self.kinds:
-            both = pa.concat_arrays([said[alias], self.values[alias].take(pa.array(new))])
+            both = pa.concat_arrays([emitted[alias], self.values[alias].take(pa.array(new))])
             table = table.append_column(alias, both)
         index = np.r_[self.panes[back] - 1, self.panes[new]].astype(np.int32)
         kinds = [RETRACT] * len(back) + [INSERT] * len(new)

@@ -114,17 +114,17 @@ class InheritedView(AggregateView):
     def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
         low, high = times_between(start, end)
         by = self.definition.by
-        wanted, found = key_of(by, key), list[pa.Table]()
+        wanted, tables = key_of(by, key), list[pa.Table]()
         for kv in self.stores:
             # A window that begins in the moment before its end ends after it.
             for moments in self.logic.states(kv, low, END_OF_TIME_US):
                 rows = with_starts(moments)
                 mask = (combine(rows.column(START)).to_numpy() <= high) & of_key(rows, wanted)
                 if mask.any():
-                    found.append(rows.filter(pa.array(mask)))
-        if not found:
+                    tables.append(rows.filter(pa.array(mask)))
+        if not tables:
             return None
-        whole = concat(found)
+        whole = concat(tables)
         return whole.take(pa.array(in_window_order(whole, by)))
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:

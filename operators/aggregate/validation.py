@@ -179,8 +179,8 @@ def _checked(
     for alias, aggregation in agg.items():
         if not isinstance(aggregation, Aggregation):
             near = meant_aggregation(aggregation, alias)
-            said = f"did you mean {near}?" if near else "use an aggregation such as wr.count() or wr.avg('x')"
-            raise BadAggregate(f"agg[{alias!r}] = {aggregation!r}: {said}")
+            hint = f"did you mean {near}?" if near else "use an aggregation such as wr.count() or wr.avg('x')"
+            raise BadAggregate(f"agg[{alias!r}] = {aggregation!r}: {hint}")
         if aggregation.frame is not None:
             raise BadAggregate(
                 f"agg[{alias!r}] = {aggregation!r}: a frame around each message is for wr.Over; an aggregate "

@@ -181,10 +181,10 @@ class AggregateView(View):
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         """Yield the windows of a shard that may overlap the closed range, sorted."""
-        found: Iterator[pa.Table] = self.logic.states(
+        states: Iterator[pa.Table] = self.logic.states(
             kv, self.logic.assigner.first_open(low), _after(high), key
         )
-        return found
+        return states
 
     def _reach(self, ends: IntArray, low: int) -> BoolArray:
         """True for windows that reach beyond a bound; the last number of a window is in it, its end in time is not."""
@@ -206,11 +206,11 @@ class AggregateView(View):
             )
         finds, wanted = self.asked(start, end), key_of(self.definition.by, key)
         layout = self.logic.history.store.layout
-        found = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
+        tables = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
         by = self.definition.by if layout.has_fields else ()
         return [
             rows_without_prefix(rows, self.prefix)
-            for rows in merged(found, by, fields_first=layout.fields_first)
+            for rows in merged(tables, by, fields_first=layout.fields_first)
         ]
 
     def asked(self, start: Bound | None, end: Bound | None) -> Finds:
@@ -258,7 +258,7 @@ class AggregateView(View):
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
         made: dict[tuple[Any, ...], Provenance] = {}
-        found = []
+        provenances = []
         for row in rows:
             at_us, starts = _time_of(row)
             key = {b: row[b] for b in self.definition.by if b in row}
@@ -269,8 +269,8 @@ class AggregateView(View):
             for name, info in zip(names, windows, strict=True):
                 if name not in made:
                     made[name] = self._provenance(info)
-            found.append([made[name] for name in names])
-        return found
+            provenances.append([made[name] for name in names])
+        return provenances
 
     def _provenance(self, info: WindowInfo) -> Provenance:
         if self.logic.history is None:
@@ -315,8 +315,8 @@ class TupleView(AggregateView):
     """The view over windows of sequence numbers."""
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        found: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
-        return found
+        states: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
+        return states
 
     def _fired(self, rows: pa.Table) -> BoolArray:
         return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.definition.window.size)
@@ -348,8 +348,8 @@ class SessionView(AggregateView):
         self.counted_in = ()  # a commit writes a whole session
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        found: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
-        return found
+        states: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
+        return states
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         rows = self._scanned(kv, low, high, **fields)
@@ -453,8 +453,8 @@ def _time_of(row: Mapping[str, Any]) -> tuple[int, bool]:
 
 def _positions(encoded: Iterable[bytes | None], prefix: str) -> pa.Array:
     names = [field.name for field in POSITION]
-    found = [None if e is None else dict(zip(names, decode_position(e)[0], strict=True)) for e in encoded]
-    for at in found:
+    positions = [None if e is None else dict(zip(names, decode_position(e)[0], strict=True)) for e in encoded]
+    for at in positions:
         if at is not None:
             at["source"] = str(at["source"]).removeprefix(prefix)
-    return pa.array(found, POSITION)
+    return pa.array(positions, POSITION)

@@ -124,13 +124,13 @@ def _check_taken_back(first: JoinDefinition, second: Taker) -> None:
             f"{second.keeps}; or let the operators before {first.name!r} emit each row once, with emit=wr.Emit.append()"
         )
     if second.allowed_lateness_us < first.allowed_lateness_us:
-        theirs, own = (
+        downstream, own = (
             "any time" if late_us >= UNBOUNDED_US else show_duration(late_us)
             for late_us in (second.allowed_lateness_us, first.allowed_lateness_us)
         )
         raise BadTrigger(
             f"{first.name!r} may take rows back for {own}, and put others in their place at another time; {second.name!r} "
-            f"takes nothing that is later than {theirs}, and would count both: allow as much"
+            f"takes nothing that is later than {downstream}, and would count both: allow as much"
         )
 
 
@@ -140,10 +140,10 @@ def _times(join: JoinDefinition) -> dict[str, str]:
     if join.how in ("semi", "anti") or left in join.left_keys:
         return {left: "left"}
     a, b = ("left", "right") if join.is_self_join else (join.left.name, join.right.name)
-    found = {f"{a}_{left}": "left", f"{b}_{right}": "right"}
+    sides = {f"{a}_{left}": "left", f"{b}_{right}": "right"}
     if left != right:
-        found = {left: "left", right: "right", **found}
-    return found
+        sides = {left: "left", right: "right", **sides}
+    return sides
 
 
 def times_of(join: JoinDefinition, event_time: str) -> Input:

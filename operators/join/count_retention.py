@@ -103,26 +103,26 @@ class Sizes:
         self, kv: KV, side: int, store: MessageStore, floor_us: int, batch: Batch
     ) -> tuple[list[bytes], list[bytes]]:
         """Return (places, stored keys) of messages beyond the limit, by place; raise the floors to them. floor_us: by time."""
-        found = list[tuple[bytes, bytes]]()
+        excess = list[tuple[bytes, bytes]]()
         if self.by_key:
             low, high = _range(_TOUCHED, side)
             # Few enough keys at once that the reads for them stay small.
             for touched in in_batches(kv.scan(self.aux_cf, low, high), max(_READ // (self.most + 1), 1)):
-                found += self._oldest(kv, side, store, touched, floor_us, batch)
+                excess += self._oldest(kv, side, store, touched, floor_us, batch)
             batch.delete_range(self.aux_cf, low, high)
         else:
             many = self._counted(kv, side) - self.most
             for pair in kv.scan(self._order[side], encode_i64(floor_us)) if many > 0 else ():
-                if len(found) == many:
+                if len(excess) == many:
                     break
-                found.append(pair)
-            if found:
-                self._raise(batch, side, b"", found[-1][0])
-                batch.delete_range(self._order[side], b"", found[-1][0] + b"\x00")
-                self._count(kv, batch, side, -len(found))
-        batch.delete_many(store.cf, [key for _, key in found])
-        found.sort()
-        return [place for place, _ in found], [key for _, key in found]
+                excess.append(pair)
+            if excess:
+                self._raise(batch, side, b"", excess[-1][0])
+                batch.delete_range(self._order[side], b"", excess[-1][0] + b"\x00")
+                self._count(kv, batch, side, -len(excess))
+        batch.delete_many(store.cf, [key for _, key in excess])
+        excess.sort()
+        return [place for place, _ in excess], [key for _, key in excess]
 
     def _oldest(
         self,
@@ -134,7 +134,7 @@ class Sizes:
         batch: Batch,
     ) -> list[tuple[bytes, bytes]]:
         """Return (place, key in the store) of the messages of keys beyond the limit. touched: keys with new messages."""
-        found, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
+        excess, keys = list[tuple[bytes, bytes]](), [name[2:] for name, _ in touched]
         names = [_HAD + _SIDES[side] + key for key in keys]
         # A key none of whose messages expired since the last count keeps that count.
         some_gone = self._some_gone(kv, store, keys, floor_us)
@@ -155,9 +155,9 @@ class Sizes:
                     kv.scan(store.cf, head + encode_i64(floor_us), prefix_end(head)) if live is None else live
                 )
                 gone = [stored for stored, _ in itertools.islice(pairs, count - self.most)]
-                found += [(stored[len(head) :], stored) for stored in gone]
-                self._raise(batch, side, key, found[-1][0])
-        return found
+                excess += [(stored[len(head) :], stored) for stored in gone]
+                self._raise(batch, side, key, excess[-1][0])
+        return excess
 
     def _some_gone(self, kv: KV, store: MessageStore, keys: Sequence[bytes], floor_us: int) -> list[bool]:
         """Return, per key, False if none of its stored messages has expired by time."""
@@ -171,13 +171,13 @@ class Sizes:
         live = encode_i64(floor_us)
         spans = sorted((key + FIELDS_END, i) for i, key in enumerate(keys))
         ranges = [(head + live, prefix_end(head) or b"") for head, _ in spans]
-        pairs, at, found = scan_ranges(kv, store.cf, ranges), 0, [list[Pair]() for _ in keys]
+        pairs, at, by_key = scan_ranges(kv, store.cf, ranges), 0, [list[Pair]() for _ in keys]
         for (_, end), (_, i) in zip(ranges, spans, strict=True):
             first = at
             while at < len(pairs) and pairs[at][0] < end:
                 at += 1
-            found[i] = pairs[first:at]
-        return found
+            by_key[i] = pairs[first:at]
+        return by_key
 
     def recount(self, kv: KV, side: int, store: MessageStore, floor_us: int | None = None) -> None:
         """Recount the keys whose messages are deleted otherwise: in whole buckets before `floor_us`, or any."""

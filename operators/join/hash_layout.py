@@ -125,10 +125,10 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     def _have_matched(self, kv: KV, side: int, rows: pa.Table, times: IntArray, hashes: Hashes) -> BoolArray:
         """True for messages of which it is noted."""
-        found = self._by_key(kv, side, self.matched_cfs[side]).read_keys(
+        matched = self._by_key(kv, side, self.matched_cfs[side]).read_keys(
             self._met(kv)[0], hashes, times, times
         )
-        return np.zeros(len(rows), dtype=bool) if found is None else np.isin(*places(rows, found))
+        return np.zeros(len(rows), dtype=bool) if matched is None else np.isin(*places(rows, matched))
 
     # -- matching ---------------------------------------------------------------------------------------------------
 
@@ -138,8 +138,8 @@ class KeyedJoinOperator(BlockJoinOperator):
         low, high = self.reach.partners(1 - side, others.times)
         low = np.maximum(low, self._floor_now(step, side))
         events = self._by_key(step.kv, side, self.stores[side].cf)
-        found = events.read_keys(self._met(step.kv)[0], hashes_of(keys or ()), low, high)
-        return as_slice(found, step.sides[side])
+        partners = events.read_keys(self._met(step.kv)[0], hashes_of(keys or ()), low, high)
+        return as_slice(partners, step.sides[side])
 
     def _already_matched(self, step: JoinStep, rows: Slice, new: int) -> BoolArray:
         emitted = np.zeros(len(rows), dtype=bool)
@@ -158,15 +158,15 @@ class KeyedJoinOperator(BlockJoinOperator):
         if not len(lonely):
             return None
         events = self._by_key(kv, side, self.stores[side].cf)
-        found = events.read_keys(kv, hashes[lonely], times[lonely], times[lonely])
+        stored = events.read_keys(kv, hashes[lonely], times[lonely], times[lonely])
         gone = gone.take(pa.array(lonely))
-        wanted, known = places(gone, gone.slice(0, 0) if found is None else found)
+        wanted, known = places(gone, gone.slice(0, 0) if stored is None else stored)
         at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
-        if found is None or at.null_count:
+        if stored is None or at.null_count:
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        unmatched = as_slice(found.take(at), step.sides[side])
+        unmatched = as_slice(stored.take(at), step.sides[side])
         return self._alone(step, side, unmatched.take(np.lexsort((ranks(unmatched), unmatched.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:

@@ -313,8 +313,8 @@ class JoinOperator(Logic):
     def _between(
         self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
-        found, values = self.stores[side].scan_between(kv, start, end, key)
-        return self._decode(kv, side, found, values, sides[side])
+        keys, values = self.stores[side].scan_between(kv, start, end, key)
+        return self._decode(kv, side, keys, values, sides[side])
 
     def lasting(self, kv: KV, side: int) -> int:
         """Return the side with all kept messages of an input: in a join with itself the one that expires later."""
@@ -465,13 +465,13 @@ class JoinOperator(Logic):
         # If fields come first, messages out of retention may stay for a while; they match nothing any more.
         low = np.maximum(low, self._floor_now(step, side))
         high = np.maximum(high, low - 1)
-        found: list[bytes] = []
+        stored: list[bytes] = []
         values: list[bytes] = []
         if not store.layout.fields_first:
             wanted = set(keys or ())
             for start, end in intervals(low, high):
                 more, their = store.scan(kv, start, end + 1, keys=wanted)
-                found += more
+                stored += more
                 values += their
         else:
             assert keys is not None
@@ -480,15 +480,15 @@ class JoinOperator(Logic):
                 known = ranges.get(key)
                 ranges[key] = (a, b) if known is None else (min(a, known[0]), max(b, known[1]))
             held = {key: ranges[key] for key in store.holding(kv, ranges)}
-            found, values = store.scan_keys(kv, held)
-        return self._decode(kv, side, found, values, step.sides[side])
+            stored, values = store.scan_keys(kv, held)
+        return self._decode(kv, side, stored, values, step.sides[side])
 
     def _pairs(
         self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns, raised: Raised | None = None
     ) -> tuple[IntArray, IntArray]:
         """Return (left row, right row) of `both` that match, at least one of them new. raised: as of `_matching`."""
-        found = [p.of(np.arange(len(p.n))) for p in self._near(new, both, columns)]
-        return self._matching(both, *_together(found, len(new[LEFT])), columns, raised)
+        pairs = [p.of(np.arange(len(p.n))) for p in self._near(new, both, columns)]
+        return self._matching(both, *_together(pairs, len(new[LEFT])), columns, raised)
 
     def _slices(
         self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns
@@ -501,18 +501,16 @@ class JoinOperator(Logic):
             order = np.argsort(ranks(both[LEFT]), kind="stable")
             cuts = np.split(order, np.flatnonzero(np.diff(np.cumsum(n[order]) // PAIRS)) + 1)
         for rows in cuts:
-            found = [near[0].of(rows[rows < first]), near[1].of(rows[rows >= first] - first)]
-            yield self._matching(both, *_together(found, first), columns)
+            pairs = [near[0].of(rows[rows < first]), near[1].of(rows[rows >= first] - first)]
+            yield self._matching(both, *_together(pairs, first), columns)
 
     def _near(self, new: Sequence[Slice], both: Sequence[Slice], columns: Columns) -> list[Partners]:
         """Return the partners of new left messages among all right ones, and of stored ones among the new."""
-        codes, n, found = self._codes(both, columns), [len(s) for s in new], []
+        codes, n, near = self._codes(both, columns), [len(s) for s in new], []
         for left, right in ((slice(n[LEFT]), slice(None)), (slice(n[LEFT], None), slice(n[RIGHT]))):
             low, high = self.reach.partners(LEFT, both[LEFT].times[left])
-            found.append(
-                partners(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right])
-            )
-        return found
+            near.append(partners(codes[LEFT][left], low, high, codes[RIGHT][right], both[RIGHT].times[right]))
+        return near
 
     def _codes(self, both: Sequence[Slice], columns: Columns) -> tuple[IntArray, IntArray]:
         """Return numbers of the keys of the rows of both sides; NO_KEY where a key is null."""
@@ -590,8 +588,8 @@ class JoinOperator(Logic):
         emitted = np.zeros(len(rows), dtype=bool)
         if self.definition.how == "semi" and len(rows) > new:
             keys = self._open_keys(rows.take(np.arange(new, len(rows))))
-            found = step.kv.multi_get(self.open_cfs[LEFT], keys)
-            emitted[new:] = [value is not None and value[:1] == MATCHED for value in found]
+            values = step.kv.multi_get(self.open_cfs[LEFT], keys)
+            emitted[new:] = [value is not None and value[:1] == MATCHED for value in values]
         return emitted
 
     def _note_matches(

@@ -113,11 +113,11 @@ class JoinOracle(Oracle):
 
     def kept(self, input: str) -> list[Message]:
         """Return the kept messages of an input, in order of event time, then position: of a window of rows the newest."""
-        found: dict[Position, Held] = {}
+        kept: dict[Position, Held] = {}
         for side, source in (("left", self.definition.left), ("right", self.definition.right)):
             if source.name == input:
-                found |= {m.position: m for m in self._newest(side)}
-        return [m.message for m in sorted(found.values(), key=lambda m: (m.time_us, m.position))]
+                kept |= {m.position: m for m in self._newest(side)}
+        return [m.message for m in sorted(kept.values(), key=lambda m: (m.time_us, m.position))]
 
     def know(self, input: str, columns: Sequence[str]) -> None:
         refused = self._columns.refused(input, dict.fromkeys(columns))

@@ -42,24 +42,24 @@ def named(
 ) -> Names:
     """Return the output names of columns. A column with a chosen name keeps it. A new one keeps its own name. It is prefixed
     with the input's name if the other input, a key or another column has that name."""
-    found: tuple[dict[str, str], dict[str, str]] = (
+    outputs: tuple[dict[str, str], dict[str, str]] = (
         ({}, {}) if chosen_names is None else (dict(chosen_names[0]), dict(chosen_names[1]))
     )
     of_left = [n for n in left if n not in definition.left_keys]
     of_right = [n for n in right if n not in definition.right_keys]
     others: tuple[set[str], set[str]] = ({*of_right}, {*of_left, *definition.left_keys})
-    taken = {*definition.left_keys, *found[0].values(), *found[1].values()}
+    taken = {*definition.left_keys, *outputs[0].values(), *outputs[1].values()}
     for side, names in enumerate((of_left, of_right)):
         prefix = prefixes(definition)[side]
         for name in names:
-            if name in found[side]:
+            if name in outputs[side]:
                 continue
             called = f"{prefix}_{name}" if name in others[side] else name
             while called in taken:
                 called = f"{prefix}_{called}"
-            found[side][name] = called
+            outputs[side][name] = called
             taken.add(called)
-    return found
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -147,19 +147,19 @@ class Columns:
         ri: IntArray,
     ) -> pa.Table:
         """Return the columns of pairs that a condition names, under their output names or with their input's name as prefix."""
-        found = {"__pair": _indices(li)}
+        columns = {"__pair": _indices(li)}
         for key in self.keys:
             if condition.mentions(key[0]):
-                found[key[0]] = self._key(key, left, right, li, ri)
+                columns[key[0]] = self._key(key, left, right, li, ri)
         sides = list(zip(self.called, prefixes(definition), (left, right), (li, ri), strict=True))
         for whole in (False, True):
             for called, prefix, table, rows in sides:
                 there = set(table.column_names)
                 for source, name in called.items():
                     name = f"{prefix}_{source}" if whole else name
-                    if name not in found and source in there and condition.mentions(name):
-                        found[name] = combine(table.column(source)).take(_indices(rows))
-        return pa.table(found)
+                    if name not in columns and source in there and condition.mentions(name):
+                        columns[name] = combine(table.column(source)).take(_indices(rows))
+        return pa.table(columns)
 
 
 def _indices(rows: IntArray) -> pa.Array:

@@ -83,19 +83,19 @@ class JoinNeeds(Needs):
             if left_only or self._called is None
             else {c: n for side in self._called for n, c in side.items()}
         )
-        found = {}
+        reasons = {}
         for name in names:
             if name in known:
                 continue
             if name in RESERVED_COLUMNS:
-                found[name] = (
+                reasons[name] = (
                     f"column {name!r} is one of ours ({', '.join(RESERVED_COLUMNS)}): rename it in the input"
                 )
             elif taken.get(name, name) != name:
-                found[name] = (
+                reasons[name] = (
                     f"column {name!r} of the rows is {taken[name]!r} of an input: rename it in the input"
                 )
-        return found
+        return reasons
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         itself = self._definition.is_self_join

@@ -92,14 +92,14 @@ class CorrectedJoinOperator(JoinOperator):
         kv.write(batch)
         reached_us = step.progress.watermark_us
         if self.definition.how == "semi":
-            lost, found = (
+            lost, gained = (
                 self._lost(back, had[LEFT], changes[LEFT], reached_us),
                 self._found(fresh, changes[LEFT], reached_us),
             )
         else:
-            lost, found = _all(back, reached_us), _all(fresh, reached_us)
+            lost, gained = _all(back, reached_us), _all(fresh, reached_us)
         self._say(step, RETRACT, back, lost)
-        self._say(step, INSERT, fresh, found)
+        self._say(step, INSERT, fresh, gained)
 
     # -- retractions ------------------------------------------------------------------------------------------------
 
@@ -145,16 +145,16 @@ class CorrectedJoinOperator(JoinOperator):
         self, kv: KV, side: int, rows: Slice, keys: list[bytes] | None, schema: pa.Schema
     ) -> tuple[Slice, list[bytes]]:
         """Return the stored messages with the times and keys of these, and their keys in the store."""
-        store, found, values = self.stores[side], list[bytes](), list[bytes]()
+        store, names, values = self.stores[side], list[bytes](), list[bytes]()
         if store.layout.fields_first:
             assert keys is not None
             spans = sorted(set(zip(keys, rows.times.tolist(), strict=True)))
-            found, values, _ = store.scan_spans(kv, *zip(*((key, t, t + 1) for key, t in spans), strict=True))
+            names, values, _ = store.scan_spans(kv, *zip(*((key, t, t + 1) for key, t in spans), strict=True))
         else:
             for start, end in intervals(rows.times, rows.times):
                 more, their = store.scan(kv, start, end + 1, keys=set(keys or ()))
-                found, values = found + more, values + their
-        return self._decode(kv, side, found, values, schema), found
+                names, values = names + more, values + their
+        return self._decode(kv, side, names, values, schema), names
 
     # -- pairs ------------------------------------------------------------------------------------------------------
 
@@ -169,12 +169,12 @@ class CorrectedJoinOperator(JoinOperator):
 
     def _matches(self, kv: KV, side: int, rows: Slice) -> IntArray:
         """Return the number of partners of each stored message of a followed side."""
-        found = (
+        counts = (
             kv.multi_get(self.open_cfs[side], self._open_keys(rows))
             if side in self.followed and len(rows)
             else []
         )
-        return np.array([_count(value) for value in found], dtype=np.int64)
+        return np.array([_count(value) for value in counts], dtype=np.int64)
 
     def _recount(self, kv: KV, batch: Batch, side: int, back: Met, fresh: Met) -> Changes:
         """Return (partners before, and after) by place, of the stored messages of a followed side that stay."""

@@ -71,17 +71,17 @@ class CorrectedJoinOracle(JoinOracle):
 
     def _pairs_of(self, some: Sides, change: int) -> list[Pair]:
         """Return the pairs of held messages with at least one of these, and change the partner counts."""
-        found = [
+        pairs = [
             (a, b)
             for a in self._held["left"]
             for b in self._held["right"]
             if (_among(a, some["left"]) or _among(b, some["right"])) and self._match(a, b)
         ]
-        for pair in found if self.definition.how != "asof" else ():
+        for pair in pairs if self.definition.how != "asof" else ():
             for one in pair:
                 one.matches += change
                 one.matched = one.matches > 0
-        return sorted(found, key=_by_position)
+        return sorted(pairs, key=_by_position)
 
     def _rows(self, kind: Kind, pairs: Sequence[Pair], some: Sides, watermark_us: int) -> list[JoinedRow]:
         """Return the rows of new, or retracted, pairs; `some` are the messages that were added or retracted."""

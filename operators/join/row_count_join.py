@@ -130,17 +130,17 @@ class RowsJoinOperator(JoinOperator):
 
     def _counts(self, kv: KV, side: int, keys: Sequence[bytes]) -> dict[bytes, int]:
         distinct = list(dict.fromkeys(keys))
-        found = kv.multi_get(self.aux_cf, [COUNT[side] + k for k in distinct])
-        return {k: 0 if v is None else int.from_bytes(v, "big") for k, v in zip(distinct, found, strict=True)}
+        known = kv.multi_get(self.aux_cf, [COUNT[side] + k for k in distinct])
+        return {k: 0 if v is None else int.from_bytes(v, "big") for k, v in zip(distinct, known, strict=True)}
 
     def _messages(self, kv: KV, side: int, values: Sequence[bytes]) -> list[bytes]:
         """Return the messages that a side's store holds or lists."""
         if not self._listed(side):
             return list(values)
-        found = [m for m in kv.multi_get(self.stores[side].index_cf, values) if m is not None]
-        if len(found) < len(values):
-            raise CorruptState(f"{len(values) - len(found)} messages are listed that are not there")
-        return found
+        bodies = [m for m in kv.multi_get(self.stores[side].index_cf, values) if m is not None]
+        if len(bodies) < len(values):
+            raise CorruptState(f"{len(values) - len(bodies)} messages are listed that are not there")
+        return bodies
 
     def _decode_numbered(self, kv: KV, side: int, values: Sequence[bytes], schema: pa.Schema) -> Slice:
         table = unpack_rows(kv, self.aux_cf, values, None, schema)
@@ -337,9 +337,9 @@ class RowsJoinOperator(JoinOperator):
             if count:
                 head += PLACE[:-_TAIL]
                 ranges.append((head + encode_i64(first), head + encode_i64(count + 1)))
-        found = scan_ranges(kv, store.cf, sorted(ranges))
-        values = self._messages(kv, side, [value for _, value in found])
-        return self._decode_numbered(kv, side, values, step.sides[side]), [key for key, _ in found]
+        pairs = scan_ranges(kv, store.cf, sorted(ranges))
+        values = self._messages(kv, side, [value for _, value in pairs])
+        return self._decode_numbered(kv, side, values, step.sides[side]), [key for key, _ in pairs]
 
     def _phases(
         self,
@@ -354,21 +354,21 @@ class RowsJoinOperator(JoinOperator):
         """Match new left messages with the stored right ones, then new right ones with all left ones by then."""
         codes = self._codes(both, columns)
         n_left, n_right = len(new[LEFT]), len(new[RIGHT])
-        found = []
+        phases = []
         left, right = slice(n_left), slice(n_right, None)
         low, high = self.reach.partners(LEFT, both[LEFT].times)
         li, ri = pairs(
             codes[LEFT][left], low[left], high[left], codes[RIGHT][right], both[RIGHT].times[right]
         )
-        found.append((li, ri + n_right))
+        phases.append((li, ri + n_right))
         present = codes[LEFT].copy()
         window = self._rows(LEFT)
         if window is not None:
             present[~self._newest(kv, window, numbers[LEFT], held[LEFT], keys[LEFT])] = NO_KEY
         li, ri = pairs(present, low, high, codes[RIGHT][:n_right], both[RIGHT].times[:n_right])
-        found.append((li, ri))
+        phases.append((li, ri))
         return self._matching(
-            both, np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), columns
+            both, np.concatenate([f[0] for f in phases]), np.concatenate([f[1] for f in phases]), columns
         )
 
     def _newest(
@@ -390,8 +390,8 @@ class RowsJoinOperator(JoinOperator):
         """Return True for left messages under these keys that matched before, as `_already_matched`."""
         emitted = np.zeros(new + len(held), dtype=bool)
         if self.definition.how == "semi" and held:
-            found = kv.multi_get(self.open_cfs[LEFT], held)
-            emitted[new:] = [value is not None and value[:1] == MATCHED for value in found]
+            values = kv.multi_get(self.open_cfs[LEFT], held)
+            emitted[new:] = [value is not None and value[:1] == MATCHED for value in values]
         return emitted
 
     def _note_numbered(self, kv: KV, side: int, held: list[bytes], matched: IntArray) -> None:

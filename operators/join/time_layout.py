@@ -54,9 +54,9 @@ class BlockJoinOperator(JoinOperator):
         return not any(store.layout.fields_first for store in self.stores)
 
     def apart(self, before: KV) -> BlockJoinOperator:
-        found = copy.copy(self)
-        found._before = before
-        return found
+        copied = copy.copy(self)
+        copied._before = before
+        return copied
 
     def _begin(self, kv: KV, now_us: int) -> JoinStep:
         step = super()._begin(kv, now_us)
@@ -156,10 +156,10 @@ class BlockJoinOperator(JoinOperator):
         low = np.maximum(low, self._floor_now(step, side))
         keep = self._of_keys(step, side, others)
         met, tidy = self._met(step.kv)
-        found = self._events(step.kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
-        if found is not None and keep is not None and len(found) > _MANY * len(others):
-            found = keep(found)
-        return as_slice(found, step.sides[side])
+        stored = self._events(step.kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
+        if stored is not None and keep is not None and len(stored) > _MANY * len(others):
+            stored = keep(stored)
+        return as_slice(stored, step.sides[side])
 
     def _of_keys(self, step: JoinStep, side: int, others: Slice) -> Keep | None:
         """Return a filter that drops rows whose first key none of the others has; None if all must be read."""
@@ -192,16 +192,16 @@ class BlockJoinOperator(JoinOperator):
     def _last_words_of(self, step: JoinStep, side: int, gone: pa.Table) -> pa.Table | None:
         """Return the rows of messages that expire unmatched and are in the store."""
         times = gone.column(TIME).to_numpy()
-        found = self._events(step.kv, side).read_near(step.kv, times, times)
-        if found is None:
-            found = gone.slice(0, 0)
-        wanted, known = places(gone, found)
+        stored = self._events(step.kv, side).read_near(step.kv, times, times)
+        if stored is None:
+            stored = gone.slice(0, 0)
+        wanted, known = places(gone, stored)
         at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
         if at.null_count:
             raise CorruptState(
                 f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
             )
-        unmatched = as_slice(found.take(at), step.sides[side])
+        unmatched = as_slice(stored.take(at), step.sides[side])
         return self._alone(step, side, unmatched.take(np.lexsort((ranks(unmatched), unmatched.times))))
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:

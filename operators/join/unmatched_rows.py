@@ -61,24 +61,24 @@ class Followed:
         """True for messages that have matched before. tidy: small values may be merged."""
         if not len(rows):
             return np.zeros(0, dtype=bool)
-        found = self._events.read_near(kv, rows.times, rows.times, tidy=tidy)
-        if found is None:
+        stored = self._events.read_near(kv, rows.times, rows.times, tidy=tidy)
+        if stored is None:
             return np.zeros(len(rows), dtype=bool)
-        return np.isin(*places(rows.table, found.filter(found.column(MATCHED))))
+        return np.isin(*places(rows.table, stored.filter(stored.column(MATCHED))))
 
     def leave(self, kv: KV, before_us: int, step: int) -> Iterator[pa.Table]:
         """Expire messages before a time and yield the positions of those that never matched, in portions in the order of their
         times.
         """
         batch = Batch()
-        for found in self._events.portions(kv, before_us):
-            here = ~self._gone(kv, found)
+        for rows in self._events.portions(kv, before_us):
+            here = ~self._gone(kv, rows)
             if here.any():
                 batch.put(self._aux_cf, self._aux_key, encode_i64(before_us) + encode_u64(step))
-            found = found.filter(pa.array(here))
-            matched = found.column(MATCHED)
-            open_ = found.filter(pc.invert(matched))
-            yield open_.filter(pa.array(~np.isin(*places(open_, found.filter(matched)))))
+            rows = rows.filter(pa.array(here))
+            matched = rows.column(MATCHED)
+            open_ = rows.filter(pc.invert(matched))
+            yield open_.filter(pa.array(~np.isin(*places(open_, rows.filter(matched)))))
         kv.write(batch)
         self._events.forget(kv, before_us)
 

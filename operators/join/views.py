@@ -48,11 +48,11 @@ class JoinView(View):
     # -- its rows ---------------------------------------------------------------------------------------------------
 
     def schema(self) -> pa.Schema:
-        found = []
+        schemas = []
         for kv in self.stores:
             left, right = self.logic.inputs.schemas(kv)
-            found.append(joined_schema(self.logic.inputs.called(kv, (left, right)), left, right))
-        return union(found) or pa.schema([])
+            schemas.append(joined_schema(self.logic.inputs.called(kv, (left, right)), left, right))
+        return union(schemas) or pa.schema([])
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         side = self._side(self.definition.left.name if input is None else input)
@@ -79,10 +79,10 @@ class JoinView(View):
     ) -> list[WindowInfo]:
         side = self._side(input)
         low, high = times_between(start, end)
-        found = self.messages(None, None, key, input)
-        if not found:
+        tables = self.messages(None, None, key, input)
+        if not tables:
             return []
-        [rows] = found
+        [rows] = tables
         return windows_of_input(self._input_of(side).window, rows, low, high, self.watermark_us)
 
     def windows_table(
@@ -133,11 +133,11 @@ class JoinView(View):
         side = self._side(input)
         low, high = bounds_between(start, end)
         wanted = key_of(self.logic.readings[side].by, key)
-        found = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
+        tables = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
         layout = self.logic.stores[side].layout
         by = self.logic.readings[side].by if layout.has_fields else ()
         prefix = self._input_of(side).source_prefix
-        return [rows_without_prefix(r, prefix) for r in merged(found, by, fields_first=layout.fields_first)]
+        return [rows_without_prefix(r, prefix) for r in merged(tables, by, fields_first=layout.fields_first)]
 
     def _of_both(
         self,
@@ -185,8 +185,8 @@ class JoinView(View):
     def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the rows that a message of that time is part of."""
         at_us = instant_us(at, "time")
-        found = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
-        return [m for m in found if at_us in [s.event_time_us for messages in _all(m) for s in messages]]
+        rows = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
+        return [m for m in rows if at_us in [s.event_time_us for messages in _all(m) for s in messages]]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows. rows: rows that the join emitted, or the columns another operator keeps of them."""
@@ -200,14 +200,14 @@ class JoinView(View):
         wanted = [tuple(_plain(row[n]) for n in names) for row in rows]
         keys = {tuple(_plain(row[b]) for b in self.definition.by if b in row) for row in rows}
         [key] = keys if len(keys) == 1 else [()]
-        found: dict[tuple[Any, ...], list[Provenance]] = {}
+        by_row: dict[tuple[Any, ...], list[Provenance]] = {}
         for kv in self.stores:
             for made in self._provenance(
                 kv, None, key if len(key) == len(self.definition.by) else None, settled=True
             ):
                 assert made.row is not None
-                found.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
-        return [found.get(one, []) for one in wanted]
+                by_row.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
+        return [by_row.get(one, []) for one in wanted]
 
     def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Provenance]:
         """Yield the rows that kept messages make, in the order of their left messages, then the unmatched ones.
@@ -293,19 +293,19 @@ def _emitted(
         answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
         best = latest(logic, both[LEFT].take(answered), both[RIGHT], columns, raised)
         good = np.array([row not in raised for row in range(len(best))], dtype=bool)
-        found = [(answered[good], best[good])]
+        blocks = [(answered[good], best[good])]
     else:
-        found = [logic._pairs(both, both, columns, raised)]
+        blocks = [logic._pairs(both, both, columns, raised)]
     for side in () if how == "semi" or (how == "asof" and not settled) else logic.followed:
         before = done_us if how == "asof" else logic.reach.expired_before(side, done_us)
         lonely = both[side].times < before
         if not (settled and (how == "asof" or sides[1 - side].static)):
-            lonely[found[0][side]] = False
+            lonely[blocks[0][side]] = False
         rows = np.flatnonzero(lonely)
         none = np.full(len(rows), NOBODY, dtype=np.int64)
-        found.append((rows, none) if side == LEFT else (none, rows))
+        blocks.append((rows, none) if side == LEFT else (none, rows))
     if how == "anti":
-        del found[0]
+        del blocks[0]
     if not settled:
         floors = [
             END_OF_TIME_US
@@ -313,8 +313,8 @@ def _emitted(
             else logic._floor(logic.lasting(kv, side), reached_us, done_us)
             for side in (LEFT, RIGHT)
         ]
-        found = [_certain(logic, pairs, both, floors) for pairs in found]
-    return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
+        blocks = [_certain(logic, pairs, both, floors) for pairs in blocks]
+    return np.concatenate([f[LEFT] for f in blocks]), np.concatenate([f[RIGHT] for f in blocks])
 
 
 def _certain(

@@ -84,8 +84,8 @@ class _Side:
         cells.reshape(-1)[self._cells] = column
         if first is not None:
             cells[:, 0] = first
-        found: Column = ufunc.accumulate(cells, axis=1).reshape(-1)[self._whole]
-        return found
+        values: Column = ufunc.accumulate(cells, axis=1).reshape(-1)[self._whole]
+        return values
 
 
 class Sliced:
@@ -132,8 +132,8 @@ class Sliced:
         (before, behind), middle = (sums_before(values[i]) for i in (0, 2)), values[1]
         left, right = self._left, self._right
         of_keys = np.r_[middle, 0][self._of] + before[left.starts[1:]] - behind[right.starts[:-1]]
-        found: IntArray = of_keys[left.keys] - before[left.bounds.low] + behind[right.bounds.high]
-        return found
+        sums: IntArray = of_keys[left.keys] - before[left.bounds.low] + behind[right.bounds.high]
+        return sums
 
     def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
         left, right = self._left, self._right

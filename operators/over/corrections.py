@@ -181,13 +181,13 @@ class CorrectedOvers(Overs):
             return
 
         def named(_: pa.Table, times: IntArray) -> BoolArray:
-            found = np.zeros(len(times), dtype=bool)
+            is_named = np.zeros(len(times), dtype=bool)
             for low, high in ((at.before, at.after), (at.open, at.closed)):
-                found |= (times >= low.settled_us) & (times < high.settled_us)
+                is_named |= (times >= low.settled_us) & (times < high.settled_us)
                 if self._waits:  # ended partitions
                     first, last = self.remembered.quiet_since(low), self.remembered.quiet_since(high)
-                    found |= (times >= first) & (times < last)
-            return found
+                    is_named |= (times >= first) & (times < last)
+            return is_named
 
         self._emit_updates(work, Look(ON_TIME, START_OF_TIME_US, END_OF_TIME_US, named, before_us, after_us))
 
@@ -224,8 +224,8 @@ class CorrectedOvers(Overs):
             events = self.events(kv).read(kv, floor_us, END_OF_TIME_US, tidy=True)
             if look.timing == ON_TIME:
                 levels = ((at.before, at.after), (at.open, at.closed))
-                found = [self.remembered.ended(kv, low, high) for low, high in levels]
-                tables = [conformed(rows, schema) for rows in found if rows is not None]
+                parts = [self.remembered.ended(kv, low, high) for low, high in levels]
+                tables = [conformed(rows, schema) for rows in parts if rows is not None]
                 ended = concat(tables) if tables else None
         else:
             low_us = max(limit(look.low_us, self.reach_us), floor_us)
@@ -274,9 +274,9 @@ class CorrectedOvers(Overs):
                 of_timing &= closed
         chosen = np.flatnonzero(of_timing)
         if len(chosen):
-            said = self._said(work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen])
+            values = self._said(work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen])
             number = (work.progress.step << 2) + _LOOKS.index(look.timing)
-            self.marks.put(work.kv, ids[chosen], times[chosen], said, number)
+            self.marks.put(work.kv, ids[chosen], times[chosen], values, number)
 
     def _newest(self, due_rows: DueRows, places: IntArray) -> IntArray:
         """Return the largest number of a message in, or between, each message and its windows."""

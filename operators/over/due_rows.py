@@ -191,7 +191,7 @@ class DueRows:
         if isinstance(frame, RowsBetween) and frame.peers:
             last = np.searchsorted(places, self.lines.peers[1][places] - 1)
             shown = {n: c.take(pa.array(last)) for n, c in running_values.items()}
-        found, more = calculation.finish(shown, len(places))
+        finished, more = calculation.finish(shown, len(places))
         at = {int(row): i for i, row in enumerate(new)} if broken else {}
         failed = [Broken(b.alias, at[b.group], b.error) for b in broken if b.group in at]
         lasts = np.r_[firsts[1:], len(places)] - 1
@@ -200,17 +200,17 @@ class DueRows:
             lasts = (firsts + many - 1)[many > 0]
         columns = {n: c.take(pa.array(lasts)) for n, c in running_values.items()}
         table = pa.table({LAST: pa.array(rows.times[lasts], pa.int64()), **columns})
-        return Values(found, failed + more), Sums(table, codes[lasts])
+        return Values(finished, failed + more), Sums(table, codes[lasts])
 
     def _continued(self, sums: Sums, codes: IntArray, first_us: IntArray) -> IntArray:
         """Return for each key the row of its accumulators, if its first message is not too long after; else -1."""
         of = np.full(self.lines.size, -1, dtype=np.int64)
         of[sums.codes] = np.arange(len(sums.codes))
-        found = of[codes]
+        rows = of[codes]
         if self.lines.ttl_us is not None:
-            last = sums.rows.column(LAST).to_numpy()[np.maximum(found, 0)]
-            found = np.where(first_us - last > self.lines.ttl_us, -1, found)
-        return found
+            last = sums.rows.column(LAST).to_numpy()[np.maximum(rows, 0)]
+            rows = np.where(first_us - last > self.lines.ttl_us, -1, rows)
+        return rows
 
     def _slice(self, calculation: Calculation, places: IntArray) -> Slice:
         """Return the columns of the messages at these places that the calculation reads."""

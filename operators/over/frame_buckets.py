@@ -131,26 +131,26 @@ class Slices:
         slices = self._read(kv, long.begins[frame], long.right_us)
         codes = keys.numbers([t for t in (left, slices) if t is not None])
         lines, lifted, merged = None, dict[str, pa.Array](), dict[str, pa.Array]()
-        found: IntArray = np.zeros(0, dtype=np.int64)
+        merged_keys: IntArray = np.zeros(0, dtype=np.int64)
         if left is not None and (codes[0] >= 0).any():
             known = None if (codes[0] >= 0).all() else np.flatnonzero(codes[0] >= 0)
             lines = Lines(None, codes[0], keys.size, left.column(TIME).to_numpy(), None, known)
             in_lines = left.select(columns_of(calculation)).take(pa.array(lines.order))
             lifted = calculation.lift(Slice(in_lines, lines.times))
         if slices is not None:
-            found, merged = self._merged(slices, codes[-1], calculation, keys.size)
-        return Middle(lines, lifted, merged, found)
+            merged_keys, merged = self._merged(slices, codes[-1], calculation, keys.size)
+        return Middle(lines, lifted, merged, merged_keys)
 
     def _read(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
         """Return all buckets between two times, long ones where they exist."""
         first_us, last_us = -floor_us(-low_us, self._long_us), floor_us(high_us, self._long_us)
-        found, at_us = list[pa.Table | None](), low_us
+        pieces, at_us = list[pa.Table | None](), low_us
         long = self._long_slices.read(kv, first_us, last_us) if first_us < last_us else None
         for begin_us, rows in () if long is None else by_stretch(long, self._long_us):
-            found += [self._events.read(kv, at_us, begin_us) if at_us < begin_us else None, rows]
+            pieces += [self._events.read(kv, at_us, begin_us) if at_us < begin_us else None, rows]
             at_us = begin_us + self._long_us
-        found.append(self._events.read(kv, at_us, high_us) if at_us < high_us else None)
-        there = [rows for rows in found if rows is not None]
+        pieces.append(self._events.read(kv, at_us, high_us) if at_us < high_us else None)
+        there = [rows for rows in pieces if rows is not None]
         return concat(there) if there else None
 
     def _merged(
@@ -162,9 +162,9 @@ class Slices:
             slices, codes = slices.filter(pa.array(known)), codes[known]
         there = np.zeros(size, dtype=bool)
         there[codes] = True
-        found = np.flatnonzero(there)
-        groups = Groups.of_codes((np.cumsum(there) - 1)[codes], len(found))
-        return found, calculation.merge(_accumulators(slices, calculation), groups)[0]
+        present = np.flatnonzero(there)
+        groups = Groups.of_codes((np.cumsum(there) - 1)[codes], len(present))
+        return present, calculation.merge(_accumulators(slices, calculation), groups)[0]
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -295,8 +295,8 @@ class Keys:
         )
         own = np.full(size, -1, dtype=np.int64)
         own[codes[:n]] = self._present
-        found = own[codes]
-        return np.split(found, np.cumsum([n, *sizes])[:-1])[1:]
+        numbers = own[codes]
+        return np.split(numbers, np.cumsum([n, *sizes])[:-1])[1:]
 
 
 def floor_us(time_us: TimeUs, width_us: int) -> TimeUs:

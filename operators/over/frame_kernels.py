@@ -72,8 +72,8 @@ class Ranges(NamedTuple):
 
     def sums(self, values: Sequence[IntArray]) -> IntArray:
         sums = sums_before(values[0])
-        found: IntArray = sums[self.bounds.high] - sums[self.bounds.low]
-        return found
+        in_windows: IntArray = sums[self.bounds.high] - sums[self.bounds.low]
+        return in_windows
 
     def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
         return halves(columns[0], merge, nothing, self.bounds)
@@ -90,12 +90,12 @@ class Once:
         return self._windows.sizes
 
     def sums(self, values: Sequence[IntArray]) -> IntArray:
-        for known, found in self._known:
+        for known, known_sums in self._known:
             if all(map(_same, known, values)):
-                return found
-        found = self._windows.sums(values)
-        self._known.append((values, found))
-        return found
+                return known_sums
+        known_sums = self._windows.sums(values)
+        self._known.append((values, known_sums))
+        return known_sums
 
     def merged(self, columns: Sequence[Columns], merge: Merge, nothing: tuple[Any, ...]) -> Columns:
         return self._windows.merged(columns, merge, nothing)
@@ -150,17 +150,17 @@ def _sums(name: str, pieces: Sequence[Parts], windows: Windows) -> pa.Array:
 
 
 def _sum_parts(pieces: Sequence[Parts], windows: Windows) -> Parts:
-    found: Parts = {}
+    totals: Parts = {}
     if "lo" in pieces[0]:
-        found["hi"], found["lo"] = normalise_limbs(*(_sums(name, pieces, windows) for name in ("hi", "lo")))
+        totals["hi"], totals["lo"] = normalise_limbs(*(_sums(name, pieces, windows) for name in ("hi", "lo")))
     if "f" in pieces[0]:
         numbers = [(_or(parts["f"], floats(parts["f"]), 0.0),) for parts in pieces]
         with np.errstate(invalid="ignore", over="ignore"):
             [sums] = windows.merged(numbers, Ufunc(np.add), (0.0,))
-        found["f"] = pa.array(sums)
+        totals["f"] = pa.array(sums)
     if "n" in pieces[0]:
-        found["n"] = _sums("n", pieces, windows)
-    return found
+        totals["n"] = _sums("n", pieces, windows)
+    return totals
 
 
 def _or(values: pa.Array, numbers: Column, none: Any) -> Column:

@@ -50,12 +50,12 @@ class Values:
 
 def parts_of(definition: Aggregating) -> list[Part]:
     """Return the aggregations by frame."""
-    found: dict[Frame, dict[str, Aggregation]] = {}
+    by_frame: dict[Frame, dict[str, Aggregation]] = {}
     for alias, aggregation in definition.agg.items():
         assert aggregation.frame is not None
-        found.setdefault(aggregation.frame, {})[alias] = aggregation
+        by_frame.setdefault(aggregation.frame, {})[alias] = aggregation
     by, event_time, overflow = definition.by, definition.event_time, definition.integer_overflow
-    return [Part(by, event_time, aggregations, overflow, frame) for frame, aggregations in found.items()]
+    return [Part(by, event_time, aggregations, overflow, frame) for frame, aggregations in by_frame.items()]
 
 
 def columns_of(calculation: Calculation) -> list[str]:
@@ -91,8 +91,8 @@ def over_frame(
         columns = {name: column for name, column in lifted.items() if name.startswith(prefixes)}
         others, broken = _merged(calculation, columns, bounds)
         merged.update(others)
-    found, more = calculation.finish(merged, size)
-    values = Values(found, broken + more)
+    finished, more = calculation.finish(merged, size)
+    values = Values(finished, broken + more)
     if any(kernel is None for kernel in calculation.kernels.values()):
         values.extend(_of_tables(calculation, rows, bounds))
     return _nulled(values, bounds.whole) if partial == "null" else values
@@ -134,8 +134,8 @@ def _of_tables(calculation: Calculation, rows: Slice, bounds: Bounds) -> Values:
     broken: list[Broken] = []
     for first, last, places, of in laid_out(bounds):
         groups = Groups.of_codes(of, last - first)
-        found, failed = calculation.table_functions(rows.take(places), groups)
-        for alias, column in found.items():
+        computed, failed = calculation.table_functions(rows.take(places), groups)
+        for alias, column in computed.items():
             pieces.setdefault(alias, []).append(combine(column))
         broken += [Broken(b.alias, b.group + first, b.error) for b in failed]
     types = {field.name: field.type for field in calculation.output}

@@ -107,14 +107,14 @@ class Remembered:
         np.maximum.at(last, groups.codes[: len(new)][stays], new.column(latest).to_numpy()[stays])
         wanted = last > START_OF_TIME_US
         stretches = self.tails.stretch(np.where(wanted, last, 0))
-        found = [
+        near = [
             keyed.near(kv, keys, stretches, wanted, after.settled_us) if used else None
             for keyed, used in ((self.tails, self._tail > 0), (self.sums, self._runs))
         ]
-        stored = [None if f is None else f.rows for f in found]
+        stored = [None if f is None else f.rows for f in near]
         codes = self._codes([keys, *(s for s in stored if s is not None), events])
         kept: list[Kept | None] = []
-        for f in found:
+        for f in near:
             of = codes.pop(1) if f is not None and f.rows is not None else None
             kept.append(None if f is None else _kept(f, of, groups.size))
         tails, sums = kept

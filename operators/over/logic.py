@@ -218,8 +218,8 @@ class Overs(OneInputLogic):
             self._emit(work, rows, codes, size, None, before, after, long, at)
             return
         held = self.remembered.near(work.kv, rows, settled, settled, ended, low_us, after)
-        found = conformed(held.rows, rows.schema)
-        self._emit(work, found, held.codes, held.keys, held, before, after, long)
+        history = conformed(held.rows, rows.schema)
+        self._emit(work, history, held.codes, held.keys, held, before, after, long)
 
     def _numbers(self, rows: pa.Table, *, gaps: bool) -> tuple[IntArray, int]:
         """Return a number of the key of each row, below the second."""
@@ -255,15 +255,15 @@ class Overs(OneInputLogic):
 
     def _middles(self, work: Work, long: Long, keys: Keys) -> dict[Frame, Middle]:
         """Return the bucketed middles of the windows of long frames."""
-        found, filed = dict[Frame, Middle](), self.filed(work.schema)
+        middles, filed = dict[Frame, Middle](), self.filed(work.schema)
         for part, calculation in self._calculations(work.schema):
             if part.frame in long.begins:
                 read = {*self.definition.by, *columns_of(calculation), TIME}
                 between, schema = (long.lefts[part.frame], long.begins[part.frame]), _only(filed, read)
                 left = self.events(work.kv).read(work.kv, *between, columns=read)
                 left = None if left is None else conformed(left, schema)
-                found[part.frame] = self.slices.middle(work.kv, long, part.frame, left, calculation, keys)
-        return found
+                middles[part.frame] = self.slices.middle(work.kv, long, part.frame, left, calculation, keys)
+        return middles
 
     def _say(
         self, work: Work, due_rows: DueRows, places: IntArray, ran: tuple[IntArray, Values] | None

@@ -43,21 +43,21 @@ def updated(
 ) -> list[tuple[dict[str, Any], Kind, int]]:
     """Return the rows to emit for a new row, with the number of each. The current one is retracted if the mode says so, or if
     there is no row any more."""
-    said: list[tuple[dict[str, Any], Kind, int]] = []
+    updates: list[tuple[dict[str, Any], Kind, int]] = []
     if timing != "EARLY":
         anchor.decided = True
     current = anchor.current
     stays = row is not None and current is not None and same(row, current)
     if stays and (timing != "ON_TIME" or emit.only_if_changed):
-        return said
+        return updates
     if current is not None and (row is None or emit.mode == "retracting"):
-        said.append((current, Kind.RETRACT, anchor.rows - 1))
+        updates.append((current, Kind.RETRACT, anchor.rows - 1))
         anchor.current = None
     if row is not None:
-        said.append((row, Kind.INSERT, anchor.rows))
+        updates.append((row, Kind.INSERT, anchor.rows))
         anchor.current = row
         anchor.rows += 1
-    return said
+    return updates
 
 
 @dataclass
@@ -238,8 +238,8 @@ class OverOracle(OneInputOracle):
                 a for i, a in enumerate(line) if i <= at or (frame.peers and a.time_us == anchor.time_us)
             ], True
         first, last = at + frame.low, at + frame.high
-        found = [a for i, a in enumerate(line) if first <= i <= last]
-        return found, first >= 0 and last < len(line)
+        inside = [a for i, a in enumerate(line) if first <= i <= last]
+        return inside, first >= 0 and last < len(line)
 
     def _of_key(self, anchor: Anchor) -> list[Anchor]:
         of_key = [a for a in self._anchors if same_key(a.key, anchor.key)]

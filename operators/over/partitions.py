@@ -150,12 +150,12 @@ class Bounds:
     @cached_property
     def by_depth(self) -> list[tuple[IntArray, IntArray]]:
         """The rows of all windows by depth, (windows, the places of their rows): first rows, second rows, up to the longest."""
-        windows, found = self.filled, list[tuple[IntArray, IntArray]]()
+        windows, by_depth = self.filled, list[tuple[IntArray, IntArray]]()
         for depth in range(self.longest):
             if depth:
                 windows = windows[self.sizes[windows] > depth]
-            found.append((windows, self.low[windows] + depth))
-        return found
+            by_depth.append((windows, self.low[windows] + depth))
+        return by_depth
 
     def take(self, some: IntArray | BoolArray) -> Bounds:
         return Bounds(self.low[some], self.high[some], self.whole[some])
@@ -280,8 +280,8 @@ class Lines:
     def first_from(self, codes: IntArray, times: IntArray) -> IntArray:
         """Return for each key and time the place of the first message from then on, or the end of its key."""
         packed = self._packed(codes, times, "left")
-        found: IntArray = np.searchsorted(self._packed_in_order, packed, side="left")
-        return found
+        first: IntArray = np.searchsorted(self._packed_in_order, packed, side="left")
+        return first
 
     def hull(self, frames: Iterable[Frame], places: IntArray) -> Bounds:
         """Return for the message at each place all from the first to the last that its windows reach, itself among them."""

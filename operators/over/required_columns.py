@@ -50,14 +50,14 @@ class OverNeeds(WholeMessages):
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:
         names = list(names)
-        found = super().refused(names)
+        reasons = super().refused(names)
         for name in names if self.definition.select is None else ():
             if name in self.definition.agg:
-                found[name] = (
+                reasons[name] = (
                     f"column {name!r} of the input has the name of the aggregate {name!r} of {self.definition.name!r}: give "
                     "the aggregate another name, or name the columns that rows have, select=(...)"
                 )
-        return found
+        return reasons
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         refusal = super().refusal(name, kind, known)

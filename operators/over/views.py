@@ -49,8 +49,8 @@ class OverView(View):
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         self.input(input)
-        found = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
-        return self.selected(found, start, end, key, self.prefix)
+        tables = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
+        return self.selected(tables, start, end, key, self.prefix)
 
     def selected(
         self, found: Sequence[pa.Table], start: Bound | None, end: Bound | None, key: object, prefix: str
@@ -95,8 +95,8 @@ class OverView(View):
 
     def _lines(self) -> list[KeptLines]:
         """Return the kept messages of each shard, in partitions."""
-        found = ((kv, self._kept(kv)) for kv in self.stores)
-        return [KeptLines(self, kv, rows) for kv, rows in found if rows is not None]
+        kept = ((kv, self._kept(kv)) for kv in self.stores)
+        return [KeptLines(self, kv, rows) for kv, rows in kept if rows is not None]
 
     def _kept(self, kv: KV) -> pa.Table | None:
         """Return the messages that one shard needs."""
@@ -104,8 +104,8 @@ class OverView(View):
         if progress.schema is None:
             return None
         at, floor_us = logic.closed(progress.watermark_us), logic.floor(progress.watermark_us)
-        found = [logic.events(kv).read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
-        tables = [logic.in_types(rows, progress.schema) for rows in found if rows is not None and len(rows)]
+        parts = [logic.events(kv).read(kv, floor_us, END_OF_TIME_US), self._last(kv, at.settled_us, floor_us)]
+        tables = [logic.in_types(rows, progress.schema) for rows in parts if rows is not None and len(rows)]
         return concat(tables) if tables else None
 
     def _last(self, kv: KV, settled_us: int, floor_us: int) -> pa.Table | None:
@@ -163,7 +163,7 @@ class KeptLines:
 
     def _inside(self, place: int) -> list[int] | None:
         """Return the places of messages in the windows of one; None if some may have expired."""
-        lines, found = self._lines, set[int]()
+        lines, places = self._lines, set[int]()
         whole, ttl_us, begin = self._floor_us <= START_OF_TIME_US, lines.ttl_us, int(lines.begins[place])
         # True if earlier messages of the partition would be kept, so that there are none.
         begins = whole or (ttl_us is not None and int(lines.times[begin]) - ttl_us >= self._floor_us)
@@ -178,8 +178,8 @@ class KeptLines:
                     known = whole or int(lines.times[place]) + frame.low_us >= self._floor_us
             if not known:
                 return None
-            found.update(range(low, high))
-        return sorted(found)
+            places.update(range(low, high))
+        return sorted(places)
 
 
 def _plain(value: Any) -> Any:

@@ -39,7 +39,7 @@ def compared_within(
 
 def _admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time: str | None) -> pa.Table:
     wrong: dict[int, str] = {}
-    made = table
+    admitted = table
     names = [n for n in table.column_names if not n.startswith("__")]
     needed = set(names) if needs.whole else needs.named(names)
     types = dict.fromkeys(names, pa.null()) | {f.name: plain_type(f.type) for f in known or ()}
@@ -51,15 +51,15 @@ def _admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time
             )
         if name not in needed or (name == event_time and not _is_checked(field.type)):
             continue
-        found = faults(column)
-        whole = column = without(column, found)
+        misfits = faults(column)
+        whole = column = without(column, misfits)
         if name != event_time:
             before = (
                 pa.field(name, pa.null()) if known is None or name not in known.names else known.field(name)
             )
             fitted = brought(column, before, needs.compared_with(name))
             if fitted is not None:  # else it is refused where it is learnt
-                column, field, found = fitted.values, fitted.field, {**fitted.misfits, **found}
+                column, field, misfits = fitted.values, fitted.field, {**fitted.misfits, **misfits}
             kind = plain_type(field.type)
             why = None if kind == types[name] else needs.uncomputable(name, kind, types)
             if why is None:
@@ -67,12 +67,12 @@ def _admitted(table: pa.Table, known: pa.Schema | None, needs: Needs, event_time
             else:
                 for row in np.flatnonzero(column.is_valid()).tolist():
                     wrong.setdefault(row, why)
-                column, field, found = pa.nulls(len(column), types[name]), field.with_type(types[name]), {}
-        if found or column is not whole or field is not table.schema.field(i):
-            made = made.set_column(i, field, column)
-        for row, why in found.items():
+                column, field, misfits = pa.nulls(len(column), types[name]), field.with_type(types[name]), {}
+        if misfits or column is not whole or field is not table.schema.field(i):
+            admitted = admitted.set_column(i, field, column)
+        for row, why in misfits.items():
             wrong.setdefault(row, f"{'event time' if name == event_time else 'column'} {name!r}: {why}")
-    return _marked(made, table, wrong) if wrong else made
+    return _marked(admitted, table, wrong) if wrong else admitted
 
 
 def check_places(schema: pa.Schema, needs: Needs) -> None:

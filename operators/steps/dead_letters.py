@@ -209,14 +209,14 @@ def of_operator(dead_letters: pa.Table, name: str) -> pa.Table:
 
 def to_letters(table: pa.Table, commit: int) -> list[DeadLetter]:
     """Return the rows of `table` as values."""
-    found = []
+    values = []
     for row in table.to_pylist():
         position = None
         if row["offset"] is not None:
             position = Position(row["source"], row["partition"], row["offset"], row["ordinal"] or 0)
         emitted = (row["reason"], row["detail"], position, row["event_time_us"], row["payload"])
-        found.append(DeadLetter(*emitted, commit, row.get("input"), row.get("operator")))
-    return found
+        values.append(DeadLetter(*emitted, commit, row.get("input"), row.get("operator")))
+    return values
 
 
 def letters_by_input(dead_letters: pa.Table | None) -> pa.Table | None:

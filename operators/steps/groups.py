@@ -226,9 +226,9 @@ class Groups:
     @classmethod
     def of_codes(cls, codes: IntArray, size: int) -> Groups:
         """Return groups whose numbers are known; some may have no rows (their aggregates are null)."""
-        made = cls.__new__(cls)
-        made.codes, made.size, made.rows = codes, size, len(codes)
-        return made
+        groups = cls.__new__(cls)
+        groups.codes, groups.size, groups.rows = codes, size, len(codes)
+        return groups
 
     @classmethod
     def numbered(cls, numbers: IntArray, span: int) -> Groups:

@@ -131,8 +131,8 @@ class SeenIds:
             if end <= floor_us:
                 continue
             prefix = encode_i64(end)
-            found = kv.multi_get(self.cf, [prefix + name for name in names])
-            for name, value in zip(names, found, strict=True):
+            values = kv.multi_get(self.cf, [prefix + name for name in names])
+            for name, value in zip(names, values, strict=True):
                 if value is not None and (seen_us := decode_i64(value)) >= floor_us:
                     known.setdefault(name, []).append(seen_us)
         return known

@@ -298,8 +298,8 @@ def countable_rows(
     if MALFORMED_ROW in table.column_names:
         details = combine(table.column(MALFORMED_ROW))
         emitted = details.is_valid().to_numpy(zero_copy_only=False)
-        letters = np.flatnonzero(pc.fill_null(pc.not_equal(details, PASSED_OVER), False))
-        dead.add_rows(MALFORMED, details.take(pa.array(letters)).to_pylist(), table, letters, times)
+        buried = np.flatnonzero(pc.fill_null(pc.not_equal(details, PASSED_OVER), False))
+        dead.add_rows(MALFORMED, details.take(pa.array(buried)).to_pylist(), table, buried, times)
         if emitted.any():
             rows = np.flatnonzero(~emitted)
             table, times, keep = table.take(pa.array(rows)), times.take(pa.array(rows)), keep[rows]
@@ -332,12 +332,12 @@ def _no_time(definition: Reading, some: pa.Table, _: Sequence[int | None]) -> li
     def why(value: Any) -> str:
         if value is None:
             return f"event time {name!r} is null"
-        said = f"event time {name!r} is {value!r:.100}"
+        problem = f"event time {name!r} is {value!r:.100}"
         if isinstance(value, float):
-            return f"{said}, {NO_FLOAT}"
+            return f"{problem}, {NO_FLOAT}"
         if isinstance(value, str) and definition.time_zone is None and _is_moment(value):
-            return f"{said}, without a time zone: declare time_zone='UTC', or another"
-        return f"{said}, no time"
+            return f"{problem}, without a time zone: declare time_zone='UTC', or another"
+        return f"{problem}, no time"
 
     return [why(value) for value in some.column(name).to_pylist()]
 

@@ -114,9 +114,9 @@ def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
 
 def inside(rows: Slice, start: Bound, end: Bound) -> BoolArray:
     """True for rows from `start` to `end`, both inclusive, as a message store has them."""
-    found: BoolArray = (rows.times >= start[0]) & (rows.times <= end[0])
+    is_inside: BoolArray = (rows.times >= start[0]) & (rows.times <= end[0])
     for bound, sign in ((start, 1), (end, -1)):
         for i in np.flatnonzero(rows.times == bound[0]).tolist() if bound[1] is not None else ():
             source, partition, offset, ordinal = (rows.table.column(c)[i].as_py() for c in POSITION_COLUMNS)
-            found[i] &= sign * compare((source, partition, offset, ordinal), bound[1]) >= 0
-    return found
+            is_inside[i] &= sign * compare((source, partition, offset, ordinal), bound[1]) >= 0
+    return is_inside

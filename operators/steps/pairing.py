@@ -31,8 +31,8 @@ def pairs(
     left_codes: IntArray, low: IntArray, high: IntArray, right_codes: IntArray, right_times: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Return (left row, right row) of equal codes with `low <= right time <= high` of the left row; left rows in order."""
-    found = partners(left_codes, low, high, right_codes, right_times)
-    return found.of(np.arange(len(left_codes), dtype=np.int64))
+    ranges = partners(left_codes, low, high, right_codes, right_times)
+    return ranges.of(np.arange(len(left_codes), dtype=np.int64))
 
 
 def partners(

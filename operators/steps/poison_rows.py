@@ -69,7 +69,7 @@ def culprits(
 
     Parts are tried without the other rows; in_place: with them, passed over, for a step that depends on row indices.
     """
-    found: dict[Row, str] = {}
+    errors: dict[Row, str] = {}
     always: list[Row] = []
     part_of = _passing_over if in_place else _chosen
 
@@ -91,9 +91,9 @@ def culprits(
         blame(some[0], why)
 
     def blame(row: Row, why: Exception) -> None:
-        if not is_of_data(why) or len(found) == most:
+        if not is_of_data(why) or len(errors) == most:
             raise why
-        found[row] = said(why)
+        errors[row] = said(why)
 
     back, forward = _by_sign(tables)
     if not back or raised(back) is not None:
@@ -104,15 +104,15 @@ def culprits(
         back = []
     for rows in filter(None, (back, forward)):
         look(rows)
-        left = [row for row in rows if row not in found]
+        left = [row for row in rows if row not in errors]
         # If rows raise only together, the last of them is to blame.
         while len(left) > 1 and (why := raised(left)) is not None:
             row, why = _first_raising(left, raised, why)
             blame(left.pop(row), why)
         always += left
-    if not found:
+    if not errors:
         raise error
-    return found
+    return errors
 
 
 def _first_raising(
@@ -129,7 +129,7 @@ def _first_raising(
 
 def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:
     """Return (the retractions, the other rows)."""
-    found: tuple[list[Row], list[Row]] = ([], [])
+    by_sign: tuple[list[Row], list[Row]] = ([], [])
     for name, table in tables.items():
         new = (
             combine(table.column(SIGN)).to_numpy() > 0
@@ -137,8 +137,8 @@ def _by_sign(tables: Tables) -> tuple[list[Row], list[Row]]:
             else np.ones(len(table), dtype=bool)
         )
         for row, is_new in enumerate(new.tolist()):
-            found[is_new].append((name, row))
-    return found
+            by_sign[is_new].append((name, row))
+    return by_sign
 
 
 def _chosen(tables: Tables, some: Sequence[Row]) -> dict[str, pa.Table]:

@@ -30,8 +30,8 @@ class StepResult:
     @property
     def silent(self) -> bool:
         """True if the result is empty."""
-        said = (self.marks, self.counts, self.ended, any(self.inner.values()))
-        return not self.panes and self.dead is None and not any(said)
+        parts = (self.marks, self.counts, self.ended, any(self.inner.values()))
+        return not self.panes and self.dead is None and not any(parts)
 
     def then(self, later: StepResult) -> StepResult:
         """Return this step and a later one as one result."""

@@ -121,7 +121,7 @@ def holder_of(
         if missing or not own:
             return min(missing, default=(prefix, -1))
         for partition, largest in own.items():
-            found = (largest - watermark.delay_us, partition)
-            if partition not in idle and (least is None or found < least):
-                least = found
+            candidate = (largest - watermark.delay_us, partition)
+            if partition not in idle and (least is None or candidate < least):
+                least = candidate
     return None if least is None else least[1]

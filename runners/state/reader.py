@@ -501,10 +501,10 @@ class State:
         so_far = [kept for kept in self._dead_letters if kept.commit <= self.commit]
         for kept in so_far if last is None else so_far[-last:]:
             try:
-                letters = read_file(bring_letters(self._folders, self._transport, kept))
+                of_file = read_file(bring_letters(self._folders, self._transport, kept))
             except FileNotFoundError:
                 continue  # their time is over, and they were swept
-            tables.append(letters.append_column("commit", pa.array([kept.commit] * len(letters), pa.int64())))
+            tables.append(of_file.append_column("commit", pa.array([kept.commit] * len(of_file), pa.int64())))
         return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:

@@ -86,7 +86,7 @@ class Laid:
         block = self.place // AT_ONCE
         ends = self.place % AT_ONCE == AT_ONCE - 1
         wanted = np.flatnonzero(places | ends)
-        found, where = list[pa.Table](), list[IntArray]()
+        bases, where = list[pa.Table](), list[IntArray]()
         for number in range(int(block.max(initial=-1)) + 1):
             here = wanted[block[wanted] == number]
             if len(here) == 0:
@@ -98,11 +98,11 @@ class Laid:
             base = self._fold(calculation, base, base_of[groups], self.stored + self.order[rows], of)
             base_of = np.full(self.size, -1, dtype=np.int64)
             base_of[groups[ends[here]]] = np.flatnonzero(ends[here])
-            found.append(base)
+            bases.append(base)
             where.append(here)
         at = np.full(len(self.place), -1, dtype=np.int64)
         at[np.concatenate(where)] = np.arange(sum(map(len, where)))
-        return concat(found).take(pa.array(at[places]))
+        return concat(bases).take(pa.array(at[places]))
 
     def parted(self, calculation: Calculation, places: BoolArray) -> pa.Table | None:
         """Return the accumulators at places, each of the entries since the place before."""

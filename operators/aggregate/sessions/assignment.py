@@ -136,16 +136,16 @@ def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: P
     apart_ = (piece[1:] == piece[:-1]) & ((first[1:] > to[:-1]) | (last[1:] < from_[:-1]))
     if not apart_.any():
         return []
-    found, several = list[int](), np.isin(pieces, piece[1:][apart_])
+    joining, several = list[int](), np.isin(pieces, piece[1:][apart_])
     there: dict[int, list[tuple[int, int]]] = {}
     for i in np.flatnonzero(several).tolist():
         low, high, others = int(firsts[i]), int(lasts[i]), there.setdefault(int(pieces[i]), [])
         touched = [(start, end) for start, end in others if start <= high and low <= end]
         if len(touched) > 1:
-            found.append(i - int(held.sum()))
+            joining.append(i - int(held.sum()))
         low, high = min([low, *(s for s, _ in touched)]), max([high, *(e for _, e in touched)])
         others[:] = [*(one for one in others if one not in touched), (low, high)]
-    return found
+    return joining
 
 
 def _file(
@@ -220,15 +220,15 @@ def given_near(
             counts = np.bincount(groups.codes[near], minlength=groups.size)
             asked.append(_keys(keys, np.flatnonzero(counts), bucket.home))
     homes = [home for home, _ in asked]
-    found = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
-    found = settled(logic, found, step.emitted_us)
-    if found.rows is None:
-        stored, none = Stored.of(found, by, step.emitted_us), np.zeros(0, dtype=np.int64)
+    stored_rows = logic.store.near(step.kv, homes, concat([table for _, table in asked]))
+    stored_rows = settled(logic, stored_rows, step.emitted_us)
+    if stored_rows.rows is None:
+        stored, none = Stored.of(stored_rows, by, step.emitted_us), np.zeros(0, dtype=np.int64)
         return by_cell(logic, Incoming(groups.codes, stored, Extents(none, none, none)), first_us)
-    numbers = codes_of([found.rows] if keys is None else [keys, found.rows], by)
-    of_rows = numbers[len(numbers) - len(found.rows) :]
+    numbers = codes_of([stored_rows.rows] if keys is None else [keys, stored_rows.rows], by)
+    of_rows = numbers[len(numbers) - len(stored_rows.rows) :]
     codes = groups.codes if keys is None else numbers[groups.codes]
-    stored = Stored.of(found, by, step.emitted_us, of_rows)
+    stored = Stored.of(stored_rows, by, step.emitted_us, of_rows)
     sessions = Extents(of_rows[stored.sessions], stored.values(START), stored.values(END))
     return by_cell(logic, Incoming(codes, stored, sessions), first_us)
 
@@ -267,10 +267,10 @@ def _joined(step: Step, ranges: Extents, of_piece: IntArray, incoming: Incoming)
     open_ = stored.ends >= step.closed_us
     if near is not None and REACH in near.column_names:
         stored = stored._replace(ends=incoming.stored.values(REACH))
-    found, n = joined(Extents(*(column[open_] for column in stored)).and_more(ranges)), int(open_.sum())
+    extents, n = joined(Extents(*(column[open_] for column in stored)).and_more(ranges)), int(open_.sum())
     component = np.full(len(open_), -1, dtype=np.int64)
-    component[open_] = found.component[:n]
-    return Parts(found, found.component[n:][of_piece], component)
+    component[open_] = extents.component[:n]
+    return Parts(extents, extents.component[n:][of_piece], component)
 
 
 def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Extents, int]:

@@ -65,15 +65,15 @@ class Spans:
         steps = combine(emitted.column(EMIT_STEP)).to_numpy()
         span = np.maximum(np.searchsorted(firsts, steps, side="right") - 1, 0)
         starts = combine(emitted.column(START)).to_numpy()
-        found = {}
+        known = {}
         for alias in {alias for _, since_of in self._spans for alias in since_of}:
             since = np.array([since_of.get(alias, END_OF_TIME_US) for _, since_of in self._spans])[span]
             if calculation.numbered:
                 whole = calculation.saw_all(alias, {n: emitted.column(n) for n in emitted.column_names})
-                found[alias] = (since == START_OF_TIME_US) | ((since < END_OF_TIME_US) & whole)
+                known[alias] = (since == START_OF_TIME_US) | ((since < END_OF_TIME_US) & whole)
             else:
-                found[alias] = starts >= since
-        return found
+                known[alias] = starts >= since
+        return known
 
 
 def values_said(
@@ -85,15 +85,15 @@ def values_said(
             {n: emitted.column(n) for n in emitted.column_names}, len(emitted)
         )
         return {EMITTED + a: column for a, column in values.items()}, broken
-    said = spans.said(calculation, emitted)
+    known = spans.said(calculation, emitted)
     values, broken = calculation.finish(_accumulators(emitted), len(emitted))
-    values, broken = of_whole(values, broken, {a: said[a] for a in values})
+    values, broken = of_whole(values, broken, {a: known[a] for a in values})
     columns: dict[str, Any] = {EMITTED + a: column for a, column in values.items()}
-    for alias in said.keys() - calculation.definition.agg.keys():
+    for alias in known.keys() - calculation.definition.agg.keys():
         parts = calculation.parts_of(alias, _accumulators(emitted))
-        if parts and said[alias].any():
+        if parts and known[alias].any():
             columns |= {f"{ACCUMULATOR}{alias}.{part}": column for part, column in parts.items()}
-            columns[_mark(alias)] = pa.array(np.ones(len(emitted), dtype=np.int64), mask=~said[alias])
+            columns[_mark(alias)] = pa.array(np.ones(len(emitted), dtype=np.int64), mask=~known[alias])
     return columns, broken
 
 

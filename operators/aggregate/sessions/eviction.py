@@ -49,10 +49,10 @@ def count(logic: SessionAggregator, step: Step, filed: Filed) -> None:
 def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Table]:
     """Evict the sessions beyond the limits; return their last panes."""
     by, emit = logic.definition.by, logic.definition.emit
-    found = list(logic.limits.evict(step.kv, logic.retained_from(step.emitted_us)))
-    if not found:
+    excess = list(logic.limits.evict(step.kv, logic.retained_from(step.emitted_us)))
+    if not excess:
         return []
-    stored, removed = _stored(logic, step, found)
+    stored, removed = _stored(logic, step, excess)
     if stored is None:
         return []
     rows = stored.rows(by, removed)
@@ -63,7 +63,7 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
         emitted = (not isinstance(trigger, Never)) | not_emitted
         fires = (pending > 0) & emitted | open_ & emit.closing_pane
         rows = logic._fired(step, rows, fires & of_timing, timing, closing=True)
-    said = list(step.emitted)
+    panes = list(step.emitted)
     step.emitted.clear()
     assert stored.near.rows is not None
     others = taken(stored.near.rows, stored.others(removed))
@@ -72,7 +72,7 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
     if logic.history is not None:
         gone = rows.sessions
         forget_sessions(logic.history, step.kv, logic.store, gone, step.emitted_us, logic.calculation)
-    return said
+    return panes
 
 
 def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tuple[Stored | None, BoolArray]:

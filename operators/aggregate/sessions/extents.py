@@ -86,9 +86,9 @@ def holders(outer: Extents, codes: IntArray, moments: IntArray) -> IntArray:
     order = by_code(all_codes, np.concatenate([outer.starts, moments]))
     place = np.where(order < n, np.arange(n + m), -1)
     last = np.maximum.accumulate(place)
-    found = np.where(last >= 0, order[np.maximum(last, 0)], -1)
+    ranges = np.where(last >= 0, order[np.maximum(last, 0)], -1)
     result = np.empty(n + m, dtype=np.int64)
-    result[order] = found
+    result[order] = ranges
     holder = result[n:]
     same_key = (holder >= 0) & (outer.codes[np.maximum(holder, 0)] == codes)
     return np.where(same_key, holder, -1)

@@ -113,18 +113,18 @@ def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) ->
     if logic.cells is not None:
         cells = logic.cells.assign(combine(rows.sessions.column(START)).to_numpy())[1]
         codes = Groups([pa.array(codes), pa.array(cells)], len(codes)).codes
-    found = joined(extents(rows.sessions, codes)._replace(ends=ends))
+    touching = joined(extents(rows.sessions, codes)._replace(ends=ends))
     rows = unfolded(logic.calculation, logic.spans, rows)
     if logic.definition.full_state and logic.definition.emit.mode == "discarding":
-        rows = note_emitted_parts(rows, found.component)
+        rows = note_emitted_parts(rows, touching.component)
     order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")
-    component = found.component[order]
+    component = touching.component[order]
     sessions = without(rows.sessions, HOME, CURRENT).take(pa.array(order))
     noted = TAKEN_FROM in sessions.column_names
     sessions = with_all_taken_from(sessions) if noted else sessions
-    for name, bounds in ((START, found.starts), (END, found.ends)):
+    for name, bounds in ((START, touching.starts), (END, touching.ends)):
         sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))
-    groups = Groups.numbered(component, len(found.starts))
+    groups = Groups.numbered(component, len(touching.starts))
     merged = logic.merged(sessions, groups, step.dead)
     merged = with_some_taken_from(merged) if noted else merged
     return Rows(merged, rows.panes, owners(merged, rows.panes, by))

@@ -50,7 +50,7 @@ def messages_of(
     """
     by = history.definition.by
     encoded = encode_equal([state.column(b) for b in by]) if by else [None] * len(state)
-    found = list[int]()
+    counts = list[int]()
     starts = combine(state.column(START)).to_numpy()
     ends = combine(state.column(END)).to_numpy()
 
@@ -62,10 +62,10 @@ def messages_of(
                     keys.append(pair[0])
                 n += 1
                 yield pair
-            found.append(n)
+            counts.append(n)
 
     rows = history.read(kv, pairs(), calculation)
-    of: IntArray = np.repeat(np.arange(len(state), dtype=np.int64), np.array(found, dtype=np.int64))
+    of: IntArray = np.repeat(np.arange(len(state), dtype=np.int64), np.array(counts, dtype=np.int64))
     if rows is None:
         return None, of
     closed = combine(rows.table.column(CLOSED)).to_numpy()

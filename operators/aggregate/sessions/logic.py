@@ -426,15 +426,15 @@ def correct(logic: SessionAggregator, step: Step) -> None:
     sessions = Stored.of(Near(stored, {}), by, step.emitted_us).rows(by).sessions
     sessions = sessions.filter(pa.array(_owed(logic, step, sessions)))
     hashes = hashes_of(sessions.select([START, *by]), by)
-    found = logic.near(step, combine(sessions.column(HOME)).to_numpy(), hashes)
-    if found is None:
+    current = logic.near(step, combine(sessions.column(HOME)).to_numpy(), hashes)
+    if current is None:
         return
-    owed = _owed(logic, step, found.rows(by).sessions)
-    rows, homes = found.rows(by, owed), found.values(HOME)[owed]
+    owed = _owed(logic, step, current.rows(by).sessions)
+    rows, homes = current.rows(by, owed), current.values(HOME)[owed]
     early = _current(logic, step, rows.sessions)
     for timing, of_timing in ((EARLY, early), (LATE, ~early)):
         rows = logic._fired(step, rows, of_timing, timing)
-    logic.keep(step, found.near, found.others(owed), rows, homes)
+    logic.keep(step, current.near, current.others(owed), rows, homes)
     logic._emit(step)
 
 

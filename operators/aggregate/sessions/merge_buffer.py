@@ -83,9 +83,9 @@ def _laid(
     starts, ends = (combine(pieces.column(name)).to_numpy() for name in (START, END))
     came = combine(pieces.column(CAME)).to_numpy()
     n = len(incoming.sessions.codes)
-    found = joined(incoming.sessions.and_more(Extents(incoming.codes, starts, ends)))
-    parts = Parts(found, found.component[n:], found.component[:n])
-    deltas = with_extents(without(pieces, CAME), found.starts[parts.piece], found.ends[parts.piece])
+    extents = joined(incoming.sessions.and_more(Extents(incoming.codes, starts, ends)))
+    parts = Parts(extents, extents.component[n:], extents.component[:n])
+    deltas = with_extents(without(pieces, CAME), extents.starts[parts.piece], extents.ends[parts.piece])
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece))
     joins = _joins(parts, incoming.sessions, Extents(parts.piece, starts, ends), came)
     bridges = Pieces(starts, ends, combine(pieces.column(LAST)).take, joins)
@@ -107,20 +107,20 @@ def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> 
     of, first, last = component[order], starts[order], ends[order]
     low, high = -reach_of(of, -first), reach_of(of, last)
     apart = (of[1:] == of[:-1]) & ((first[1:] > high[:-1]) | (last[1:] < low[:-1]))
-    found, steps = list[int](), np.r_[np.full(n, -1, dtype=np.int64), came]
+    merged, steps = list[int](), np.r_[np.full(n, -1, dtype=np.int64), came]
     for one in np.unique(of[1:][apart]).tolist():
         members = order[np.searchsorted(of, one) : np.searchsorted(of, one, side="right")].tolist()
         at = _last_join([(int(steps[i]), int(starts[i]), int(ends[i]), i - n) for i in members])
         if at is not None:
-            found.append(at)
-    return np.array(found, dtype=np.int64)
+            merged.append(at)
+    return np.array(merged, dtype=np.int64)
 
 
 def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
     """Return the last of the ranges, which become one, that covered a part of a hole that was there before its step. rows:
     (step, start, end, name), step by step
     """
-    found, there = None, list[tuple[int, int]]()
+    last, there = None, list[tuple[int, int]]()
     steps = sorted({step for step, *_ in rows})
     for step in steps:
         of_step = [row for row in rows if row[0] == step]
@@ -129,19 +129,19 @@ def _last_join(rows: list[tuple[int, int, int, int]]) -> int | None:
         for end, start in holes:
             if step >= 0 and any(low <= end and start <= high for low, high in there):  # it is closed by now
                 over = [name for _, low, high, name in of_step if low < start and end <= high - 1]
-                found = max([*over, *([] if found is None else [found])])
-    return found
+                last = max([*over, *([] if last is None else [last])])
+    return last
 
 
 def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Merge ranges that overlap or touch."""
-    found = list[tuple[int, int]]()
+    merged = list[tuple[int, int]]()
     for start, end in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def settle(logic: StoredSessions, kv: KV, emitted_us: int) -> None:

@@ -204,11 +204,11 @@ class SessionOracle(AggregateOracle):
     def _has_gap(self, message: Taken) -> bool:
         """Give the message its own gap. False for a dead letter."""
         try:
-            found = self._gaps.of(message.payload)["gap"]
+            gaps = self._gaps.of(message.payload)["gap"]
         except Raised as error:
             self._lose("malformed", str(error), message)
             return False
-        [gap] = found or (None,)
+        [gap] = gaps or (None,)
         if isinstance(gap, timedelta):
             gap = gap // timedelta(microseconds=1)
         if gap is None or gap < 0:
@@ -280,7 +280,7 @@ class SessionOracle(AggregateOracle):
                 window = Window(min(window.start_us, group[0].start_us), max(window.end_us, group[0].end_us))
                 members, parts = group[1] + members, group[2] + parts
             groups.append((window, members, parts))
-        found = []
+        cells = []
         for window, members, parts in groups:
             if not members:
                 continue
@@ -294,8 +294,8 @@ class SessionOracle(AggregateOracle):
                 self.counted.append((m.position.source, m.position.partition, m.time_us))
             made = self._joined(key, window, members, parts)
             if made is not None:
-                found += self._in_parts(made, members, parts, watermark_us)
-        return found
+                cells += self._in_parts(made, members, parts, watermark_us)
+        return cells
 
     def _in_parts(
         self, whole: SessionCell, new: list[Taken], parts: list[SessionCell], watermark_us: int

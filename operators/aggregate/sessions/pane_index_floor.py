@@ -33,8 +33,8 @@ class SessionNumbers:
 
     def counted(self, kv: KV, sessions: pa.Table, kept_us: int) -> IntArray:
         """Return the pane count of each session's key; 0 if the last recorded session of the key ended before `kept_us`."""
-        found = kv.multi_get(self._aux, [_name(number) for number in self._keys(sessions)])
-        known = [0 if v is None or decode_i64(v, 8) < kept_us else decode_u64(v) for v in found]
+        values = kv.multi_get(self._aux, [_name(number) for number in self._keys(sessions)])
+        known = [0 if v is None or decode_i64(v, 8) < kept_us else decode_u64(v) for v in values]
         return np.array(known, dtype=np.int64)
 
     def note(self, kv: KV, sessions: pa.Table, kept_us: int, step: int) -> None:
@@ -61,17 +61,17 @@ class SessionNumbers:
         _, numbers = self._until.between(kv, START_OF_TIME_US, before_us - 1)
         if len(numbers):
             names = [_name(number) for number in np.unique(numbers).tolist()]
-            found = zip(names, kv.multi_get(self._aux, names), strict=True)
+            pairs = zip(names, kv.multi_get(self._aux, names), strict=True)
             batch = Batch()
             batch.delete_many(
-                self._aux, [n for n, v in found if v is not None and decode_i64(v, 8) < before_us]
+                self._aux, [n for n, v in pairs if v is not None and decode_i64(v, 8) < before_us]
             )
             kv.write(batch)
         self._until.drop(kv, before_us)
 
     def _keys(self, sessions: pa.Table) -> list[int]:
-        found: list[int] = hashes_of(sessions.select([START, *self._by]), self._by).tolist()
-        return found
+        keys: list[int] = hashes_of(sessions.select([START, *self._by]), self._by).tolist()
+        return keys
 
 
 def _name(number: int) -> bytes:

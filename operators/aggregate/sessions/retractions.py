@@ -123,17 +123,17 @@ def _kept(
     back, times = back[inside], times[inside]
     table = rows.table.take(pa.array(back))
     keys = encode_equal([table.column(b) for b in by]) if by else [None] * len(back)
-    found, values = list[bytes](), list[bytes]()
+    identified, values = list[bytes](), list[bytes]()
     for key, at in dict.fromkeys(zip(keys, times.tolist(), strict=True)):
         bodies, store_keys = history.store.scan_between(step.kv, (at, None), (at, None), key)
-        found += bodies
+        identified += bodies
         values += store_keys
-    kept = history.decode(step.kv, found, values, logic.calculation)
+    kept = history.decode(step.kv, identified, values, logic.calculation)
     if kept is None:
         return [], []
     arrived = pa.table({"step": combine(kept.table.column(STEP)), "order": kept.order})
     order = pc.sort_indices(arrived, sort_keys=[("step", "ascending"), ("order", "ascending")]).to_numpy()
-    return _identities(kept.take(order), emitted), [found[place] for place in order]
+    return _identities(kept.take(order), emitted), [identified[place] for place in order]
 
 
 def _identities(rows: Slice, emitted: Sequence[str]) -> list[bytes]:

@@ -161,8 +161,8 @@ class StoredSessions(Steps):
         """True for sessions that fire now."""
 
         def values() -> pa.Table:
-            found, _ = self.values(step.kv, rows.sessions, rows.panes)
-            return pa.table({**{b: rows.sessions.column(b) for b in self.definition.by}, **found})
+            columns, _ = self.values(step.kv, rows.sessions, rows.panes)
+            return pa.table({**{b: rows.sessions.column(b) for b in self.definition.by}, **columns})
 
         return Judged(rows.sessions, step.moment, values).fires(trigger)
 

@@ -178,17 +178,17 @@ def _begins(times: IntArray, reach: IntArray, of: IntArray, longest_us: int | No
     """
     opens = np.ones(len(of), dtype=bool)
     opens[1:] = (of[1:] != of[:-1]) | (times[1:] > reach_of(of, reach)[:-1])
-    found, bounds = [], np.flatnonzero(opens)
+    begins, bounds = [], np.flatnonzero(opens)
     if longest_us is None:
         return bounds
     for first, end in pairwise([*bounds.tolist(), len(of)]):
         at = first
         while at < end:
-            found.append(at)
+            begins.append(at)
             over = at + int(np.searchsorted(times[at:end], times[at] + longest_us))
             # A part at its maximum length reaches nothing.
             at = over if at == first else _first_apart(times, reach, at, over)
-    return np.array(found, dtype=np.int64)
+    return np.array(begins, dtype=np.int64)
 
 
 def _first_apart(times: IntArray, reach: IntArray, at: int, end: int) -> int:
@@ -220,8 +220,8 @@ def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[p
     hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _CURRENT).copy()
     pending, panes = (combine(parts.column(c)).to_numpy().copy() for c in (PENDING, PANES))
     changed, stays = np.ones(len(parts), dtype=bool), np.zeros(len(old), dtype=bool)
-    for i, theirs in enumerate(_of_their_keys(keys, own)):
-        meets = theirs[(old_starts[theirs] < ends[i]) & (starts[i] < old_ends[theirs])]
+    for i, of_key in enumerate(_of_their_keys(keys, own)):
+        meets = of_key[(old_starts[of_key] < ends[i]) & (starts[i] < old_ends[of_key])]
         same = meets[old_starts[meets] == starts[i]]
         if came[i] == 0 and (old_ends[same] == ends[i]).any():
             stays[same] = True
@@ -251,7 +251,7 @@ def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table 
     if not (noted or logic.marks.delays):
         return parts
     size = len(parts)
-    found = np.full(size, NEVER_US, dtype=np.int64)
+    since = np.full(size, NEVER_US, dtype=np.int64)
     starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
     new = np.ones(size, dtype=bool)
     if old is not None:
@@ -259,15 +259,15 @@ def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table 
         keys, own = codes[: len(old)], codes[len(old) :]
         began, ended = (combine(old.column(c)).to_numpy() for c in (START, END))
         waits = combine(old.column(SINCE)).fill_null(NEVER_US).to_numpy() if noted else None
-        for i, theirs in enumerate(_of_their_keys(keys, own)):
-            meets = theirs[(began[theirs] < ends[i]) & (starts[i] < ended[theirs])]
+        for i, of_key in enumerate(_of_their_keys(keys, own)):
+            meets = of_key[(began[of_key] < ends[i]) & (starts[i] < ended[of_key])]
             new[i] = not (began[meets] == starts[i]).any()
             if waits is not None:
-                found[i] = waits[meets].min(initial=NEVER_US)
+                since[i] = waits[meets].min(initial=NEVER_US)
     if logic.marks.delays:
         more = new | (came > 0)
-        found[more] = np.minimum(found[more], step.moment.now_us)
-    return parts.append_column(SINCE, pa.array(found, mask=found == NEVER_US))
+        since[more] = np.minimum(since[more], step.moment.now_us)
+    return parts.append_column(SINCE, pa.array(since, mask=since == NEVER_US))
 
 
 def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:

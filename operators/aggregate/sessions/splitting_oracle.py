@@ -55,10 +55,10 @@ class CutSessionOracle(SessionOracle):
                     gone.remove(again)
                 continue
             left = [m for m in kept if not _among(m, [one for one, _ in gone])]
-            found = next((m for m in left if _same(m, message)), None)
+            retracted = next((m for m in left if _same(m, message)), None)
             new = next((m for m in came if _same(m, message)), None)
-            if found is not None:
-                gone.append((found, message))
+            if retracted is not None:
+                gone.append((retracted, message))
             elif new is not None:
                 came = [m for m in came if m is not new]
             else:

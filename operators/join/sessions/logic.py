@@ -98,14 +98,14 @@ class SessionJoinOperator(JoinOperator):
         """Return the dynamic gaps of messages that make sessions, by side. Removes messages without a valid gap from `new`."""
         if self.own_gap is None:
             return []
-        found = []
+        gaps = []
         for side in self.making:
             dead.input = self.definition.inputs[side].name
             rows = with_gaps(self.own_gap, new[side], dead) if len(new[side]) else None
-            found.append(NO_GAPS if rows is None else combine(rows.table.column(GAP)).to_numpy())
+            gaps.append(NO_GAPS if rows is None else combine(rows.table.column(GAP)).to_numpy())
             if rows is not None:
                 new[side] = Slice(rows.table.drop_columns([GAP]), rows.times)
-        return found
+        return gaps
 
     def _enter(self, step: JoinStep, new: list[Slice], keys: list[pa.Array], gaps: list[IntArray]) -> Changed:
         """Add messages to their sessions, and remove rejected ones from `new` and `keys`. Returns the changes of the sessions
@@ -152,8 +152,8 @@ class SessionJoinOperator(JoinOperator):
         [making] = self.making
         own, times = keys[1 - making], new[1 - making].times
         apart = np.flatnonzero(covering(changed.sessions, own, times) == NOBODY)
-        found, holder = self.sessions.at(step.kv, own.take(pa.array(apart)), times[apart])
-        visited = found.take(pa.array(np.unique(holder[holder != NOBODY])))
+        open_, holder = self.sessions.at(step.kv, own.take(pa.array(apart)), times[apart])
+        visited = open_.take(pa.array(np.unique(holder[holder != NOBODY])))
         late = extent(visited)[1] <= step.progress.watermark_us
         return changed.with_others(visited, late)
 
@@ -218,9 +218,9 @@ class SessionJoinOperator(JoinOperator):
         if side in self.making:  # stored messages of a session are in a part of it
             wanted = wanted & _holds(len(changed), changed.owner)
         chosen = np.flatnonzero(wanted)
-        found, values, counts = self._spans(step.kv, side, near.take(pa.array(chosen)))
+        stored, values, counts = self._spans(step.kv, side, near.take(pa.array(chosen)))
         session = np.repeat(chosen, counts)
-        rows = self._decode(step.kv, side, found, values, step.sides[side])
+        rows = self._decode(step.kv, side, stored, values, step.sides[side])
         return rows, session, parts_of(changed, session, rows.times)
 
     # -- advance ----------------------------------------------------------------------------------------------------
@@ -263,10 +263,10 @@ class SessionJoinOperator(JoinOperator):
             keys = pa.array([_fields(place, value) for place, value in entries], pa.binary())
             covered = covering(closed, keys, times) != NOBODY
             return [entries[i] for i in np.flatnonzero(covered).tolist()]
-        found, _, counts = self._spans(kv, side, closed)
+        stored, _, counts = self._spans(kv, side, closed)
         lengths = [len(key) + len(FIELDS_END) for key in closed.column(KEY).to_pylist()]
         heads = np.repeat(lengths, counts).tolist()
-        places = [name[head:] for name, head in zip(found, heads, strict=True)]
+        places = [name[head:] for name, head in zip(stored, heads, strict=True)]
         flags = kv.multi_get(cf, places)
         return [(place, flag) for place, flag in zip(places, flags, strict=True) if flag is not None]
 
@@ -319,10 +319,10 @@ class SessionJoinOperator(JoinOperator):
 
     def kept(self, kv: KV, side: int, start: Bound, end: Bound, key: bytes | None) -> Slice:
         store, sides = self.stores[side], self.inputs.schemas(kv)
-        found, values = store.scan_between(kv, start, end, key)
-        rows = self._decode(kv, side, found, values, sides[side])
+        stored, values = store.scan_between(kv, start, end, key)
+        rows = self._decode(kv, side, stored, values, sides[side])
         sessions = self.sessions.between(kv, start[0] - 1, min(end[0], END_OF_TIME_US - 1) + 1, key)
-        fields = pa.array([store.split(name).fields for name in found], pa.binary())
+        fields = pa.array([store.split(name).fields for name in stored], pa.binary())
         reached_us = self.progress(kv).watermark_us
         floor_us = self._floor(side, reached_us, self.done(reached_us))
         is_kept = (covering(sessions, fields, rows.times) != NOBODY) | (rows.times >= floor_us)
@@ -334,15 +334,15 @@ class SessionJoinOperator(JoinOperator):
         self.sessions.set_back_to(kv, watermark_us)
         for side in (LEFT, RIGHT):
             store, batch = self.stores[side], Batch()
-            found = [key for key, _ in kv.scan(store.cf)]
-            parts = [store.split(key) for key in found]
+            stored = [key for key, _ in kv.scan(store.cf)]
+            parts = [store.split(key) for key in stored]
             times = np.array([p.time_us for p in parts], dtype=np.int64)
             keys = pa.array([p.fields for p in parts], pa.binary())
             _, holder = self.sessions.at(kv, keys, times)
             stays = holder != NOBODY
             if side not in self.making:
                 stays |= times >= self.undecided_from(done_us)
-            batch.delete_many(store.cf, [found[i] for i in np.flatnonzero(~stays).tolist()])
+            batch.delete_many(store.cf, [stored[i] for i in np.flatnonzero(~stays).tolist()])
             kv.write(batch)
         progress.watermark_us = min(progress.watermark_us, watermark_us)
 

@@ -128,11 +128,11 @@ class SessionJoinOracle(JoinOracle):
         if gaps is None:
             return True
         try:
-            found = gaps.of(dict(message.payload))[GAP]
+            columns = gaps.of(dict(message.payload))[GAP]
         except Raised as error:
             self._bury("malformed", str(error), message, time_us)
             return False
-        [gap] = found or (None,)
+        [gap] = columns or (None,)
         gap_us = gap // timedelta(microseconds=1) if isinstance(gap, timedelta) else gap
         if gap_us is None or gap_us < 0:
             self._bury("malformed", f"its gap is {gap!r}", message, time_us)

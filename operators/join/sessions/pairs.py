@@ -101,7 +101,7 @@ def overlapping(
     left, right = members
     low, high = reach.partners(LEFT, left.times)
     n, m = left.new, right.new
-    found = [
+    blocks = [
         pairs(left.session[:n], low[:n], high[:n], right.session, right.times),
         _shifted(pairs(left.session[n:], low[n:], high[n:], right.session[:m], right.times[:m]), n, 0),
     ]
@@ -109,8 +109,8 @@ def overlapping(
     for shift in range(1, width):
         there = np.where(rest < 0, NO_KEY, rest // width * width + (rest % width - shift) % width)
         matches = pairs(lanes[n:], low[n:], high[n:], there[m:], right.times[m:])
-        found.append(_shifted(matches, n, m))
-    return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
+        blocks.append(_shifted(matches, n, m))
+    return np.concatenate([f[LEFT] for f in blocks]), np.concatenate([f[RIGHT] for f in blocks])
 
 
 def _shifted(found: tuple[IntArray, IntArray], left: int, right: int) -> tuple[IntArray, IntArray]:

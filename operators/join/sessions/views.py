@@ -39,7 +39,7 @@ class SessionJoinView(JoinView):
             return super().windows(start, end, key, input)
         low, high = times_between(start, end)
         wanted = key_of(self.logic.readings[side].by, key)
-        found: list[tuple[int, bytes, WindowInfo]] = []
+        infos: list[tuple[int, bytes, WindowInfo]] = []
         for kv in self.stores:
             sessions = self.logic.sessions.between(kv, low, min(high, END_OF_TIME_US - 1) + 1, None)
             starts, ends = extent(sessions)
@@ -48,8 +48,8 @@ class SessionJoinView(JoinView):
                 first, last = int(starts[in_range].min()), int(ends[in_range].max())
                 rows = self._kept(kv, side, (first, None), (last, None), wanted)
                 if len(rows):
-                    found += self._sessions(kv, side, rows, sessions.filter(pa.array(in_range)))
-        return [info for _, _, info in sorted(found, key=lambda one: one[:2])]
+                    infos += self._sessions(kv, side, rows, sessions.filter(pa.array(in_range)))
+        return [info for _, _, info in sorted(infos, key=lambda one: one[:2])]
 
     def _sessions(
         self, kv: KV, side: int, rows: Slice, sessions: pa.Table
@@ -62,7 +62,7 @@ class SessionJoinView(JoinView):
         order = np.lexsort((place, holder))
         order = order[holder[order] != NOBODY]
         by = self.logic.readings[side].by
-        found = []
+        infos = []
         for members in np.split(order, np.flatnonzero(np.diff(holder[order])) + 1):
             if not len(members):
                 continue
@@ -77,8 +77,8 @@ class SessionJoinView(JoinView):
                 panes=0,
                 fired=int(ends[i]) <= self.watermark_us,
             )
-            found.append((int(starts[i]), keys[int(members[0])].as_py(), info))
-        return found
+            infos.append((int(starts[i]), keys[int(members[0])].as_py(), info))
+        return infos
 
     def _window_keys(self, side: int) -> list[pa.Field]:
         return (
@@ -112,7 +112,7 @@ class SessionJoinView(JoinView):
                 nulls = combine(both[side].table.column(key[1 + side])).is_null()
                 holders[side][nulls.to_numpy(zero_copy_only=False)] = NOBODY
         low, high = logic.reach.partners(LEFT, both[LEFT].times)
-        found = [
+        blocks = [
             logic._matching(
                 both, *pairs(holders[LEFT], low, high, holders[RIGHT], both[RIGHT].times), columns
             )
@@ -121,14 +121,14 @@ class SessionJoinView(JoinView):
         ends = np.append(extent(sessions)[1], START_OF_TIME_US)
         for side in () if logic.definition.how == "semi" else logic.followed:
             alone = np.ones(len(both[side]), dtype=bool)
-            alone[found[0][side]] = False
+            alone[blocks[0][side]] = False
             whose = self._held(kv, side, both[side])[2]
             over = ends[whose] < done_us
             if side not in logic.making:
                 over &= (whose != NOBODY) | (both[side].times < logic.undecided_from(done_us))
             rows = np.flatnonzero(alone & over)
             none = np.full(len(rows), NOBODY, dtype=np.int64)
-            found.append((rows, none) if side == LEFT else (none, rows))
+            blocks.append((rows, none) if side == LEFT else (none, rows))
         if logic.definition.how == "anti":
-            del found[0]
-        return np.concatenate([f[LEFT] for f in found]), np.concatenate([f[RIGHT] for f in found])
+            del blocks[0]
+        return np.concatenate([f[LEFT] for f in blocks]), np.concatenate([f[RIGHT] for f in blocks])

@@ -124,10 +124,10 @@ class JoinSessions(SessionAggregator):
 
     def between(self, kv: KV, low_us: int, high_us: int, key: bytes | None) -> pa.Table:
         """Return sessions in retention that end after `low` and begin before `high`, of a key or of all."""
-        found = self.kept(kv, low_us, high_us, None if key is None else {KEY: key})
-        if found is None:
+        sessions = self.kept(kv, low_us, high_us, None if key is None else {KEY: key})
+        if sessions is None:
             return no_sessions()
-        kept = found.select(_EXTENT)
+        kept = sessions.select(_EXTENT)
         return kept if key is None else kept.filter(pc.equal(kept.column(KEY), pa.scalar(key, pa.binary())))
 
     def forgets(self, before_us: int, watermark_us: int) -> bool:

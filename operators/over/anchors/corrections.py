@@ -80,10 +80,10 @@ class CorrectedAnchors(AnchoredOvers):
         times = np.concatenate(moments)
         self._let_wait(work, times)
         now = any(isinstance(trigger, EveryBatch) for trigger in self._triggers.values())
-        found = self._near(work, times, times) if now else None
-        if found is None or not len(found):
+        affected = self._near(work, times, times) if now else None
+        if affected is None or not len(affected):
             return
-        anchors = self.in_marker_types(work, found)
+        anchors = self.in_marker_types(work, affected)
         near = anchors.column(ID).to_numpy() >> STEP_BITS == work.progress.step
         if 0 in came and len(came[0]):
             near |= self._hold(anchors, came[0])
@@ -155,19 +155,19 @@ class CorrectedAnchors(AnchoredOvers):
         closed_us = END_OF_TIME_US if ends else self.closed_us(watermark_us)
         for timing in (LATE, EARLY):
             ended = ticks(self._triggers[timing], work.progress.now_us, work.now_us)
-            found = None
+            rows = None
             if timing in waiting and ended:
                 begins = np.array(waiting[timing], dtype=np.int64) * self.pending.width_us
-                found = self._near(work, begins, begins + self.pending.width_us - 1)
+                rows = self._near(work, begins, begins + self.pending.width_us - 1)
             elif timing in waiting and timing == LATE and moves:
                 closing = (self.closed_us(before_us), closed_us)
                 if self.pending.waiting.any_between(kv, *closing):
-                    found = self.pending.waiting.read(kv, *closing)
-            if found is not None:
-                over_us = found.column(TIME).to_numpy()
+                    rows = self.pending.waiting.read(kv, *closing)
+            if rows is not None:
+                over_us = rows.column(TIME).to_numpy()
                 is_due = over_us < before_us if timing == LATE else over_us >= max(before_us, watermark_us)
                 if is_due.any() and (timing == LATE or not ends):
-                    anchors = self.in_marker_types(work, found.filter(pa.array(is_due)))
+                    anchors = self.in_marker_types(work, rows.filter(pa.array(is_due)))
                     self._emit_updates(work, timing, anchors, watermark_us)
             if ended or ends:
                 waiting.pop(timing, None)

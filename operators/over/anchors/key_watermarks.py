@@ -77,9 +77,9 @@ class Promises:
         np.maximum.at(after, codes[good], promised[good])
         if (after > held.us).any():
             self._promise(kv, keys, held, after, step)
-        judged, said = np.empty(n, dtype=bool), np.empty(n, dtype=np.int64)
-        judged[order], said[order] = good, floors
-        return judged, said
+        judged, floor_us = np.empty(n, dtype=bool), np.empty(n, dtype=np.int64)
+        judged[order], floor_us[order] = good, floors
+        return judged, floor_us
 
     def of_all_us(self, kv: KV) -> int:
         """Return the time before which no window of any key begins any more: known if there is but one key."""
@@ -103,14 +103,14 @@ class Promises:
             us = np.array([self.of_all_us(kv)], dtype=np.int64)
             return _Held(us, None, None, np.zeros(0, dtype=np.int64))
         us = np.full(size, START_OF_TIME_US, dtype=np.int64)
-        found = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), fires, START_OF_TIME_US)
-        if found.rows is None:
-            return _Held(us, found, None, np.zeros(0, dtype=np.int64))
-        both = concat([keys, found.rows.select(self.by)])
+        near = self._keyed.near(kv, keys, np.zeros(size, dtype=np.int64), fires, START_OF_TIME_US)
+        if near.rows is None:
+            return _Held(us, near, None, np.zeros(0, dtype=np.int64))
+        both = concat([keys, near.rows.select(self.by)])
         codes = Groups([both.column(b) for b in self.by], len(both)).codes[size:]
         of_keys = codes < size
-        np.maximum.at(us, codes[of_keys], found.rows.column(_PROMISED).to_numpy()[of_keys])
-        return _Held(us, found, found.rows, codes)
+        np.maximum.at(us, codes[of_keys], near.rows.column(_PROMISED).to_numpy()[of_keys])
+        return _Held(us, near, near.rows, codes)
 
     def _promise(self, kv: KV, keys: pa.Table | None, held: _Held, after: IntArray, step: int) -> None:
         batch = Batch()
@@ -118,9 +118,9 @@ class Promises:
             batch.put(self.floors_cf, b"", encode_i64(int(after[0])))
             kv.write(batch)
             return
-        said = np.flatnonzero(after > START_OF_TIME_US)
-        fresh = keys.take(pa.array(said)).append_column(_PROMISED, pa.array(after[said]))
-        fresh = fresh.append_column(START, pa.array(np.zeros(len(said), dtype=np.int64)))
+        promising = np.flatnonzero(after > START_OF_TIME_US)
+        fresh = keys.take(pa.array(promising)).append_column(_PROMISED, pa.array(after[promising]))
+        fresh = fresh.append_column(START, pa.array(np.zeros(len(promising), dtype=np.int64)))
         beside = [] if held.rows is None else [held.rows.filter(pa.array(held.codes >= len(after)))]
         self._keyed.put(kv, held.found, [*beside, fresh])
         if self.back_us is not None:  # else they stay for good
@@ -150,10 +150,10 @@ class Promises:
     def _forget_keys(self, kv: KV, keys: pa.Table, said_us: int) -> None:
         groups = Groups([keys.column(b) for b in self.by], len(keys))
         keys, none = keys.take(pa.array(groups.first_rows)), np.zeros(groups.size, dtype=np.int64)
-        found = self._keyed.near(kv, keys, none, none.astype(bool), START_OF_TIME_US)
-        if found.rows is not None:
-            lasting = found.rows.column(_PROMISED).to_numpy() > said_us
-            self._keyed.put(kv, found, [found.rows.filter(pa.array(lasting))])
+        near = self._keyed.near(kv, keys, none, none.astype(bool), START_OF_TIME_US)
+        if near.rows is not None:
+            lasting = near.rows.column(_PROMISED).to_numpy() > said_us
+            self._keyed.put(kv, near, [near.rows.filter(pa.array(lasting))])
 
 
 def _packed(keys: pa.Table) -> bytes:
@@ -180,8 +180,8 @@ def floors_of(codes: IntArray, promised: IntArray, before: IntArray) -> IntArray
         # The values of each partition are above those of the one before it: the running maximum stays within a partition.
         lines, span = np.cumsum(opens), high - low + 2
         packed = np.maximum.accumulate(np.where(none, 0, floors - low + 1) + lines * span) - lines * span
-        found: IntArray = np.where(packed == 0, START_OF_TIME_US, packed + low - 1)
-        return found
+        floor: IntArray = np.where(packed == 0, START_OF_TIME_US, packed + low - 1)
+        return floor
     for begin, end in itertools.pairwise([*np.flatnonzero(opens).tolist(), len(codes)]):
         np.maximum.accumulate(floors[begin:end], out=floors[begin:end])
     return floors

@@ -229,13 +229,13 @@ class AnchoredOvers(OneInputLogic):
             of(self.span, anchors.column(name).to_numpy()) for of, name in ((low_of, START), (high_of, END))
         )
         schema = self._source_schema(work.kv, work.progress)
-        found = self.events.read_near(work.kv, low, high)
+        stored = self.events.read_near(work.kv, low, high)
         filed = empty_rows(schema).schema.append(pa.field(TIME, pa.int64()))
-        rows = filed.empty_table() if found is None else conformed(found, filed)
+        rows = filed.empty_table() if stored is None else conformed(stored, filed)
         codes, size = self.key_codes(rows, anchors)
-        theirs = codes[len(rows) :]
+        of_anchors = codes[len(rows) :]
         near = np.zeros(size, dtype=bool)
-        near[theirs] = True
+        near[of_anchors] = True
         in_windows, of = near[codes[: len(rows)]], codes[: len(rows)]
         if not in_windows.all():  # most keys have messages alone
             rows, of = rows.filter(pa.array(in_windows)), of[in_windows]
@@ -247,7 +247,7 @@ class AnchoredOvers(OneInputLogic):
         for frame, calculation in calculations:
             if frame is not None:
                 low, high = at + frame.low_us, at + frame.high_us
-            bounds = lines.between(theirs, low, high)
+            bounds = lines.between(of_anchors, low, high)
             values.extend(
                 over_frame(calculation, ordered_rows, calculation.lift(ordered_rows), bounds, "emit")
             )
@@ -273,11 +273,11 @@ class AnchoredOvers(OneInputLogic):
         if len(kept):
             at = None if len(kept) == len(anchors) else pa.array(kept)
             fields = self.output_fields(work)
-            found = [
+            arrays = [
                 values.columns[f.name] if f.name in self.definition.agg else anchors.column(f.name)
                 for f in fields
             ]
-            columns = found if at is None else [column.take(at) for column in found]
+            columns = arrays if at is None else [column.take(at) for column in arrays]
             work.result.panes.append(labelled(pa.table(columns, schema=pa.schema(fields)), ON_TIME))
 
     def output_fields(self, work: Work) -> list[pa.Field]:
@@ -345,8 +345,8 @@ class AnchoredOvers(OneInputLogic):
         """Return the aggregations by frame, where they have one of their own."""
         if not self.definition.frames:
             return [(None, self._calculation(schema))]
-        found = [(part.frame, Calculation(part, schema)) for part in parts_of(self.definition)]
-        return [(frame, calculation) for frame, calculation in found if isinstance(frame, RangeBetween)]
+        parts = [(part.frame, Calculation(part, schema)) for part in parts_of(self.definition)]
+        return [(frame, calculation) for frame, calculation in parts if isinstance(frame, RangeBetween)]
 
     def _calculation(self, schema: pa.Schema) -> Calculation:
         if self._calculated is None or not self._calculated[0].equals(schema):
@@ -404,11 +404,11 @@ class AnchoredOvers(OneInputLogic):
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
-        found: list[tuple[str, tuple[pa.DataType, ...]]] = []
+        types: list[tuple[str, tuple[pa.DataType, ...]]] = []
         for key in self.definition.by:
             columns = [inputs[input_spec.name].field(key) for input_spec in self.definition.inputs]
-            found.append((key, (_comparable(*columns),)))
-        return found
+            types.append((key, (_comparable(*columns),)))
+        return types
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for needs, input_spec in zip(self._needs, self.definition.inputs, strict=True):

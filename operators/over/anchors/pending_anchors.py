@@ -106,18 +106,18 @@ class Pending:
     ) -> tuple[pa.Table | None, pa.Table | None]:
         """Return the anchors whose windows the watermark has passed now, and the fresh ones that have to wait, with `TIME`,
         until when."""
-        found, later = list[pa.Table](), None
+        due, later = list[pa.Table](), None
         if self.waiting.any_between(kv, before_us, watermark_us):
             waited = self.waiting.read(kv, before_us, watermark_us, tidy=True)
-            found += [] if waited is None else [waited.drop_columns([TIME])]
+            due += [] if waited is None else [waited.drop_columns([TIME])]
         if fresh is not None:
             over_us = np.maximum(
                 fresh.column(AT).to_numpy(), high_of(self.span, fresh.column(END).to_numpy())
             )
             done = (over_us < watermark_us) | (watermark_us >= END_OF_TIME_US)
-            found.append(fresh.filter(pa.array(done)))
+            due.append(fresh.filter(pa.array(done)))
             later = fresh.append_column(TIME, pa.array(over_us)).filter(pa.array(~done))
-        return (concat(found) if found else None), later
+        return (concat(due) if due else None), later
 
     def wait(self, kv: KV, anchors: pa.Table, step: int) -> None:
         """File anchors that have to wait."""
@@ -161,8 +161,8 @@ class Pending:
 
     def kept(self, kv: KV, watermark_us: int) -> pa.Table | None:
         """Return all anchors whose rows are not emitted."""
-        found = [events.read(kv, watermark_us, END_OF_TIME_US) for events in (self.anchors, self.waiting)]
-        tables = [rows for rows in found if rows is not None]
+        read = [events.read(kv, watermark_us, END_OF_TIME_US) for events in (self.anchors, self.waiting)]
+        tables = [rows for rows in read if rows is not None]
         return concat(tables) if tables else None
 
 

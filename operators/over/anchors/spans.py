@@ -122,17 +122,17 @@ def _moments(
     """Return start, end and obsolete time of each anchor, int64, null without one; and the errors of the function by anchor."""
     failed: dict[int, str] = {}
     if span.function is None:
-        found: Mapping[str, pa.Array] = {
+        columns: Mapping[str, pa.Array] = {
             what: combine(m.evaluate(anchors, what) if isinstance(m, Expr) else anchors.column(m))
             for what, m in span.moments.items()
         }
     else:
-        found, failed = _called(span.function, anchors.select(user_columns(anchors)))
+        columns, failed = _called(span.function, anchors.select(user_columns(anchors)))
     made, reading = {}, definition.markers
     for what in _WHAT:
         times = pa.nulls(len(anchors), pa.int64())
-        if what in found:
-            times = event_times(found[what], what, reading.time_zone, reading.event_time_unit)
+        if what in columns:
+            times = event_times(columns[what], what, reading.time_zone, reading.event_time_unit)
         inside = countable(times, 0, None).to_numpy(zero_copy_only=False)
         made[what] = pa.array(np.where(inside, times.fill_null(0).to_numpy(), 0), mask=~inside)
     return made, failed

@@ -182,8 +182,8 @@ def plain_agg(agg: Any) -> dict[str, Aggregation]:
     for alias, aggregation in agg.items():
         if not isinstance(alias, str) or not isinstance(aggregation, Aggregation):
             near = meant_aggregation(aggregation, str(alias))
-            said = f"did you mean {near}?" if near else "use e.g. wr.avg('x')"
-            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation: {said}")
+            remedy = f"did you mean {near}?" if near else "use e.g. wr.avg('x')"
+            raise BadAggregate(f"agg {alias!r}: {aggregation!r} is no aggregation: {remedy}")
         if not aggregation.of_all:
             instead = "leave .of(...) out" if aggregation.input else "use a class with `add`"
             raise BadAggregate(f"agg {alias!r}: {aggregation!r}: wr.Over aggregates one input; {instead}")

@@ -51,12 +51,12 @@ class AnchoredView(OverView):
         """Return the rows of anchors of that time that are kept still."""
         if isinstance(self.definition.anchors, Ticks):
             return []
-        at_us, wanted, found = instant_us(at, "time"), key_of(self.definition.by, key), list[dict[str, Any]]()
+        at_us, wanted, dicts = instant_us(at, "time"), key_of(self.definition.by, key), list[dict[str, Any]]()
         for rows in self._conformed(1):
             matches = (rows.column(TIME).to_numpy() == at_us) & of_key(rows, wanted)
             anchors = rows.filter(pa.array(matches))
-            found += anchors.select(user_columns(anchors)).to_pylist()
-        return [made for rows in self.made_of(found) for made in rows]
+            dicts += anchors.select(user_columns(anchors)).to_pylist()
+        return [made for rows in self.made_of(dicts) for made in rows]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows, given as they were emitted or as the columns of their anchor."""
