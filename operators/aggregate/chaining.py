@@ -130,15 +130,15 @@ def check_followed(first: AggregateDefinition, second: Taker) -> None:
             f"event_time={second.event_time!r} of {second.name!r}: a pane of {first.name!r} has the time {WINDOW_TIME!r}, the "
             f"last moment of its window; use event_time={WINDOW_TIME!r}"
         )
-    made = (*first.by, *first.agg)
-    clash = [c for c in made if c in WINDOW_COLUMNS]
+    columns = (*first.by, *first.agg)
+    clash = [c for c in columns if c in WINDOW_COLUMNS]
     if clash:
         raise ReservedColumn(
             f"column {clash[0]!r} of {first.name!r} would clash with the column of that name that {second.name!r} gets (panes "
             f"bring {', '.join(WINDOW_COLUMNS)} beside keys and aggregates): rename it"
         )
     remedy = f": add it to by= or agg= of {first.name!r}"
-    second.check_columns((*made, *WINDOW_COLUMNS), f"{first.name!r}, whose panes", remedy)
+    second.check_columns((*columns, *WINDOW_COLUMNS), f"{first.name!r}, whose panes", remedy)
 
 
 def _trouble(first: AggregateDefinition, second: Taker) -> str:

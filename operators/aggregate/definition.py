@@ -366,11 +366,11 @@ class AggregateDefinition(Definition):
             if self.allowed_lateness_us == default_lateness(self.retention, self.emit)
             else self.allowed_lateness_us
         )
-        made = dict(self.makes)
+        derived = dict(self.makes)
         return call(
             "Aggregate",
-            by={b: Raw(made.get(b, repr(b))) for b in self.by} if set(self.by) & set(made) else self.by,
-            event_time=Raw(made.get(self.event_time, repr(self.event_time))),
+            by={b: Raw(derived.get(b, repr(b))) for b in self.by} if set(self.by) & set(derived) else self.by,
+            event_time=Raw(derived.get(self.event_time, repr(self.event_time))),
             window=self.window,
             agg=dict(self.agg),
             retention=retention,
@@ -401,10 +401,10 @@ class AggregateDefinition(Definition):
 
 def _restore(cls: type[Any], state: dict[str, Any]) -> Any:
     state["agg"] = MappingProxyType(state["agg"])
-    made = object.__new__(cls)
+    restored = object.__new__(cls)
     for name, value in state.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(restored, name, value)
+    return restored
 
 
 def default_lateness(retention: Retention, emit: Emit) -> int:

@@ -131,9 +131,9 @@ class PlainIntake(Oracle):
     def _admitted(self, messages: Sequence[Message], now_us: int, watermark_us: int) -> list[Taken]:
         """Return the messages of a step that pass the filter and can be counted, in order."""
         self._learn_made([m.payload for m in messages])
-        made = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
-        timed = [t for m in made if (t := self._timed(m, now_us)) is not None]
-        every = [*messages, *(m for _, m in made)]
+        derived = [m for placed in self._in_order(messages) if (m := self._with_made(placed)) is not None]
+        timed = [t for m in derived if (t := self._timed(m, now_us)) is not None]
+        every = [*messages, *(m for _, m in derived)]
         for name, asked in self._asked.items():
             known = [t.payload for t in timed if self._input_of(t.position).name == name]
             known += [dict.fromkeys(m.payload) for m in every if self._input_of(m.position).name == name]

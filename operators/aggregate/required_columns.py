@@ -64,8 +64,8 @@ class AggregateNeeds(Needs):
 
     def named(self, names: Iterable[str]) -> set[str]:
         names = list(names)
-        made = [Aggregation("count", (expression,)) for _, expression in self.definition.makes]
-        asked = mentioned([*made, *self._extra.values(), *self.definition.agg.values()], names)
+        counts = [Aggregation("count", (expression,)) for _, expression in self.definition.makes]
+        asked = mentioned([*counts, *self._extra.values(), *self.definition.agg.values()], names)
         return self._names.intersection(names) | asked
 
     def refused(self, names: Iterable[str]) -> dict[str, str]:

@@ -257,7 +257,7 @@ class AggregateView(View):
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
-        made: dict[tuple[Any, ...], Provenance] = {}
+        by_name: dict[tuple[Any, ...], Provenance] = {}
         provenances = []
         for row in rows:
             at_us, starts = _time_of(row)
@@ -267,9 +267,9 @@ class AggregateView(View):
                 windows = [w for w in windows if getattr(w.window, "end_us", None) == at_us + 1]
             names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
             for name, info in zip(names, windows, strict=True):
-                if name not in made:
-                    made[name] = self._provenance(info)
-            provenances.append([made[name] for name in names])
+                if name not in by_name:
+                    by_name[name] = self._provenance(info)
+            provenances.append([by_name[name] for name in names])
         return provenances
 
     def _provenance(self, info: WindowInfo) -> Provenance:

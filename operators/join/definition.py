@@ -265,5 +265,5 @@ class JoinDefinition(Definition):
         from windrow.operators.oracle.delivery_stage import delivering
 
         over_time = CorrectedJoinOracle if self.takes_back else JoinOracle
-        made = over_time(self, schemas) if self.sessions is None else SessionJoinOracle(self, schemas)
-        return delivering(self, made, schemas)
+        oracle = over_time(self, schemas) if self.sessions is None else SessionJoinOracle(self, schemas)
+        return delivering(self, oracle, schemas)

@@ -390,10 +390,10 @@ class JoinOperator(Logic):
             step.sides[side] = self.inputs.learn(step.kv, side, step.sides[side], table.schema)
             table = with_positions(table, step.progress.step, input_spec.source_prefix)
             # Messages of a join with itself are judged once.
-            letters = DeadLetters(0) if again else step.dead
-            letters.input = input_spec.name
+            dead = DeadLetters(0) if again else step.dead
+            dead.input = input_spec.name
             on_time = partial(self._on_time, side, step.progress.watermark_us)
-            rows, reached[side] = self.readings[side].arrivals(table, step.now_us, letters, on_time)
+            rows, reached[side] = self.readings[side].arrivals(table, step.now_us, dead, on_time)
             new.append(rows)
         return [Slice(conform(s.table, step.sides[i]), s.times) for i, s in enumerate(new)], reached
 

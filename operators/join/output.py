@@ -86,15 +86,15 @@ class Columns:
         called = named(definition, left.names, right.names, chosen_names)
         if definition.how in ("semi", "anti"):
             lefts = [n for n in left.names if n not in definition.left_keys]
-            made = cls(keys, tuple((n, n) for n in lefts), (), called)
+            columns = cls(keys, tuple((n, n) for n in lefts), (), called)
         else:
             emitted = [
                 tuple((names[n], n) for n in schema.names if n in names)
                 for names, schema in zip(called, (left, right), strict=True)
             ]
-            made = cls(keys, emitted[0], emitted[1], called)
-        made._check(definition)
-        return made
+            columns = cls(keys, emitted[0], emitted[1], called)
+        columns._check(definition)
+        return columns
 
     @property
     def names(self) -> list[str]:

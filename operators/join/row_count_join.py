@@ -78,12 +78,12 @@ class RowsJoinOperator(JoinOperator):
         return self.definition.scale == "small"
 
     def _stores(self) -> tuple[MessageStore, ...]:
-        made = list(super()._stores())
-        for side, store in enumerate(made):
+        stores = list(super()._stores())
+        for side, store in enumerate(stores):
             if self._rows(side) is not None and store.layout.has_fields and self._is_small:
                 # By key they are listed in the index, under the numbers of their key.
-                made[side] = MessageStore(store.layout, store.index_cf, store.cf)
-        return tuple(made)
+                stores[side] = MessageStore(store.layout, store.index_cf, store.cf)
+        return tuple(stores)
 
     def _layout(self, side: int) -> Layout:
         window = self._rows(side)

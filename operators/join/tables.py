@@ -34,8 +34,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for f in schema
     ]
     where = [combine(table.column(c)) for c in (SOURCE, PARTITION, OFFSET, ORDINAL)]
-    made = pa.table([*columns, *where], schema=empty_rows(schema).schema)
-    return made.append_column(SIGN, table.column(SIGN)) if SIGN in there else made
+    conformed = pa.table([*columns, *where], schema=empty_rows(schema).schema)
+    return conformed.append_column(SIGN, table.column(SIGN)) if SIGN in there else conformed
 
 
 def intervals(low: IntArray, high: IntArray) -> list[tuple[int, int]]:

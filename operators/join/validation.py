@@ -73,7 +73,7 @@ def normalise_join(
     kept_us, lateness_us = _lateness(allowed_lateness, kept_us, said=retention is not None)
     condition = where if where is None or isinstance(where, Where) else Where(Expr(where))
     chosen = scale or ("small" if _is_small(left, right, bounds) else "large")
-    made = {
+    fields = {
         "left": left,
         "right": right,
         "on": pairs,
@@ -89,7 +89,7 @@ def normalise_join(
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "window": window,
     }
-    return {**made, "written": _written(made, on, within, closed, retention, allowed_lateness, emit)}
+    return {**fields, "written": _written(fields, on, within, closed, retention, allowed_lateness, emit)}
 
 
 def _written(

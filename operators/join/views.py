@@ -185,7 +185,7 @@ class JoinView(View):
     def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         """Return the rows that a message of that time is part of."""
         at_us = instant_us(at, "time")
-        rows = [made for kv in self.stores for made in self._provenance(kv, at_us, key, settled=False)]
+        rows = [row for kv in self.stores for row in self._provenance(kv, at_us, key, settled=False)]
         return [m for m in rows if at_us in [s.event_time_us for messages in _all(m) for s in messages]]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
@@ -202,11 +202,11 @@ class JoinView(View):
         [key] = keys if len(keys) == 1 else [()]
         by_row: dict[tuple[Any, ...], list[Provenance]] = {}
         for kv in self.stores:
-            for made in self._provenance(
+            for provenance in self._provenance(
                 kv, None, key if len(key) == len(self.definition.by) else None, settled=True
             ):
-                assert made.row is not None
-                by_row.setdefault(tuple(_plain(made.row[n]) for n in names), []).append(made)
+                assert provenance.row is not None
+                by_row.setdefault(tuple(_plain(provenance.row[n]) for n in names), []).append(provenance)
         return [by_row.get(one, []) for one in wanted]
 
     def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Provenance]:

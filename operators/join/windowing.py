@@ -20,7 +20,7 @@ KEY, TIME, GAP, COUNT = "key", "time", "gap", "n"
 def windowing(join: JoinDefinition) -> AggregateDefinition:
     """Return the aggregate that emits each changed session, retracts the one it replaces, and emits each closed session."""
     assert join.sessions is not None
-    made = normalise(
+    fields = normalise(
         by=KEY,
         event_time=TIME,
         window=join.sessions if join.own_gap is None else replace(join.sessions, gap=Expr(col(GAP))),
@@ -34,5 +34,5 @@ def windowing(join: JoinDefinition) -> AggregateDefinition:
     )
     own = {"name": f"{join.name}.sessions", "allowed_lateness_us": join.allowed_lateness_us}
     definition = object.__new__(AggregateDefinition)
-    definition._set(**made | own | {"retention": join.retention})
+    definition._set(**fields | own | {"retention": join.retention})
     return definition

@@ -306,8 +306,8 @@ class CorrectedOvers(Overs):
         fails = np.zeros(size, dtype=bool)
         fails[[b.group for b in broken]] = True
         if decides:
-            letters = [b for b in broken if not marks.buried[b.group]]
-            due_rows.bury(work, places, letters, list(self.definition.agg))
+            failures = [b for b in broken if not marks.buried[b.group]]
+            due_rows.bury(work, places, failures, list(self.definition.agg))
         emits, back, after = judged(
             emit, look.timing, work.progress.step, whole & ~fails, fails, values.columns, marks
         )

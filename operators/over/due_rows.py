@@ -184,9 +184,9 @@ class DueRows:
         line = np.r_[begins[firsts[kept]], begins]
         order = np.argsort(line, kind="stable")
         both = {n: c.take(pa.array(order)) for n, c in concat_parts(pieces).items()}
-        made, broken = running(calculation, both, line[order])
+        accumulated, broken = running(calculation, both, line[order])
         new = np.flatnonzero(order >= int(kept.sum()))
-        running_values = {n: c.take(pa.array(new)) for n, c in made.items()}
+        running_values = {n: c.take(pa.array(new)) for n, c in accumulated.items()}
         shown, frame = running_values, getattr(calculation.definition, "frame", None)
         if isinstance(frame, RowsBetween) and frame.peers:
             last = np.searchsorted(places, self.lines.peers[1][places] - 1)
@@ -242,15 +242,15 @@ def buried(
     """Add dead letters for anchors whose row could not be made. `anchors` returns anchors by numbers below `size`, with their
     event times. Returns the numbers of the others."""
     kept = np.ones(size, dtype=bool)
-    letters: dict[str, list[tuple[int, str]]] = {}
+    by_reason: dict[str, list[tuple[int, str]]] = {}
     for anchor, b in anchors_of(broken, aliases):
         kept[anchor] = False
         overflow = isinstance(b.error, SumOverflow)
         reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
         remedy = "use integer_overflow='decimal' for sums beyond int64"
         detail = f"{b.error}: {remedy}" if overflow else f"{b.alias}: {b.error}"
-        letters.setdefault(reason, []).append((anchor, detail))
-    for reason, failures in letters.items():
+        by_reason.setdefault(reason, []).append((anchor, detail))
+    for reason, failures in by_reason.items():
         rows, times = anchors(np.array([anchor for anchor, _ in failures]))
         work.dead.add_rows(
             reason, [detail for _, detail in failures], rows, np.arange(len(failures)), pa.array(times)

@@ -199,13 +199,13 @@ class Slices:
             return
         times = rows.column(TIME).to_numpy()
         inside = np.flatnonzero((times >= low_us) & (times < high_us))
-        made = self._accumulate(calculations, rows, numbers, inside) if len(inside) else None
+        buckets = self._accumulate(calculations, rows, numbers, inside) if len(inside) else None
         idle_us = 0
-        if made is not None and len(made) * _FEW > len(inside):
+        if buckets is not None and len(buckets) * _FEW > len(inside):
             self._forget_all(kv)
             idle_us = watermark_us + self._reach_us
-        elif made is not None:
-            self._events.add(kv, made, step)
+        elif buckets is not None:
+            self._events.add(kv, buckets, step)
         if not idle_us:
             self._lengthen(kv, calculations, first_us, (low_us, high_us), step)
         batch = Batch()
@@ -258,8 +258,8 @@ class Slices:
             if part.frame in self._long:
                 columns.update(calculation.merge(_accumulators(slices, calculation), groups)[0])
         columns.update({b: slices.column(b).take(firsts) for b in self._by})
-        made = pa.table({**columns, TIME: pa.array(starts[groups.first_rows])})
-        self._long_slices.add(kv, made, step)
+        buckets = pa.table({**columns, TIME: pa.array(starts[groups.first_rows])})
+        self._long_slices.add(kv, buckets, step)
 
     def forget(self, kv: KV, below_us: int) -> None:
         """Delete buckets before that. At the end of time, all of them."""

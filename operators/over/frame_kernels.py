@@ -179,13 +179,13 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     merge for each place. So a window costs one merge, and all rows one for each doubling up to the longest window.
     """
     sizes = bounds.sizes
-    made = tuple(np.full(len(sizes), none, dtype=c.dtype) for c, none in zip(columns, nothing, strict=True))
+    merged = tuple(np.full(len(sizes), none, dtype=c.dtype) for c, none in zip(columns, nothing, strict=True))
     filled = bounds.filled
     if len(filled) == 0:
-        return made
+        return merged
     if bounds.longest <= _LONGEST and int(sizes.sum()) <= _OFTEN * len(sizes):
-        _row_by_row(made, columns, merge, bounds)
-        return made
+        _row_by_row(merged, columns, merge, bounds)
+        return merged
     first, last = bounds.low[filled], bounds.high[filled] - 1
     levels = (bounds.longest - 1).bit_length()
     # The level at which a window has its boundary; none for a single row.
@@ -196,7 +196,7 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
     ends = tuple(_padded(c, room, none) for c, none in zip(columns, nothing, strict=True))
     begins = tuple(c.copy() for c in ends)
     single = by_level[: cuts[1]]
-    for out, column in zip(made, ends, strict=True):
+    for out, column in zip(merged, ends, strict=True):
         out[filled[single]] = column[first[single]]
     for k in range(levels + 1):
         of_level = by_level[cuts[k + 1] : cuts[k + 2]]
@@ -205,11 +205,11 @@ def halves(columns: Columns, merge: Merge, nothing: tuple[Any, ...], bounds: Bou
                 tuple(c[first[of_level]] for c in ends),
                 tuple(c[last[of_level]] for c in begins),
             )
-            for out, column in zip(made, merge(left, right), strict=True):
+            for out, column in zip(merged, merge(left, right), strict=True):
                 out[filled[of_level]] = column
         if k < levels:
             _double(ends, begins, k, merge)
-    return made
+    return merged
 
 
 def _row_by_row(derived: Columns, columns: Columns, merge: Merge, bounds: Bounds) -> None:

@@ -165,7 +165,7 @@ def running(
     first[1:] = codes[1:] != codes[:-1]
     begins = np.maximum.accumulate(np.where(first, np.arange(n), 0))
     bounds = Bounds(begins, np.arange(n) + 1, np.ones(n, dtype=bool))
-    made: dict[str, pa.Array] = {}
+    accumulators: dict[str, pa.Array] = {}
     broken: list[Broken] = []
     for alias, kernel in calculation.kernels.items():
         if kernel is None:
@@ -176,11 +176,11 @@ def running(
             prefix = f"{ACCUMULATOR}{alias}."
             columns = {f"{prefix}{part}": column for part, column in parts.items()}
             one, failed = _step_by_step(calculation, columns, np.arange(n) - begins)
-            made.update(one)
+            accumulators.update(one)
             broken += failed
         else:
-            made.update({f"{ACCUMULATOR}{alias}.{part}": column for part, column in done.items()})
-    return made, broken
+            accumulators.update({f"{ACCUMULATOR}{alias}.{part}": column for part, column in done.items()})
+    return accumulators, broken
 
 
 def _step_by_step(

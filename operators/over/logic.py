@@ -90,8 +90,8 @@ class Overs(OneInputLogic):
         definition = self.definition
         emitted = definition.output_columns
         names = schema.names if emitted is None else emitted[: len(emitted) - len(definition.agg)]
-        made = {f.name: f for _, calculation in self._calculations(schema) for f in calculation.output}
-        return [*(schema.field(n) for n in names), *(made[alias] for alias in definition.agg)]
+        by_alias = {f.name: f for _, calculation in self._calculations(schema) for f in calculation.output}
+        return [*(schema.field(n) for n in names), *(by_alias[alias] for alias in definition.agg)]
 
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         return signed(panes) if self.definition.emits_updates else super().messages(panes)

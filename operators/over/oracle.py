@@ -147,18 +147,20 @@ class OverOracle(OneInputOracle):
 
     def kept(self, input: str) -> list[Message] | None:
         """Return the messages that are not settled, and those that later windows reach back to."""
-        made = self.definition
-        if made.queried_us >= UNBOUNDED_US:
+        definition = self.definition
+        if definition.queried_us >= UNBOUNDED_US:
             return [Message(a.payload, a.position) for a in self._anchors]
         if self.watermark_us == END_OF_TIME_US:
             return []
-        output_delay_us = max([0, *(f.high_us for f in made.frames.values() if isinstance(f, RangeBetween))])
-        before_us = max([0, *(-f.low_us for f in made.frames.values() if isinstance(f, RangeBetween))])
+        output_delay_us = max(
+            [0, *(f.high_us for f in definition.frames.values() if isinstance(f, RangeBetween))]
+        )
+        before_us = max([0, *(-f.low_us for f in definition.frames.values() if isinstance(f, RangeBetween))])
         settled_us = self._closed_us - output_delay_us
         return [
             Message(a.payload, a.position)
             for a in self._anchors
-            if a.time_us >= min(settled_us - before_us, self.watermark_us - made.queried_us)
+            if a.time_us >= min(settled_us - before_us, self.watermark_us - definition.queried_us)
             or self._is_in_tail(a, settled_us)
         ]
 
@@ -205,8 +207,8 @@ class OverOracle(OneInputOracle):
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
         """Return its current row; None if there is none."""
-        made, values = self.definition, dict[str, Any]()
-        for alias, aggregation in made.agg.items():
+        definition, values = self.definition, dict[str, Any]()
+        for alias, aggregation in definition.agg.items():
             frame = aggregation.frame
             assert frame is not None
             rows, whole = self._frame_of(anchor, frame)
@@ -222,8 +224,8 @@ class OverOracle(OneInputOracle):
                 anchor.buried = True
             return None
         columns = anchor.payload
-        if made.select is not None:
-            names = dict.fromkeys((*made.by, made.event_time, *made.select))
+        if definition.select is not None:
+            names = dict.fromkeys((*definition.by, definition.event_time, *definition.select))
             columns = {name: anchor.payload.get(name) for name in names}
         return {**columns, **values}
 

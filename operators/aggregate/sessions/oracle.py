@@ -115,7 +115,7 @@ class SessionOracle(AggregateOracle):
             return []
         if kept is not None:
             self._floor_us = max(self._floor_us, watermark_us - kept - self._gap_us)
-        self._gap_us, panes, made = self._next_gap_us, list[Pane](), list[SessionCell]()
+        self._gap_us, panes, widened = self._next_gap_us, list[Pane](), list[SessionCell]()
         for key, cells in self._sessions.items():
             groups: list[tuple[Window, list[SessionCell]]] = []
             for cell in sorted(cells, key=place):
@@ -129,9 +129,9 @@ class SessionOracle(AggregateOracle):
                     groups[-1] = (Window(groups[-1][0].start_us, end_us), [*groups[-1][1], cell])
                 else:
                     groups.append((window, [cell]))
-            made += [one for w, parts in groups if (one := self._joined(key, w, [], parts)) is not None]
+            widened += [one for w, parts in groups if (one := self._joined(key, w, [], parts)) is not None]
         emit = self.definition.emit
-        for cell in sorted(made, key=place):
+        for cell in sorted(widened, key=place):
             cell.current = not self._passed(cell, watermark_us)
             if not cell.current and (emit.on_time or (cell.pending and not emit.emits_late)):
                 panes += self._emit_session(cell, Timing.ON_TIME, False)
@@ -292,9 +292,9 @@ class SessionOracle(AggregateOracle):
             for m in members:
                 m.step = self._step
                 self.counted.append((m.position.source, m.position.partition, m.time_us))
-            made = self._joined(key, window, members, parts)
-            if made is not None:
-                cells += self._in_parts(made, members, parts, watermark_us)
+            merged = self._joined(key, window, members, parts)
+            if merged is not None:
+                cells += self._in_parts(merged, members, parts, watermark_us)
         return cells
 
     def _in_parts(

@@ -88,18 +88,18 @@ class CutSessionOracle(SessionOracle):
         if self._longest_us is None and not backs:
             return [whole]
         whole.messages = [m for m in whole.messages if m.sign > 0 and not _among(m, self._gone)]
-        made = self._pieces(whole)
-        if len(made) == 1 and not backs:
-            whole.window, whole.reach_us = made[0].window, made[0].reach_us
+        pieces = self._pieces(whole)
+        if len(pieces) == 1 and not backs:
+            whole.window, whole.reach_us = pieces[0].window, pieces[0].reach_us
             self._retract_across(whole.key, whole.emitted, [whole], watermark_us)
             return [whole]
         changed = list[SessionCell]()
-        for i, one in enumerate(made):
+        for i, one in enumerate(pieces):
             came = [m for m in one.messages if _among(m, new)]
-            came += [m for m in backs if _holder(made, m.time_us) is one]
+            came += [m for m in backs if _holder(pieces, m.time_us) is one]
             alike = [part for part in parts if part.window == one.window]
             if alike and not came:
-                made[i] = alike[0]
+                pieces[i] = alike[0]
                 continue
             changed.append(one)
             one.messages.sort(key=lambda m: (m.step, m.position))
@@ -113,8 +113,8 @@ class CutSessionOracle(SessionOracle):
             if backs and not_emitted and self._passed(one, watermark_us):
                 self._owed.append(one)
         others = [cell for cell in self._sessions[whole.key] if cell is not whole]
-        self._sessions[whole.key] = others + made
-        self._retract_across(whole.key, whole.emitted, made, watermark_us)
+        self._sessions[whole.key] = others + pieces
+        self._retract_across(whole.key, whole.emitted, pieces, watermark_us)
         return changed
 
     def _count_on(self, whole: SessionCell, loses: bool, watermark_us: int) -> None:
@@ -132,16 +132,16 @@ class CutSessionOracle(SessionOracle):
 
     def _pieces(self, whole: SessionCell) -> list[SessionCell]:
         """Return the parts of a session's messages. A part that is over reaches nothing, whatever gap its messages have."""
-        made = list[SessionCell]()
+        pieces = list[SessionCell]()
         for message in sorted(whole.messages, key=lambda m: m.time_us):
             own, at_us = self._own(message), message.time_us
-            if not made or at_us > made[-1].reach_us or at_us >= self._last_end_us(made[-1]):
-                made.append(SessionCell(whole.key, own))
-            one = made[-1]
+            if not pieces or at_us > pieces[-1].reach_us or at_us >= self._last_end_us(pieces[-1]):
+                pieces.append(SessionCell(whole.key, own))
+            one = pieces[-1]
             one.reach_us = max(one.reach_us, own.end_us)
             one.window = Window(one.first_us, min(one.reach_us, self._last_end_us(one)))
             one.messages.append(message)
-        return made
+        return pieces
 
     def _last_end_us(self, cell: SessionCell) -> int:
         """Return its latest possible end."""

@@ -135,10 +135,10 @@ class SessionJoinOperator(JoinOperator):
         parts = []
         for side in self.making:
             rows = new[side]
-            made = pa.table({KEY: keys[side], TIME: pa.array(rows.times).cast(STAMP)})
+            entering = pa.table({KEY: keys[side], TIME: pa.array(rows.times).cast(STAMP)})
             for name in POSITION_COLUMNS:
-                made = made.append_column(name, rows.table.column(name))
-            parts.append(made)
+                entering = entering.append_column(name, rows.table.column(name))
+            parts.append(entering)
         times = np.concatenate([new[side].times for side in self.making])
         table = concat(parts)
         if gaps:

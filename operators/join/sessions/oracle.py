@@ -145,8 +145,8 @@ class SessionJoinOracle(JoinOracle):
         """Let messages enter their sessions. Those that do not are too late."""
         entering = [m for side in self._making for m in new[side]]
         rows = [Message(self._row(m), m.position) for m in entering]
-        letters = self._sessions.ingest({"": rows}, now_us, watermark_us).dead if rows else []
-        lost = {letter.position: letter for letter in letters}
+        dead = self._sessions.ingest({"": rows}, now_us, watermark_us).dead if rows else []
+        lost = {letter.position: letter for letter in dead}
         for side in self._making:
             for message in new[side]:
                 letter = lost.get(message.position)

@@ -209,18 +209,18 @@ class CorrectedAnchors(AnchoredOvers):
         fails = np.zeros(size, dtype=bool)
         fails[[b.group for b in values.broken]] = True
         if timing != EARLY:
-            letters, stamps = [b for b in values.broken if not marks.buried[b.group]], anchors.column(AT)
+            failures, stamps = [b for b in values.broken if not marks.buried[b.group]], anchors.column(AT)
             table, times = anchors.drop_columns([AT, TIME, ID]), stamps.to_numpy()
             buried(
                 work,
-                letters,
+                failures,
                 list(self.definition.agg),
                 lambda at: (table.take(pa.array(at)), times[at]),
                 size,
             )
-        made = ~fails & ((sizes > 0) | (self.definition.empty != "skip"))
+        has_row = ~fails & ((sizes > 0) | (self.definition.empty != "skip"))
         fires, back, after = judged(
-            self.definition.emit, timing, work.progress.step, made, fails, values.columns, marks
+            self.definition.emit, timing, work.progress.step, has_row, fails, values.columns, marks
         )
         closed = over_us < self.closed_us(watermark_us)
         emitted = emitted_rows(

@@ -338,8 +338,8 @@ class AnchoredOvers(OneInputLogic):
         if markers is None:
             markers = pa.schema([pa.field(self.definition.output_time, pa.timestamp("us", "UTC"))])
         names = markers.names if emitted is None else emitted[: len(emitted) - len(own)]
-        made = {f.name: f for f in self._calculation(schema).output}
-        return [*(markers.field(n) for n in names), *(made[alias] for alias in own)]
+        by_alias = {f.name: f for f in self._calculation(schema).output}
+        return [*(markers.field(n) for n in names), *(by_alias[alias] for alias in own)]
 
     def _calculations(self, schema: pa.Schema) -> list[tuple[RangeBetween | None, Calculation]]:
         """Return the aggregations by frame, where they have one of their own."""

@@ -260,8 +260,8 @@ class AnchoredOracle(Oracle):
         """Return the start, the end or the obsolete time of an anchor's window; None where there is none."""
         if span.function is not None:
             try:
-                made = span.function(self._columns.typed(payload))
-                value = made[what].to_pylist()[0] if what in made.column_names else None
+                moments = span.function(self._columns.typed(payload))
+                value = moments[what].to_pylist()[0] if what in moments.column_names else None
             except Exception as error:
                 raise _Failed from error
         else:
@@ -324,18 +324,18 @@ class AnchoredOracle(Oracle):
 
     def _row_of(self, anchor: Anchor, timing: str) -> dict[str, Any] | None:
         """Return its current row; None if there is none."""
-        made, values, broken = self.definition, dict[str, Any](), list[str]()
-        held = {alias: self._held_of(anchor, aggregation) for alias, aggregation in made.agg.items()}
-        if not any(held.values()) and made.empty == "skip":
+        definition, values, broken = self.definition, dict[str, Any](), list[str]()
+        held = {alias: self._held_of(anchor, aggregation) for alias, aggregation in definition.agg.items()}
+        if not any(held.values()) and definition.empty == "skip":
             return None
-        for alias, aggregation in made.agg.items():
+        for alias, aggregation in definition.agg.items():
             rows = [
                 Row(m.time_us, m.position, m.payload, arguments)
                 for m in held[alias]
                 if (arguments := m.arguments[alias]) is not None
             ]
             try:
-                values[alias] = evaluate(aggregation, rows, made.integer_overflow)
+                values[alias] = evaluate(aggregation, rows, definition.integer_overflow)
             except Exception as error:
                 broken.append(
                     "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
@@ -346,8 +346,8 @@ class AnchoredOracle(Oracle):
                 anchor.buried = True
             return None
         columns: Mapping[str, Any] = anchor.payload
-        if made.select is not None:
-            names = dict.fromkeys((*made.by, made.output_time, *made.select))
+        if definition.select is not None:
+            names = dict.fromkeys((*definition.by, definition.output_time, *definition.select))
             columns = {name: anchor.payload.get(name) for name in names}
         return {**columns, **values}
 

@@ -128,14 +128,14 @@ def _moments(
         }
     else:
         columns, failed = _called(span.function, anchors.select(user_columns(anchors)))
-    made, reading = {}, definition.markers
+    moments, reading = {}, definition.markers
     for what in _WHAT:
         times = pa.nulls(len(anchors), pa.int64())
         if what in columns:
             times = event_times(columns[what], what, reading.time_zone, reading.event_time_unit)
         inside = countable(times, 0, None).to_numpy(zero_copy_only=False)
-        made[what] = pa.array(np.where(inside, times.fill_null(0).to_numpy(), 0), mask=~inside)
-    return made, failed
+        moments[what] = pa.array(np.where(inside, times.fill_null(0).to_numpy(), 0), mask=~inside)
+    return moments, failed
 
 
 def _called(function: SpanFunction, anchors: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
@@ -164,13 +164,13 @@ def _called(function: SpanFunction, anchors: pa.Table) -> tuple[dict[str, pa.Arr
 
 
 def _answer(function: SpanFunction, anchors: pa.Table) -> dict[str, pa.Array]:
-    made = function(anchors)
+    answer = function(anchors)
     if (
-        not isinstance(made, pa.Table)
-        or len(made) != len(anchors)
-        or not {"start", "end"} <= set(made.column_names)
+        not isinstance(answer, pa.Table)
+        or len(answer) != len(anchors)
+        or not {"start", "end"} <= set(answer.column_names)
     ):
         raise ValueError(
-            f"{made!r:.100} is no table of {len(anchors)} rows with the columns start and end: return one row for each anchor"
+            f"{answer!r:.100} is no table of {len(anchors)} rows with the columns start and end: return one row for each anchor"
         )
-    return {what: combine(made.column(what)) for what in _WHAT if what in made.column_names}
+    return {what: combine(answer.column(what)) for what in _WHAT if what in answer.column_names}

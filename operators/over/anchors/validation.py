@@ -142,9 +142,9 @@ def _check_watermarks(watermark: Any, anchors: Input | Ticks) -> None:
 
 
 def _span(frame: Any, anchors: Input | Ticks) -> Between | RangeBetween:
-    made = frame if frame is None or isinstance(frame, Between) else make_frame(frame)
-    if isinstance(made, RangeBetween) or (isinstance(made, Between) and isinstance(anchors, Input)):
-        return made
+    span = frame if frame is None or isinstance(frame, Between) else make_frame(frame)
+    if isinstance(span, RangeBetween) or (isinstance(span, Between) and isinstance(anchors, Input)):
+        return span
     ways = "wr.range_between('-1 second', '1 second')"
     if isinstance(anchors, Input):
         ways = f"wr.between('begin', 'end') or {ways}"

@@ -56,7 +56,7 @@ class AnchoredView(OverView):
             matches = (rows.column(TIME).to_numpy() == at_us) & of_key(rows, wanted)
             anchors = rows.filter(pa.array(matches))
             dicts += anchors.select(user_columns(anchors)).to_pylist()
-        return [made for rows in self.made_of(dicts) for made in rows]
+        return [row for rows in self.made_of(dicts) for row in rows]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of rows, given as they were emitted or as the columns of their anchor."""
