@@ -138,7 +138,7 @@ class Changelog:
         base = self.newest_base(shard)
         if base == 0 or commit - base >= BASE_COMMITS + shard * APART % BASE_COMMITS:
             return commit > base
-        changed = self._changed[shard] = [one for one in self._changed[shard] if one[0] > base]
+        changed = self._changed[shard] = [entry for entry in self._changed[shard] if entry[0] > base]
         size = sum(size for _, size in changed)
         return size > 0 and size >= self._held[shard][1]
 

@@ -71,7 +71,7 @@ class Summary:
         return Summary(
             number,
             {query: frozenset(partitions) for query, partitions in read.items()},
-            tuple(one for one in files if one.commit >= kept_from),
+            tuple(file for file in files if file.commit >= kept_from),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -145,4 +145,4 @@ class Kept:
             kept_from = record.floors.get(LETTERS_FROM, kept_from)
             self.next_commit = record.commit + 1
         if kept_from:
-            self.dead_letters = [one for one in self.dead_letters if one.commit >= kept_from]
+            self.dead_letters = [file for file in self.dead_letters if file.commit >= kept_from]

@@ -256,7 +256,7 @@ def writeStream(
 def _opened(definitions: Sequence[Definition], recompute: bool) -> list[Definition]:
     """Return the definitions with which a job is opened."""
     again, listed = check.flag(recompute, "recompute"), several(definitions)
-    return [one.recomputing() for one in listed] if again else listed
+    return [definition.recomputing() for definition in listed] if again else listed
 
 
 def together(definitions: Sequence[Definition], **frames: DataFrame) -> DataFrame:

@@ -49,8 +49,8 @@ def _lines(built: str) -> list[str]:
         return [built]
     if not isinstance(call, ast.Call):
         return [built]
-    arguments = [ast.get_source_segment(built, one) or "" for one in call.args]
-    arguments += [f"{one.arg}={ast.get_source_segment(built, one.value)}" for one in call.keywords]
+    arguments = [ast.get_source_segment(built, arg) or "" for arg in call.args]
+    arguments += [f"{k.arg}={ast.get_source_segment(built, k.value)}" for k in call.keywords]
     return [f"{ast.get_source_segment(built, call.func)}(", *(f"    {text}," for text in arguments), ")"]
 
 

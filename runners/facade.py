@@ -292,7 +292,7 @@ class Verbs(Definition, metaclass=_Shown):
         [2]
         """
         all_frames = [*(df.values() if isinstance(df, Mapping) else [df]), *frames.values()]
-        if any(type(one).__module__.startswith("pyspark.") for one in all_frames):
+        if any(type(frame).__module__.startswith("pyspark.") for frame in all_frames):
             from windrow.runners.spark.bounded import apply as apply_on_spark
 
             if isinstance(df, Mapping):

@@ -24,12 +24,12 @@ def job_html(
     """
     marks = "\n".join(f"{name}: {show_instant(us)}" for name, us in watermarks.items())
     parts = [f"<p><strong>{cell(title)}</strong></p>", facts({**progress, "watermark": marks})]
-    for one in definitions:
-        if "windows" not in one.tables or len(one.inputs) > 1:
+    for definition in definitions:
+        if "windows" not in definition.tables or len(definition.inputs) > 1:
             continue
-        infos = windows(one.name)
+        infos = windows(definition.name)
         newest = infos[-MOST:]
         count = f", the newest {len(newest)} of {len(infos):,}" if len(infos) > len(newest) else ""
-        parts.append(f"<p>Windows of {cell(one.name)}{count}</p>")
+        parts.append(f"<p>Windows of {cell(definition.name)}{count}</p>")
         parts.append(windows_timeline(newest) if newest else notice(0, 0, "window"))
     return document(*parts)

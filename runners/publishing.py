@@ -35,7 +35,7 @@ def sinks_of(
     parts = {p.name: p for d in definitions for p in d.parts}
     names = list(parts)
     by_operator = sink if isinstance(sink, Mapping) else {d.name: sink for d in definitions}
-    for name, one in by_operator.items():
+    for name, target in by_operator.items():
         if name not in names:
             raise ConfigurationError(f"sink for {name!r}: the operators of the job are {names}, name these")
         if name == DEAD_LETTERS and dead_letters is not None:
@@ -43,8 +43,8 @@ def sinks_of(
                 f"operator {name!r} has the name under which sinks keep dead letters, and dead_letters= is given: give "
                 "the operator another name"
             )
-        check_sink(as_one(one), parts[name])
-    return {name: as_one(one) for name, one in by_operator.items()}
+        check_sink(as_one(target), parts[name])
+    return {name: as_one(target) for name, target in by_operator.items()}
 
 
 class Publisher:
@@ -140,8 +140,8 @@ class Publisher:
                 digests = pane_digests(self._job.folders, record, operator)
                 yield self._outlets[operator], replace(panes, digests=digests)
         if DEAD_LETTERS in self._outlets and (dead := letters_in(record)):
-            paths = [self._job.letter_file(one) for one in dead]
-            output = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(one.rows for one in dead))
+            paths = [self._job.letter_file(file) for file in dead]
+            output = self._files(DEAD_LETTERS, self._definitions[0], paths, sum(file.rows for file in dead))
             yield self._outlets[DEAD_LETTERS], replace(output, letters_of=record.commit)
 
     def _files(self, operator: str, definition: Definition, files: Sequence[str], rows: int) -> PaneFiles:

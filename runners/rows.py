@@ -258,12 +258,12 @@ class _Columns:
         the column; else the value is left out, or kept as text in a column of text."""
         good: list[pa.Array | None] = []
         for i, value in enumerate(values):
-            one = None if value is None else self._one(name, value)
-            if isinstance(one, str) and name in self._needs.times:
-                one = self._in_known_time(name, value)
-            if isinstance(one, str):
-                one = self._left_out(i, name, value, one)
-            good.append(one)
+            fitted = None if value is None else self._one(name, value)
+            if isinstance(fitted, str) and name in self._needs.times:
+                fitted = self._in_known_time(name, value)
+            if isinstance(fitted, str):
+                fitted = self._left_out(i, name, value, fitted)
+            good.append(fitted)
         kind = self._fields[name].type
         return pa.concat_arrays([pa.nulls(1, kind) if g is None else as_type(g, kind) for g in good])
 
@@ -293,8 +293,8 @@ class _Columns:
         for i, value in enumerate(values):
             problem = None if value is None else self._time_us(value)[1]
             if problem is not None:
-                one = read([value])
-                if one is None or not one.null_count:
+                array = read([value])
+                if array is None or not array.null_count:
                     self.spoil(i, f"column {name!r} {problem}")
                 times[i] = None
         return times

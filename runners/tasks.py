@@ -304,10 +304,10 @@ class Work:
 
     def read(self, stream: KafkaStream, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Read the rows of the shard's ranges. The slice reaches to their ends, whether they hold records or not."""
-        wanted = [one for table in tables for one in ranges.from_table(table)]
+        wanted = [part for table in tables for part in ranges.from_table(table)]
         ranges.check_partitions(wanted, self.plan.partitions)
-        for one in wanted:
-            self.answer.seen(ranges.partition_of(one), one.start, one.end - 1)
+        for part in wanted:
+            self.answer.seen(ranges.partition_of(part), part.start, part.end - 1)
         packed = self.plan.taken
         taken = [] if packed is None else packed[self.shard.spec.shard]
         rows, counts = ranges.read_rows(stream, wanted, {(s, p): offset for s, p, offset in taken})

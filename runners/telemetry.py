@@ -155,10 +155,10 @@ class Telemetry:
                 inside = api.set_span_in_context(span)
                 for shard, shard_begin_ns, shard_end_ns in stages.shards if name == "run" else ():
                     about = {"shard": shard}
-                    one = tracer.start_span(
+                    opened = tracer.start_span(
                         "windrow.shard", inside, start_time=shard_begin_ns, attributes=about
                     )
-                    one.end(shard_end_ns)
+                    opened.end(shard_end_ns)
                 span.end(stage_end_ns)
         whole.end(end_ns)
 

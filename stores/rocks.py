@@ -76,8 +76,8 @@ FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 def _forked() -> None:
     """Never free here what the parent has open: it would wait for threads that do not exist here, or write."""
     for holder in list(FORKED):
-        for one in holder.leave_to_parent():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        for held in holder.leave_to_parent():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 os.register_at_fork(after_in_child=_forked)

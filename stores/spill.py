@@ -82,7 +82,7 @@ class Spill:
             bounds = np.r_[0, np.cumsum(np.bincount(own))].tolist()
             for number, (low, high) in enumerate(pairwise(bounds)):
                 n = high - low
-                ones = {i: one if isinstance(one, int) else one.slice(0, n) for i, one in held.items()}
+                ones = {i: same if isinstance(same, int) else same.slice(0, n) for i, same in held.items()}
                 for piece in ordered.slice(low, n).to_batches():
                     self._write(number, piece, batch.schema, ones)
 
@@ -92,7 +92,7 @@ class Spill:
         data = some.serialize()
         at = self._file.write(data, b"\0" * (-data.size % _ALIGNED))
         nbytes = data.size + sum(
-            (some.column(one) if isinstance(one, int) else one).nbytes for one in held.values()
+            (some.column(same) if isinstance(same, int) else same).nbytes for same in held.values()
         )
         piece = _Piece(at, data.size, len(some), schema, some.schema, nbytes, held)
         self._pieces.setdefault(number, []).append(piece)
@@ -144,8 +144,8 @@ class Spill:
             return rows
         columns = list[pa.Array]()
         for i, column in enumerate(rows.columns):
-            ones = [one for of in held if isinstance(one := of.get(i), pa.Array)]
-            alike = len(ones) == len(held) and all(one[0].equals(column[0]) for one in ones)
+            ones = [same for of in held if isinstance(same := of.get(i), pa.Array)]
+            alike = len(ones) == len(held) and all(same[0].equals(column[0]) for same in ones)
             of_one = self._constants.column(column[0], len(rows)) if alike else None
             columns.append(whole(column) if of_one is None else of_one)
         return pa.table(columns, schema=rows.schema)

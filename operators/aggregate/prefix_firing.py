@@ -289,10 +289,10 @@ class Judge:
 
         def holds(part: Trigger, at: int) -> bool:
             match part:
-                case AnyOf(triggers=some):
-                    return any(holds(one, at) for one in some)
-                case AllOf(triggers=some):
-                    return all(holds(one, at) for one in some)
+                case AnyOf(triggers=children):
+                    return any(holds(child, at) for child in children)
+                case AllOf(triggers=children):
+                    return all(holds(child, at) for child in children)
                 case EveryCount(n=n):
                     return pending >= n
                 case When():

@@ -101,10 +101,10 @@ class Judged:
     def _holds(self, trigger: Trigger) -> Any:
         pending = combine(self.rows.column(PENDING)).to_numpy()
         match trigger:
-            case AnyOf(triggers=some):
-                return np.logical_or.reduce([self._holds(t) for t in some])
-            case AllOf(triggers=some):
-                return np.logical_and.reduce([self._holds(t) for t in some])
+            case AnyOf(triggers=children):
+                return np.logical_or.reduce([self._holds(t) for t in children])
+            case AllOf(triggers=children):
+                return np.logical_and.reduce([self._holds(t) for t in children])
             case EveryBatch():
                 return pending > 0
             case EveryCount(n=n):

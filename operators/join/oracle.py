@@ -288,7 +288,7 @@ class JoinOracle(Oracle):
             rows = self._answers([message for message in gone["left"] if not message.done])
         rows += self._unmatched(gone)
         for side, gone_of_side in gone.items():
-            self._held[side] = [m for m in self._held[side] if not any(m is one for one in gone_of_side)]
+            self._held[side] = [m for m in self._held[side] if not any(m is other for other in gone_of_side)]
         return rows
 
     def _forgotten(self, side: str, message: Held, watermark_us: int) -> bool:

@@ -181,12 +181,12 @@ class CorrectedJoinOperator(JoinOperator):
         if side not in self.followed:
             return {}
         changes: dict[bytes, int] = defaultdict(int)
-        for met, one in ((back, -1), (fresh, 1)):
+        for met, sign in ((back, -1), (fresh, 1)):
             rows = (met.li, met.ri)[side]
             those, n = np.unique(rows[rows >= len(met.some[side])], return_counts=True)
             places = self._open_keys(met.both[side].take(those)) if len(those) else []
             for place, many in zip(places, n.tolist(), strict=True):
-                changes[place] += one * many
+                changes[place] += sign * many
         counts: dict[bytes, tuple[int, int]] = {}
         for place, value in zip(changes, kv.multi_get(self.open_cfs[side], list(changes)), strict=True):
             if value is not None:

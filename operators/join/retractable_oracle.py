@@ -51,20 +51,20 @@ class CorrectedJoinOracle(JoinOracle):
 
     def _stays(self, came: Held, gone: list[Held]) -> bool:
         """True if it is as one that this step took back, which then stays."""
-        for place, one in enumerate(gone):
-            if _same(one, came):
+        for place, message in enumerate(gone):
+            if _same(message, came):
                 del gone[place]
                 return True
         return False
 
     def _retract(self, back: Held, held: Sequence[Held], gone: list[Held], new: list[Held]) -> None:
         """Retract the oldest equal message; one of this step is removed as if it had never come."""
-        for one in held:
-            if _same(one, back) and not _among(one, gone):
-                gone.append(one)
+        for message in held:
+            if _same(message, back) and not _among(message, gone):
+                gone.append(message)
                 return
-        for place, one in enumerate(new):
-            if _same(one, back):
+        for place, message in enumerate(new):
+            if _same(message, back):
                 del new[place]
                 return
         self._bury("too_late", "what it takes back is not kept", back.message, back.time_us)
@@ -78,9 +78,9 @@ class CorrectedJoinOracle(JoinOracle):
             if (_among(a, some["left"]) or _among(b, some["right"])) and self._match(a, b)
         ]
         for pair in pairs if self.definition.how != "asof" else ():
-            for one in pair:
-                one.matches += change
-                one.matched = one.matches > 0
+            for message in pair:
+                message.matches += change
+                message.matched = message.matches > 0
         return sorted(pairs, key=_by_position)
 
     def _rows(self, kind: Kind, pairs: Sequence[Pair], some: Sides, watermark_us: int) -> list[JoinedRow]:

@@ -207,7 +207,7 @@ class JoinView(View):
             ):
                 assert provenance.row is not None
                 by_row.setdefault(tuple(_plain(provenance.row[n]) for n in names), []).append(provenance)
-        return [by_row.get(one, []) for one in wanted]
+        return [by_row.get(row, []) for row in wanted]
 
     def _provenance(self, kv: KV, at_us: int | None, key: Any, *, settled: bool) -> Iterator[Provenance]:
         """Yield the rows that kept messages make, in the order of their left messages, then the unmatched ones.

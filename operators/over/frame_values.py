@@ -175,8 +175,8 @@ def running(
         if done is None:
             prefix = f"{ACCUMULATOR}{alias}."
             columns = {f"{prefix}{part}": column for part, column in parts.items()}
-            one, failed = _step_by_step(calculation, columns, np.arange(n) - begins)
-            accumulators.update(one)
+            sums, failed = _step_by_step(calculation, columns, np.arange(n) - begins)
+            accumulators.update(sums)
             broken += failed
         else:
             accumulators.update({f"{ACCUMULATOR}{alias}.{part}": column for part, column in done.items()})

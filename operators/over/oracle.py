@@ -251,12 +251,12 @@ class OverOracle(OneInputOracle):
         """Return the messages of its key between two pauses longer than the ttl, and its place among them."""
         of_key, ttl_us = self._of_key(anchor), self.definition.ttl_us
         line: list[Anchor] = []
-        for one in of_key:
-            if line and ttl_us is not None and one.time_us - line[-1].time_us > ttl_us:
+        for message in of_key:
+            if line and ttl_us is not None and message.time_us - line[-1].time_us > ttl_us:
                 if any(a is anchor for a in line):
                     break
                 line = []
-            line.append(one)
+            line.append(message)
         return line, next(i for i, a in enumerate(line) if a is anchor)
 
     def _value(self, alias: str, aggregation: Aggregation, anchors: Sequence[Anchor]) -> Any:

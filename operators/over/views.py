@@ -147,7 +147,7 @@ class KeptLines:
             near = np.flatnonzero(self._lines.times == instant_us(row[time], time))
         candidates = self._rows.select(names).take(pa.array(self._lines.order[near])).to_pylist()
         wanted = {n: _plain(row[n]) for n in names}
-        return near[[all(_plain(one[n]) == wanted[n] for n in names) for one in candidates]]
+        return near[[all(_plain(candidate[n]) == wanted[n] for n in names) for candidate in candidates]]
 
     def provenance(self, places: IntArray, row: Mapping[str, Any] | None) -> Iterator[Provenance]:
         """Yield the provenance of the rows of messages at these places. row: the emitted row, if it is known."""

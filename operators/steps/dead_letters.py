@@ -157,7 +157,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
-        values = [_value(one) for one in column]
+        values = [_value(scalar) for scalar in column]
     return values
 
 

@@ -96,9 +96,9 @@ def sources_of(
     """Return the source of each input."""
     names = [i.name for i in definition.inputs]
     streams = source if isinstance(source, Mapping) else dict.fromkeys(names[:1], source)
-    for one in streams.values():
+    for reader in streams.values():
         remedy = "give wr.sources.kafka('localhost:9092', 'topic', value=wr.decoders.json(...))"
-        check.of_type(one, KafkaStream, "source", remedy)
+        check.of_type(reader, KafkaStream, "source", remedy)
     if set(streams) != set(names):
         raise ConfigurationError(
             f"{definition.name!r} takes the inputs {names}, sources are given for {list(streams)}: give one for each, as "
@@ -114,7 +114,7 @@ def sources_of(
         raise ConfigurationError(
             f"the sources of {definition.name!r} are of several clusters: read them from one"
         )
-    return {one.name: streams[one.name].in_zone(one.time_zone) for one in definition.inputs}
+    return {i.name: streams[i.name].in_zone(i.time_zone) for i in definition.inputs}
 
 
 def again_of(sources: Mapping[str, KafkaStream]) -> ReadInputsAgain:

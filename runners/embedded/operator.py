@@ -102,14 +102,14 @@ class Embedded:
         until it accepts), `UnknownColumn` and `InputError` where the program is wrong, and errors that earlier messages left.
         """
         self._check_open()
-        one, input_spec = message_of(message), self._intake.input(input)
+        parsed, input_spec = message_of(message), self._intake.input(input)
         self._make_room()
         if not self._in_runs:
-            self._intake.ingest_messages({input_spec.name: [one]})
+            self._intake.ingest_messages({input_spec.name: [parsed]})
             self._end_synchronously()
             return
-        self._intake.check(input_spec, [one], {})
-        self.engine.waiting.append((one, self.engine.now(), None))
+        self._intake.check(input_spec, [parsed], {})
+        self.engine.waiting.append((parsed, self.engine.now(), None))
 
     @one_at_a_time
     def add_messages(self, messages: Many | Mapping[str, Many], input: str | None = None) -> None:
@@ -201,7 +201,7 @@ class Embedded:
         """
         self._ready()
         self.engine.commit()
-        emitted = [(one, self.engine.unflushed.of(one.name)) for one in self._emitting_operators(operator)]
+        emitted = [(part, self.engine.unflushed.of(part.name)) for part in self._emitting_operators(operator)]
         if len(emitted) == 1 and not emitted[0][1]:
             emitted = [(emitted[0][0], self._no_rows(emitted[0][0]))]
         return Results(emitted, self.engine.job.job)
@@ -221,9 +221,9 @@ class Embedded:
 
     def _emitting_operators(self, operator: str | None) -> list[Definition]:
         """Return the operators whose rows are asked for."""
-        selected = [one for one in self.engine.definitions if operator in (None, one.name)]
+        selected = [part for part in self.engine.definitions if operator in (None, part.name)]
         if not selected:
-            names = [one.name for one in self.engine.definitions]
+            names = [part.name for part in self.engine.definitions]
             raise ConfigurationError(f"operator {operator!r} has no results here: name one of {names}")
         return selected
 
@@ -460,6 +460,6 @@ class Embedded:
             "paused by": self.engine.paused and repr(self.engine.paused),
         }
         parts = self.definition.parts if open_ else ()
-        watermarks = {one.name: self.definition.watermark_of(one.name, staged.watermark_us) for one in parts}
+        watermarks = {p.name: self.definition.watermark_of(p.name, staged.watermark_us) for p in parts}
         title = f"{self.definition.name} at {self.engine.job.folders.location}"
         return job_html(title, progress, watermarks, parts, lambda name: self.get_windows(operator=name))

@@ -49,9 +49,9 @@ def replay_of(definition: Definition, read: Again) -> Replay:
     """Return the hook of `Shard.open`."""
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        for one in definition.apart:
-            read_rows = partial(_source_rows, one, kv, read)
-            bring_back(one, spec, kv, commits, read_rows, ones_together=definition.in_runs)
+        for part in definition.apart:
+            read_rows = partial(_source_rows, part, kv, read)
+            bring_back(part, spec, kv, commits, read_rows, ones_together=definition.in_runs)
 
     return replay
 
@@ -65,20 +65,20 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
         asked.setdefault(name, {})[rest, partition] = span
     by_input: Any = read(asked) if definition.by_input else {UNNAMED: read(asked[UNNAMED])}  # type: ignore[arg-type]
     inputs: dict[str, SourceRows] = {}
-    for one in definition.inputs:
-        name, prefix = one.name, one.source_prefix
+    for input_spec in definition.inputs:
+        name, prefix = input_spec.name, input_spec.source_prefix
         messages = by_input.get(name, [])
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
         if isinstance(messages, pa.Table):
-            table = _placed(one, messages)
+            table = _placed(input_spec, messages)
             table = with_prefix(prefix, table)
-            inputs[one.name] = GivenTable(inside(table, wanted))
+            inputs[input_spec.name] = GivenTable(inside(table, wanted))
         else:
-            needs = logic.needs_of(kv, one.name, {})
-            schema = logic.schema_of(kv, one.name)
-            inputs[one.name] = _Messages(one, messages, wanted, schema, needs, prefix)
+            needs = logic.needs_of(kv, input_spec.name, {})
+            schema = logic.schema_of(kv, input_spec.name)
+            inputs[input_spec.name] = _Messages(input_spec, messages, wanted, schema, needs, prefix)
     return GivenByInput(inputs)
 
 

@@ -66,12 +66,12 @@ class Results(LazyList[Any]):
 
     def __init__(self, emitted: Sequence[tuple[Definition, Sequence[pa.Table]]], job: str) -> None:
         self._emitted = emitted
-        super().__init__([_part(one, table, job) for one, tables in emitted for table in tables])
+        super().__init__([_part(part, table, job) for part, tables in emitted for table in tables])
 
     def to_arrow(self) -> pa.Table:
         """Return all as a table: `window`, the keys, the aggregates, `pane`, `commit`; of a join its columns."""
         if len(self._emitted) > 1:
-            names = [one.name for one, _ in self._emitted]
+            names = [part.name for part, _ in self._emitted]
             raise ConfigurationError(
                 f"operator None is several, {names}, with columns of their own: name one"
             )

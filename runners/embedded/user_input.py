@@ -82,7 +82,7 @@ def many_of(messages: Many, one: str = "add_message") -> pa.Table | list[Message
             f"{one} takes one" if isinstance(messages, (Message, Mapping)) else "give messages, or a table"
         )
         raise InputError(f"{messages!r:.200} is a {type(messages).__name__}, not many messages: {remedy}")
-    return [message_of(one) for one in messages]
+    return [message_of(message) for message in messages]
 
 
 def of_users(table: pa.Table) -> pa.Table:

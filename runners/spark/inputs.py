@@ -144,7 +144,7 @@ class NamedFrames:
                 f"together({names}) gives"
             )
         watermarks: dict[str, Watermark] = {}
-        for input_spec in (one for one in self._inputs.values() if not one.time_made):
+        for input_spec in (i for i in self._inputs.values() if not i.time_made):
             watermark = routes.watermark_said(_struct(df, input_spec)[input_spec.event_time], input_spec)
             if watermark is not None:
                 watermarks[input_spec.name] = watermark
@@ -245,8 +245,8 @@ def _keys(
     struct, typed = _struct(frame, input), []
     for column, types in keys:
         sql, kind = f"{quoted(input.name)}.{quoted(column)}", struct[column].dataType
-        for one in types:
-            kind = from_arrow_type(one)
+        for kept_type in types:
+            kind = from_arrow_type(kept_type)
             sql = f"cast({sql} as {kind.simpleString()})"
         typed.append((sql, kind))
     return typed

@@ -82,9 +82,9 @@ class Shipping:
         return value if nbytes <= most else self._sc.broadcast(value)
 
     def _drop(self, shipped: Sequence[Any]) -> None:
-        for one in shipped:
-            if isinstance(one, Broadcast):
+        for variable in shipped:
+            if isinstance(variable, Broadcast):
                 try:
-                    one.destroy()
+                    variable.destroy()
                 except Exception as error:  # of a context that has been stopped
                     logger.debug("a broadcast could not be destroyed", error=repr(error))

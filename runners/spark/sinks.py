@@ -60,11 +60,11 @@ def give(spark: SparkSession, sink: Sink, token: Token, panes: PaneFiles) -> Non
 
 def as_spark_sink(sink: Any) -> Sink:
     """Return a sink; on Spark a plain function gets a DataFrame."""
-    one = as_sink(sink)
-    return DataFrameSink(one.function) if isinstance(one, CallbackSink) else one
+    plain = as_sink(sink)
+    return DataFrameSink(plain.function) if isinstance(plain, CallbackSink) else plain
 
 
 def as_letters_sink(sink: Any) -> Sink:
     """Return a sink of dead letters; a plain function gets their files."""
-    one = as_sink(sink)
-    return LettersFunction(sink) if isinstance(one, CallbackSink) and one is not sink else one
+    plain = as_sink(sink)
+    return LettersFunction(sink) if isinstance(plain, CallbackSink) and plain is not sink else plain

@@ -64,7 +64,7 @@ class WindowStreamWriter:
         """stream: the one input; frames: inputs by name, of which static ones may be bounded."""
         self._reads: KafkaStream | None = None
         if isinstance(stream, KafkaStream):
-            zones = {one.time_zone for definition in definitions for one in definition.inputs}
+            zones = {i.time_zone for definition in definitions for i in definition.inputs}
             self._reads = stream.in_zone(zones.pop() if len(zones) == 1 else None)
         self._static: dict[str, DataFrame] = {}
         self._of_files = False

@@ -120,7 +120,7 @@ def _listed(value: Any) -> tuple[Definition, ...]:
     if value is None or isinstance(value, Definition):
         return () if value is None else (value,)
     definitions = tuple(value) if isinstance(value, Iterable) else (None,)
-    if all(isinstance(one, Definition) for one in definitions):
+    if all(isinstance(part, Definition) for part in definitions):
         return definitions
     raise ConfigurationError(
         f"definition={value!r:.200} is none: give the wr.Aggregate, wr.Join or chain that the job was opened with, or a list"

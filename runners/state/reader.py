@@ -441,10 +441,10 @@ class State:
             view = self._view(definition.name)
             if rows is None and view.row_time is not None:
                 emitted = self._emitted_at(view, what, key, operator)
-                provenances = [one for group in view.made_of(emitted) for one in group]
+                provenances = [row for group in view.made_of(emitted) for row in group]
             else:
                 provenances = view.made_at(what, key) if rows is None else view.made_of(rows)[0]
-            return [explainer.explain(definition.name, one) for one in provenances]
+            return [explainer.explain(definition.name, row) for row in provenances]
 
         return self._read(explained)
 

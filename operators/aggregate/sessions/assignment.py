@@ -144,7 +144,7 @@ def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: P
         if len(touched) > 1:
             joining.append(i - int(held.sum()))
         low, high = min([low, *(s for s, _ in touched)]), max([high, *(e for _, e in touched)])
-        others[:] = [*(one for one in others if one not in touched), (low, high)]
+        others[:] = [*(extent for extent in others if extent not in touched), (low, high)]
     return joining
 
 

@@ -77,7 +77,7 @@ def evict(logic: SessionAggregator, step: Step, watermark_us: int) -> list[pa.Ta
 
 def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tuple[Stored | None, BoolArray]:
     """Return (rows of keys whose sessions are evicted, true for those sessions)."""
-    gone = {(one.key, one.start, one.end) for one in found}
+    gone = {(session.key, session.start, session.end) for session in found}
     listed = _listed(logic, step.kv, found)
     if listed is not None:
         stored = logic.near(step, *_places(logic, listed))
@@ -85,10 +85,10 @@ def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tupl
             NONE if stored is None else _is_evicted(logic, stored.rows(logic.definition.by).sessions, gone)
         )
         # The keys of sessions that began before the limits may not be listed.
-        if logic.limits.by or _messages(stored, removed) == sum(one.messages for one in found):
+        if logic.limits.by or _messages(stored, removed) == sum(session.messages for session in found):
             return stored, removed
     there = {bucket.home for bucket in logic.store.buckets(step.kv)}
-    homes = set(logic.store.home(np.array([one.end for one in found], dtype=np.int64)).tolist())
+    homes = set(logic.store.home(np.array([session.end for session in found], dtype=np.int64)).tolist())
     rows = logic.read(step.kv, [HOT, *sorted(there & homes)], step.emitted_us)
     if rows is None:
         return None, NONE
@@ -103,8 +103,8 @@ def _stored(logic: SessionAggregator, step: Step, found: Sequence[Gone]) -> tupl
 def _listed(logic: SessionAggregator, kv: KV, found: Sequence[Gone]) -> list[tuple[int, int]] | None:
     """Return (end, number of the key) of evicted sessions; None where their keys are not known."""
     if logic.limits.keys:
-        return [(one.end, key) for one in found for key in logic.limits.keys_of(kv, one.start, one.end)]
-    known = [(one.end, one.hashed) for one in found if one.hashed is not None]
+        return [(g.end, key) for g in found for key in logic.limits.keys_of(kv, g.start, g.end)]
+    known = [(session.end, session.hashed) for session in found if session.hashed is not None]
     return known if len(known) == len(found) else None
 
 

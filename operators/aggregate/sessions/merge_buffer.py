@@ -108,8 +108,8 @@ def _joins(parts: Parts, sessions: Extents, pieces: Extents, came: IntArray) -> 
     low, high = -reach_of(of, -first), reach_of(of, last)
     apart = (of[1:] == of[:-1]) & ((first[1:] > high[:-1]) | (last[1:] < low[:-1]))
     merged, steps = list[int](), np.r_[np.full(n, -1, dtype=np.int64), came]
-    for one in np.unique(of[1:][apart]).tolist():
-        members = order[np.searchsorted(of, one) : np.searchsorted(of, one, side="right")].tolist()
+    for number in np.unique(of[1:][apart]).tolist():
+        members = order[np.searchsorted(of, number) : np.searchsorted(of, number, side="right")].tolist()
         at = _last_join([(int(steps[i]), int(starts[i]), int(ends[i]), i - n) for i in members])
         if at is not None:
             merged.append(at)

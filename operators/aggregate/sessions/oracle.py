@@ -129,7 +129,9 @@ class SessionOracle(AggregateOracle):
                     groups[-1] = (Window(groups[-1][0].start_us, end_us), [*groups[-1][1], cell])
                 else:
                     groups.append((window, [cell]))
-            widened += [one for w, parts in groups if (one := self._joined(key, w, [], parts)) is not None]
+            widened += [
+                whole for w, parts in groups if (whole := self._joined(key, w, [], parts)) is not None
+            ]
         emit = self.definition.emit
         for cell in sorted(widened, key=place):
             cell.current = not self._passed(cell, watermark_us)
@@ -284,7 +286,7 @@ class SessionOracle(AggregateOracle):
         for window, members, parts in groups:
             if not members:
                 continue
-            members = [m for m in messages if any(m is one for one in members)]
+            members = [m for m in messages if any(m is member for member in members)]
             if not self._is_open(SessionCell(key, window), watermark_us):
                 for message in members:
                     self._lose_late(f"{window!r} is closed", message, watermark_us)
@@ -405,7 +407,7 @@ class SessionOracle(AggregateOracle):
         return [c for c in self._sorted() if kept is None or not past(c.end_us, kept, watermark_us)]
 
     def _drop(self, cell: Cell) -> None:
-        self._sessions[cell.key] = [one for one in self._sessions[cell.key] if one is not cell]
+        self._sessions[cell.key] = [other for other in self._sessions[cell.key] if other is not cell]
 
     def _forgotten(self, cell: Cell, watermark_us: int) -> bool:
         """True if nothing that is in retention can reach it."""

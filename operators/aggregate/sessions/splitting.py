@@ -107,10 +107,10 @@ def divide(
         if old is not None:
             parts, stays = _split_parts(old, parts, by)
         parts = _dated(logic, step, parts, old)
-        one = np.ones(len(merged), dtype=bool)
-        one[cut[changes]] = False
-        sessions = concat([sessions.filter(pa.array(one)), parts.drop_columns([_CAME, _CURRENT])])
-        owed = np.r_[np.zeros(int(one.sum()), dtype=bool), flags(parts, _CURRENT)]
+        whole = np.ones(len(merged), dtype=bool)
+        whole[cut[changes]] = False
+        sessions = concat([sessions.filter(pa.array(whole)), parts.drop_columns([_CAME, _CURRENT])])
+        owed = np.r_[np.zeros(int(whole.sum()), dtype=bool), flags(parts, _CURRENT)]
         ends = combine(sessions.column(END)).to_numpy()
         owed &= logic.has_passed(ends, step.progress.watermark_us)
     none = np.zeros(0, dtype=np.int64)

@@ -54,7 +54,7 @@ class CutSessionOracle(SessionOracle):
                 else:
                     gone.remove(again)
                 continue
-            left = [m for m in kept if not _among(m, [one for one, _ in gone])]
+            left = [m for m in kept if not _among(m, [earlier for earlier, _ in gone])]
             retracted = next((m for m in left if _same(m, message)), None)
             new = next((m for m in came if _same(m, message)), None)
             if retracted is not None:
@@ -63,7 +63,7 @@ class CutSessionOracle(SessionOracle):
                 came = [m for m in came if m is not new]
             else:
                 self._lose("too_late", "what it takes back is in no session that is open", message)
-        self._gone += [one for one, _ in gone]
+        self._gone += [earlier for earlier, _ in gone]
         backs = [back for _, back in gone]
         return [m for m in some if _among(m, came) or _among(m, backs)]
 
@@ -94,24 +94,24 @@ class CutSessionOracle(SessionOracle):
             self._retract_across(whole.key, whole.emitted, [whole], watermark_us)
             return [whole]
         changed = list[SessionCell]()
-        for i, one in enumerate(pieces):
-            came = [m for m in one.messages if _among(m, new)]
-            came += [m for m in backs if _holder(pieces, m.time_us) is one]
-            alike = [part for part in parts if part.window == one.window]
+        for i, piece in enumerate(pieces):
+            came = [m for m in piece.messages if _among(m, new)]
+            came += [m for m in backs if _holder(pieces, m.time_us) is piece]
+            alike = [part for part in parts if part.window == piece.window]
             if alike and not came:
                 pieces[i] = alike[0]
                 continue
-            changed.append(one)
-            one.messages.sort(key=lambda m: (m.step, m.position))
-            before = [p for p in parts if p.first_us < one.end_us and one.first_us < p.end_us]
-            one.panes = whole.panes if backs else max((part.panes for part in before), default=0)
-            began = [part for part in before if part.first_us >= one.first_us]
-            continues = any(part.first_us == one.first_us for part in began)
-            one.pending = [m for p in began for m in p.pending] + came if continues else [*one.messages]
-            one.since_us = self._since(before, bool(came) or not continues)
+            changed.append(piece)
+            piece.messages.sort(key=lambda m: (m.step, m.position))
+            before = [p for p in parts if p.first_us < piece.end_us and piece.first_us < p.end_us]
+            piece.panes = whole.panes if backs else max((part.panes for part in before), default=0)
+            began = [part for part in before if part.first_us >= piece.first_us]
+            continues = any(part.first_us == piece.first_us for part in began)
+            piece.pending = [m for p in began for m in p.pending] + came if continues else [*piece.messages]
+            piece.since_us = self._since(before, bool(came) or not continues)
             not_emitted = not before or not all(self._passed(part, watermark_us) for part in before)
-            if backs and not_emitted and self._passed(one, watermark_us):
-                self._owed.append(one)
+            if backs and not_emitted and self._passed(piece, watermark_us):
+                self._owed.append(piece)
         others = [cell for cell in self._sessions[whole.key] if cell is not whole]
         self._sessions[whole.key] = others + pieces
         self._retract_across(whole.key, whole.emitted, pieces, watermark_us)
@@ -137,10 +137,10 @@ class CutSessionOracle(SessionOracle):
             own, at_us = self._own(message), message.time_us
             if not pieces or at_us > pieces[-1].reach_us or at_us >= self._last_end_us(pieces[-1]):
                 pieces.append(SessionCell(whole.key, own))
-            one = pieces[-1]
-            one.reach_us = max(one.reach_us, own.end_us)
-            one.window = Window(one.first_us, min(one.reach_us, self._last_end_us(one)))
-            one.messages.append(message)
+            piece = pieces[-1]
+            piece.reach_us = max(piece.reach_us, own.end_us)
+            piece.window = Window(piece.first_us, min(piece.reach_us, self._last_end_us(piece)))
+            piece.messages.append(message)
         return pieces
 
     def _last_end_us(self, cell: SessionCell) -> int:
@@ -151,8 +151,8 @@ class CutSessionOracle(SessionOracle):
         self, key: Key, panes: Sequence[EmittedPane], derived: Sequence[SessionCell], watermark_us: int
     ) -> None:
         """Give each pane of a session to the part that holds it; retract at once those that no part holds."""
-        for one in derived:
-            one.emitted = []
+        for piece in derived:
+            piece.emitted = []
         for pane in panes:
             start_us, end_us = pane.window.start_us, pane.window.end_us
             holder = next((c for c in derived if c.first_us <= start_us and end_us <= c.end_us), None)
@@ -168,7 +168,7 @@ class CutSessionOracle(SessionOracle):
 
 def _holder(derived: Sequence[SessionCell], time_us: int) -> SessionCell | None:
     """Return the last part that begins at or before a moment, if it continues until then."""
-    last = next((one for one in reversed(derived) if one.first_us <= time_us), None)
+    last = next((piece for piece in reversed(derived) if piece.first_us <= time_us), None)
     return last if last is not None and time_us <= last.end_us else None
 
 

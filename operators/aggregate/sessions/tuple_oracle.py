@@ -50,7 +50,7 @@ class TupleSessionOracle(SessionOracle):
                 emitted += self._emit_session(cell, Timing.EARLY, False)
         for cell in self._sorted():
             closed = self._closed(cell, watermark_us)
-            if closed and cell.current and not any(cell is one for one in touched):
+            if closed and cell.current and not any(cell is other for other in touched):
                 emitted += self._emit_session(cell, Timing.ON_TIME, True)
             cell.current = not closed
         for key, cells in self._sessions.items():

@@ -82,7 +82,7 @@ class SessionJoinView(JoinView):
 
     def _window_keys(self, side: int) -> list[pa.Field]:
         return (
-            [pa.field(*one) for one in self.key_types(self._input_of(side).name).items()]
+            [pa.field(*field) for field in self.key_types(self._input_of(side).name).items()]
             if side in self.logic.making
             else []
         )

@@ -241,7 +241,7 @@ class AnchoredOvers(OneInputLogic):
             rows, of = rows.filter(pa.array(in_windows)), of[in_windows]
         lines = Lines(rows, of, size, rows.column(TIME).to_numpy(), None)
         calculations = self._calculations(schema)
-        names = dict.fromkeys(name for _, one in calculations for name in read_by(one))
+        names = dict.fromkeys(name for _, calculation in calculations for name in read_by(calculation))
         ordered_rows = Slice(rows.select(list(names)).take(pa.array(lines.order)), lines.times)
         values, sizes, at = Values({}, []), np.zeros(len(anchors), np.int64), anchors.column(AT).to_numpy()
         for frame, calculation in calculations:
