@@ -73,8 +73,8 @@ class Throttle:
         self._key, self._timers = b"~k" + bytes([place]), TimerIndex(cf, b"~t" + bytes([place]))
 
     def last_us(self, kv: KV, keys: Sequence[bytes]) -> IntArray:
-        found = kv.multi_get(self._cf, [self._key + key for key in keys])
-        return np.array([START_OF_TIME_US if v is None else decode_i64(v) for v in found], dtype=np.int64)
+        values = kv.multi_get(self._cf, [self._key + key for key in keys])
+        return np.array([START_OF_TIME_US if v is None else decode_i64(v) for v in values], dtype=np.int64)
 
     def rests(self, kv: KV, keys: Sequence[bytes], now_us: int) -> BoolArray:
         """True for keys of which a message was accepted in the interval before `now_us`."""
@@ -103,9 +103,9 @@ class Delivering(Logic):
         self.definition, self.aux_cf, self._logic = logic.definition, logic.aux_cf, logic
         self.takes_columns, self.adds_columns = logic.takes_columns, logic.adds_columns
         self._throttles = {
-            given.name: Throttle(self.aux_cf, place, policy.interval_us)
-            for place, given in enumerate(self.definition.inputs)
-            if (policy := self.definition.policies.get(given.name)) and policy.interval_us is not None
+            input_spec.name: Throttle(self.aux_cf, place, policy.interval_us)
+            for place, input_spec in enumerate(self.definition.inputs)
+            if (policy := self.definition.policies.get(input_spec.name)) and policy.interval_us is not None
         }
 
     def cfs(self) -> tuple[str, ...]:
@@ -122,9 +122,9 @@ class Delivering(Logic):
         return self._logic.advance(kv, watermark_us, now_us)
 
     def apart(self, before: KV) -> Delivering:
-        found = copy.copy(self)
-        found._logic = self._logic.apart(before)
-        return found
+        copied = copy.copy(self)
+        copied._logic = self._logic.apart(before)
+        return copied
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         # The policies choose once, whatever the operator does: a message on which it raises has used its place.
@@ -137,8 +137,8 @@ class Delivering(Logic):
         for reason, n in chosen.dead.counts.items():
             result.counts[f"dead.{reason}"] = result.counts.get(f"dead.{reason}", 0) + n
         letters = letters_by_input(chosen.dead.table())
-        some = [table for table in (result.dead, letters) if table is not None]
-        result.dead = pa.concat_tables(some) if some else None
+        parts = [table for table in (result.dead, letters) if table is not None]
+        result.dead = pa.concat_tables(parts) if parts else None
         return result
 
     def _ingested(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> StepResult:
@@ -147,17 +147,17 @@ class Delivering(Logic):
     def _chosen(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> Chosen:
         """Apply the policies to a step. Raises where a condition cannot be computed for a message."""
         chosen = Chosen(dict(tables), DeadLetters(self.definition.dead_letter_limit))
-        for given in self.definition.inputs:
-            policy, table = self.definition.policies.get(given.name), tables.get(given.name)
+        for input_spec in self.definition.inputs:
+            policy, table = self.definition.policies.get(input_spec.name), tables.get(input_spec.name)
             if policy is None or table is None:
                 continue
-            chosen.dead.input = given.shown
-            rows = self._countable(kv, given, table, now_us)
-            passes = self._passes(kv, chosen, given, policy, rows, now_us)
+            chosen.dead.input = input_spec.shown
+            rows = self._countable(kv, input_spec, table, now_us)
+            passes = self._passes(kv, chosen, input_spec, policy, rows, now_us)
             if policy.mark is not None:
-                self._mark(chosen, given.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
+                self._mark(chosen, input_spec.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
             elif not passes.all():
-                self._skip(chosen, given, policy, table, rows.take(np.flatnonzero(~passes)))
+                self._skip(chosen, input_spec, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
 
     def _countable(self, kv: KV, input: Input, table: pa.Table, now_us: int) -> Slice:

@@ -130,8 +130,8 @@ class OneInput(Definition):
     def inputs(self) -> tuple[Input, ...]:
         name = self.input_name or UNNAMED
         rest = (self.watermark, self.time_zone, self.max_ahead_us, self.positions)
-        given = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
-        return (replace(given, where=self.where, deliver=self.deliver),)
+        input_spec = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
+        return (replace(input_spec, where=self.where, deliver=self.deliver),)
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
         return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
@@ -140,11 +140,11 @@ class OneInput(Definition):
         return self.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        theirs = watermarks.get(self.inputs[0].name)
-        if theirs is None:
+        watermark = watermarks.get(self.inputs[0].name)
+        if watermark is None:
             return self
-        written = {**dict(self.written), "watermark": repr(theirs)}
-        return self._changed(watermark=theirs, written=tuple(written.items()))
+        written = {**dict(self.written), "watermark": repr(watermark)}
+        return self._changed(watermark=watermark, written=tuple(written.items()))
 
     @property
     def known_by(self) -> None:
@@ -168,8 +168,8 @@ class OneInput(Definition):
                 f"positions={self.positions!r} of {self.name!r}, which follows {before!r}: its messages are the rows of "
                 f"{before!r}, each emitted once and in order; leave it out"
             )
-        given = self.inputs[0]
-        return Taker(self.name, given, self.columns_of(given)[1:])
+        input_spec = self.inputs[0]
+        return Taker(self.name, input_spec, self.columns_of(input_spec)[1:])
 
     def check_followed(self, taker: Taker) -> None:
         if taker.event_time != self.event_time:
@@ -233,7 +233,7 @@ class OneInputLogic(Logic):
         self.aux_cf = f"{definition.name}.aux"
         self.needs = WholeMessages(definition)
         #: The reading of each input.
-        self.readings = tuple(InputReading.of(definition, given) for given in definition.inputs)
+        self.readings = tuple(InputReading.of(definition, i) for i in definition.inputs)
 
     def cfs(self) -> tuple[str, ...]:
         return (self.aux_cf,)

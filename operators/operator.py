@@ -286,15 +286,15 @@ class Definition(ABC):
     def asked(self, table: str, operator: str | None = None, input: str | None = None) -> Definition:
         """Return the operator that a query means: of that name; else with such an input; else the last with such a table."""
         if operator is not None:
-            found = [p for p in self.parts if p.name == operator]
-            if not found:
+            parts = [p for p in self.parts if p.name == operator]
+            if not parts:
                 names = [p.name for p in self.parts]
                 raise ConfigurationError(f"operator {operator!r} is none of {names}: name one of these")
-            return found[0]
+            return parts[0]
         if input is not None:
-            found = [p for p in self.parts if p.by_input and input in [i.name for i in p.inputs]]
-            if found:
-                return found[0]
+            parts = [p for p in self.parts if p.by_input and input in [i.name for i in p.inputs]]
+            if parts:
+                return parts[0]
         return next((p for p in reversed(self.parts) if table in p.tables), self.parts[-1])
 
     @property

@@ -40,9 +40,9 @@ def normalise_inputs(inputs: Any, example: str) -> tuple[Input, ...]:
     remedy = f"give them as inputs={example}"
     if isinstance(inputs, Input | str) or not isinstance(inputs, Sequence) or not inputs:
         raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
-    for given in inputs:
-        if not isinstance(given, Input):
-            raise ConfigurationError(f"{given!r} of inputs= is no input: {remedy}")
+    for input_spec in inputs:
+        if not isinstance(input_spec, Input):
+            raise ConfigurationError(f"{input_spec!r} of inputs= is no input: {remedy}")
     names = [i.name for i in inputs]
     if len(set(names)) != len(names):
         raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
@@ -68,8 +68,8 @@ class NamedInputs(Definition):
         return self.by if input.by is None else input.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        given = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.user_inputs)
-        return self._changed(user_inputs=given)
+        inputs = tuple(replace(i, watermark=watermarks.get(i.name, i.watermark)) for i in self.user_inputs)
+        return self._changed(user_inputs=inputs)
 
     def filing(self) -> dict[str, Any]:
         return {**super().filing(), "max_ahead_us": [i.max_ahead_us for i in self.user_inputs]}
@@ -110,21 +110,23 @@ class SeveralInputs(NamedInputs):
         return to_rows(rows, job)
 
     def taker(self, before: str) -> Taker:
-        names = [given.name for given in self.user_inputs]
+        names = [i.name for i in self.user_inputs]
         if before not in names:
             raise ConfigurationError(
                 f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
                 f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
             )
-        given = self.input(before)
-        others = [i.watermark for i in self.user_inputs if i is not given and not i.static]
-        follows = given.watermark.kind == "explicit" and given.watermark in others
-        if (given.watermark != bounded() and not follows) or given.positions is not None:
+        input_spec = self.input(before)
+        others = [i.watermark for i in self.user_inputs if i is not input_spec and not i.static]
+        follows = input_spec.watermark.kind == "explicit" and input_spec.watermark in others
+        if (input_spec.watermark != bounded() and not follows) or input_spec.positions is not None:
             raise BadWatermark(
-                f"{given!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
+                f"{input_spec!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
                 "watermark= and positions= out"
             )
-        return Taker(self.name, given, self.columns_of(given), "it takes no message back", self.late_us)
+        return Taker(
+            self.name, input_spec, self.columns_of(input_spec), "it takes no message back", self.late_us
+        )
 
     def output_delay_us(self, event_time: str) -> int:
         return self.late_us
@@ -166,7 +168,7 @@ class SeveralInputsLogic(Logic):
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.aux_cf = f"{definition.name}.aux"
-        self.readings = {given.name: InputReading.of(definition, given) for given in definition.inputs}
+        self.readings = {i.name: InputReading.of(definition, i) for i in definition.inputs}
         self.schemas = InputSchemas(self.aux_cf, list(self.readings))
 
     def cfs(self) -> tuple[str, ...]:
@@ -224,14 +226,16 @@ class SeveralInputsLogic(Logic):
     def _arrivals(
         self, work: Work, reading: InputReading, table: pa.Table
     ) -> tuple[Slice, Mapping[Partition, int]]:
-        given, kv = reading.input, work.kv
-        work.dead.input = given.name
-        if given.stamped:
+        input_spec, kv = reading.input, work.kv
+        work.dead.input = input_spec.name
+        if input_spec.stamped:
             table = table.append_column(STAMPED, pa.array(np.full(len(table), work.now_us, dtype=np.int64)))
-        table = reading.in_known_times(table, self.schemas.of(kv, given.name))
+        table = reading.in_known_times(table, self.schemas.of(kv, input_spec.name))
         schema = self._learn(kv, reading, table.schema)
-        table = with_positions(table, work.progress.step, given.source_prefix)
-        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, given))
+        table = with_positions(table, work.progress.step, input_spec.source_prefix)
+        rows, marks = reading.arrivals(
+            table, work.now_us, work.dead, partial(self._on_time, work, input_spec)
+        )
         return Slice(conformed(rows.table, schema), rows.times), marks
 
     def _on_time(self, work: Work, input: Input, rows: Slice, dead: DeadLetters) -> Slice:

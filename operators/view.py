@@ -88,10 +88,10 @@ class View:
     def input(self, name: str | None) -> Input:
         """Return the input that a query means; its name may be left out where there is but one."""
         inputs: tuple[Input, ...] = self.definition.inputs
-        found = [i for i in inputs if name in (None, i.name)]
-        if len(found) != 1:
+        asked = [i for i in inputs if name in (None, i.name)]
+        if len(asked) != 1:
             raise ConfigurationError(which(name, inputs, self.definition.name))
-        return found[0]
+        return asked[0]
 
     def source_prefix(self, input: str) -> str:
         """Return the prefix that the job adds to the sources of an input in the state."""
@@ -106,9 +106,9 @@ class View:
 
     def key_types(self, input: str | None = None) -> dict[str, pa.DataType]:
         """Return the types of the key columns, of an input; null where they are not known yet."""
-        given = self.definition.inputs[0] if input is None else self.input(input)
-        known = self.known(given.name) or pa.schema([])
-        keys = self.definition.keys(given)
+        input_spec = self.definition.inputs[0] if input is None else self.input(input)
+        known = self.known(input_spec.name) or pa.schema([])
+        keys = self.definition.keys(input_spec)
         return {b: known.field(b).type if b in known.names else pa.null() for b in keys}
 
     def known(self, input: str | None = None) -> pa.Schema | None:
@@ -336,11 +336,11 @@ def merged(found: Sequence[Slice], by: Sequence[str], *, fields_first: bool) -> 
     """Merge messages of several shards by key; the key comes first in the order, or after the time. One key lies in one
     shard, whose order stays.
     """
-    some = [rows for rows in found if len(rows)]
-    if len(some) < 2:
-        return some
-    times = np.concatenate([rows.times for rows in some])
-    table = concat([rows.table for rows in some])
+    tables = [rows for rows in found if len(rows)]
+    if len(tables) < 2:
+        return tables
+    times = np.concatenate([rows.times for rows in tables])
+    table = concat([rows.table for rows in tables])
     rows = Slice(table, times)
     fields = encode_equal([table.column(b) for b in by]) if by else None
     positions = rows.order.to_pylist() if rows.order is not None else list(range(len(times)))
@@ -362,15 +362,15 @@ def union(schemas: Sequence[pa.Schema | None]) -> pa.Schema | None:
 
 def message_columns(schemas: Sequence[pa.Schema | None]) -> pa.Schema:
     """Return the columns of a table of messages: `stored`, and those that stores know."""
-    found = [pa.schema([("stored", STORED)])]
+    parts = [pa.schema([("stored", STORED)])]
     for schema in filter(None, schemas):
         own = user_columns(schema.empty_table())
         if "stored" in own:
             raise ConfigurationError(
                 "a column of the messages is called 'stored', as the column of their positions: use get_messages"
             )
-        found.append(pa.schema([schema.field(n) for n in own]))
-    return union(found)
+        parts.append(pa.schema([schema.field(n) for n in own]))
+    return union(parts)
 
 
 def messages_table(found: Sequence[Slice], schema: pa.Schema) -> pa.Table:

@@ -43,11 +43,11 @@ def refusal_of(
             for condition in uses:
                 condition.evaluate(empty)
             if aggregation.kind in KERNELS:
-                found = tuple(
+                kinds = tuple(
                     combine(a.evaluate(empty)).type if isinstance(a, Expr) else types.get(a, pa.null())
                     for a in aggregation.args
                 )
-                KERNELS[aggregation.kind](aggregation, found, options)
+                KERNELS[aggregation.kind](aggregation, kinds, options)
         except (TypeClash, UnknownColumn) as error:
             return error.message
     return None

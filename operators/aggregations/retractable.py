@@ -156,8 +156,8 @@ class NetVariance(Variance):
         valid = validity(rows.values[0])
         finite = valid & np.isfinite(numbers)
         made: Parts = {}
-        for mark, mine in (("", sign > 0), (_GONE, sign < 0)):
-            keep = pa.array(finite & mine)
+        for mark, of_sign in (("", sign > 0), (_GONE, sign < 0)):
+            keep = pa.array(finite & of_sign)
             for name, part in parts.items():
                 made[name + mark] = pc.if_else(keep, part, pa.scalar(None, part.type))
         made[_NAN] = pa.array(np.where(valid & ~finite, sign, 0))
@@ -169,8 +169,8 @@ class NetVariance(Variance):
         merged |= dict(zip(whole, groups.aggregate([(parts[n], "sum") for n in whole]), strict=True))
         for mark in ("", _GONE):
             if f"n{mark}" in parts:
-                found = super().merge(_of(parts, mark), groups, failures)
-                merged |= {name + mark: part for name, part in found.items()}
+                merged_parts = super().merge(_of(parts, mark), groups, failures)
+                merged |= {name + mark: part for name, part in merged_parts.items()}
         return {n: p.cast(_SQUARES) if n in whole else p for n, p in merged.items()}
 
     def finish(
@@ -192,8 +192,8 @@ class NetVariance(Variance):
             if "ni" in parts:  # whole numbers may precede the widening of the column
                 n, m2 = _with_whole(parts, n, n_came * mean_came - n_went * mean_went, m2)
         odd = _counts(parts, _NAN, size)
-        found = {"n": pa.array(n + odd), "m2": pa.array(np.where(odd > 0, np.nan, m2))}
-        return super().finish(found, size, failures)
+        totals = {"n": pa.array(n + odd), "m2": pa.array(np.where(odd > 0, np.nan, m2))}
+        return super().finish(totals, size, failures)
 
 
 #: The type of sums of squares.
@@ -215,14 +215,14 @@ def _with_whole(parts: Mapping[str, pa.Array], n: IntArray, total: Any, m2: Any)
     """Return (number, squared distances) of these and of whole numbers, exactly where there are no others."""
     added = _counts(parts, "ni", len(n))
     sums, squares = ([int(v or 0) for v in parts[name].to_pylist()] for name in ("s", "q"))
-    found = np.array(m2, dtype=np.float64)
+    distances = np.array(m2, dtype=np.float64)
     for i, (a, s, q) in enumerate(zip(added.tolist(), sums, squares, strict=True)):
         if n[i] == 0 and total[i] == 0:
-            found[i] = (a * q - s * s) / a if a > 0 else 0.0
+            distances[i] = (a * q - s * s) / a if a > 0 else 0.0
         elif (both := int(n[i]) + a) > 0:
             of_others = m2[i] + (total[i] * total[i] / n[i] if n[i] else 0.0)
-            found[i] = max(q + of_others - (s + total[i]) ** 2 / both, 0.0)
-    return n + added, found
+            distances[i] = max(q + of_others - (s + total[i]) ** 2 / both, 0.0)
+    return n + added, distances
 
 
 def _of(parts: Mapping[str, pa.Array], mark: str) -> Parts:
@@ -311,8 +311,8 @@ class NetSet(_Present, CollectSet):
         if self._count:
             return pa.array(np.bincount(codes, minlength=size).astype(np.int64))
         order = sort_rows(codes, size, [sort_key(values)])
-        found = group_lists(codes[order], size, values.take(pa.array(order)))
-        return as_type(found, self.output_type())
+        lists = group_lists(codes[order], size, values.take(pa.array(order)))
+        return as_type(lists, self.output_type())
 
 
 class NetPercentile(_Present, Percentile):

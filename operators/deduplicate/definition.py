@@ -75,7 +75,7 @@ class DeduplicateDefinition(OneInput):
     ) -> None:
         where = filter_of(where)
         ids = ids_of(ids)
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         if keep != "first":
             raise ConfigurationError(
                 f"keep={keep!r}: use 'first'. The last is known only when no other can come, as in wr.Aggregate: "
@@ -86,7 +86,7 @@ class DeduplicateDefinition(OneInput):
             raise BadDuration(f"within {within!r} is negative: use '0 seconds' or more, or wr.forever")
         late_us = UNBOUNDED_US if within_us is None else within_us
         own = {"ids": ids, "within_us": within_us, "retention": Retention(within_us), "late_us": late_us}
-        self._fill(given, **own)
+        self._fill(arguments, **own)
         if not self.by and ids is None:
             raise ConfigurationError(
                 f"{self.name!r} has neither by= nor ids=: name the columns in which duplicates are equal, e.g. "

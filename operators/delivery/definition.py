@@ -77,7 +77,7 @@ class DeliveryDefinition(OneInput):
         where: pc.Expression | None = None,
     ) -> None:
         where, guarantee = filter_of(where), filter_of(guarantee)
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         remedy = "use wr.deliver.latest(), newest(1000), within('2 seconds') or throttle('1 second')"
         check.of_type(policy, Policy, "policy", remedy)
         deliver = policy if guarantee is None else policy.guarantee(guarantee.expression)
@@ -86,7 +86,7 @@ class DeliveryDefinition(OneInput):
             deliver = deliver.marked(mark)
             check_mark(deliver, (*check.names(by, "by", remedy), event_time))
         own = {"policy": policy, "guarantee": guarantee, "mark": mark, "retention": Retention(0)}
-        self._fill(given, late_us=UNBOUNDED_US, deliver=policy_of(deliver, marks=True), **own)
+        self._fill(arguments, late_us=UNBOUNDED_US, deliver=policy_of(deliver, marks=True), **own)
 
     @property
     def periods(self) -> frozenset[int]:

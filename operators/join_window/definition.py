@@ -115,7 +115,7 @@ class JoinWindowDefinition(OneInput):
         where: pc.Expression | None = None,
         deliver: Policy | None = None,
     ) -> None:
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         _check_window(window)
         joined = check.names(
             join_keys, "join_keys", "name a column, several as join_keys=('id', 'site'), or ()"
@@ -126,7 +126,7 @@ class JoinWindowDefinition(OneInput):
             raise ConfigurationError(
                 f"by={by!r} and join_keys={joined!r} name {twice[0]!r} twice: messages lie by all of them, name each once"
             )
-        options = {n: v for n, v in given.items() if n not in ("join_keys", "deliver")}
+        options = {n: v for n, v in arguments.items() if n not in ("join_keys", "deliver")}
         emit = Emit(early=every_batch, late=every_batch) if emit is None else emit
         options |= {
             "by": by,
@@ -138,7 +138,7 @@ class JoinWindowDefinition(OneInput):
         windowing._set(**made)
         own = {n: made[n] for n in ("window", "retention", "ids", "where")}
         self._fill(
-            {**given, "ids": made["ids"], "where": made["where"]},
+            {**arguments, "ids": made["ids"], "where": made["where"]},
             **own,
             join_keys=joined,
             emit=emit,

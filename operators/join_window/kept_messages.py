@@ -91,8 +91,8 @@ class Kept(History):
         """Return the messages that windows have to emit, a list of them for each."""
         if not self._reads:
             return {NEW: pa.nulls(len(state))}, []
-        found, broken = calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
-        keys = combine(found[NEW])
+        finished, broken = calculation.finish({n: state.column(n) for n in state.column_names}, len(state))
+        keys = combine(finished[NEW])
         lengths = pc.fill_null(pc.list_value_length(keys), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.r_[0, np.cumsum(lengths)].astype(np.int32))
         rows = self._rows(kv, keys.flatten(), calculation)
@@ -113,10 +113,10 @@ class Kept(History):
         if at.null_count == 0:
             return conformed(came.take(at), schema).select(schema.names)
         known = at.is_valid().to_numpy(zero_copy_only=False)
-        mine = conformed(came.take(at.drop_null()), schema).select(schema.names)
+        known_rows = conformed(came.take(at.drop_null()), schema).select(schema.names)
         others = self._read(kv, keys.filter(pa.array(~known)), calculation, schema)
         order = np.argsort(np.r_[np.flatnonzero(known), np.flatnonzero(~known)], kind="stable")
-        return concat([mine, others]).take(pa.array(order))
+        return concat([known_rows, others]).take(pa.array(order))
 
     def _read(self, kv: KV, keys: pa.Array, calculation: Calculation, schema: pa.Schema) -> pa.Table:
         wanted = keys.to_pylist()

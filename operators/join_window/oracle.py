@@ -103,10 +103,10 @@ def _rows(definition: Any, window: Window | TupleWindow, new: list[Taken], timin
 
 def _messages(cells: Iterable[Cell]) -> list[Message]:
     """Return the messages of these windows, each once."""
-    found: Mapping[Position, Message] = {
+    by_position: Mapping[Position, Message] = {
         m.position: Message(m.payload, m.position) for cell in cells for m in cell.messages
     }
-    return [found[position] for position in sorted(found)]
+    return [by_position[position] for position in sorted(by_position)]
 
 
 def _forwarded(row: JoinedRow) -> dict[str, Any]:

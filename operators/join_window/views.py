@@ -66,18 +66,18 @@ class JoinWindowView(View):
     ) -> list[Slice]:
         self.input(input)
         finds, wanted = self._windows.asked(start, end), self._wanted(key)
-        found = []
+        tables = []
         for kv in self.stores:
             known = self._windows._known(kv)
             rows = None if known is None else finds(kv, **self._lookup(known, wanted))
             if rows is not None:
-                found.append(rows.take(np.flatnonzero(of_key(rows.table, wanted))))
+                tables.append(rows.take(np.flatnonzero(of_key(rows.table, wanted))))
         kept = self.logic.windows.filed
         layout = kept.store.layout
         by = kept.fields if layout.has_fields else ()
         return [
             rows_without_prefix(rows, self.prefix)
-            for rows in merged(found, by, fields_first=layout.fields_first)
+            for rows in merged(tables, by, fields_first=layout.fields_first)
         ]
 
     def message_schema(self, input: str | None = None) -> pa.Schema:
@@ -101,8 +101,8 @@ class JoinWindowView(View):
             if name not in wanted:
                 break
             leading.append(name)
-        found = one_key(leading, {name: wanted[name] for name in leading}, schema)
-        if found is None:
+        key_row = one_key(leading, {name: wanted[name] for name in leading}, schema)
+        if key_row is None:
             return {}
-        encoded = encode_equal([found.column(name) for name in leading])[0]
+        encoded = encode_equal([key_row.column(name) for name in leading])[0]
         return {"key" if len(leading) == len(kept.fields) else "key_prefix": encoded}

@@ -116,11 +116,11 @@ def _stddev(values: list[Any], params: dict[str, Any]) -> float | None:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in sorted(values, key=order):
-        if not found or not same(found[-1], value):
-            found.append(value)
-    return found
+        if not distinct or not same(distinct[-1], value):
+            distinct.append(value)
+    return distinct
 
 
 def _percentile(values: list[Any], fraction: float) -> float | None:

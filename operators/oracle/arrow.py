@@ -159,16 +159,16 @@ class Arguments:
 
     def _of(self, payload: dict[str, Any]) -> dict[str, tuple[Any, ...] | None]:
         table = self._columns.typed(payload) if self._expressions else None
-        found: dict[str, tuple[Any, ...] | None] = {}
+        arguments: dict[str, tuple[Any, ...] | None] = {}
         for alias, aggregation in self._aggregations.items():
             if (
                 aggregation.condition is not None
                 and _value(aggregation.condition, payload, table) is not True
             ):
-                found[alias] = None
+                arguments[alias] = None
             else:
-                found[alias] = tuple(_value(a, payload, table) for a in aggregation.args)
-        return found
+                arguments[alias] = tuple(_value(a, payload, table) for a in aggregation.args)
+        return arguments
 
 
 class Filter(Arguments):
@@ -179,7 +179,7 @@ class Filter(Arguments):
 
     def passes(self, payload: Mapping[str, Any]) -> bool:
         """True if a message passes. Raises `Raised`."""
-        return all(found is not None for found in self.of(dict(payload)).values())
+        return all(argument is not None for argument in self.of(dict(payload)).values())
 
 
 def _value(argument: str | Expr, payload: dict[str, Any], table: pa.Table | None) -> Any:

@@ -35,20 +35,21 @@ class DeliveringOracle(Oracle):
         self._oracle = oracle
         self.takes_columns = oracle.takes_columns
         self._filters = {
-            given.name: [Filter(given.where), self._guarantee(given)] for given in definition.inputs
+            input_spec.name: [Filter(input_spec.where), self._guarantee(input_spec)]
+            for input_spec in definition.inputs
         }
         #: (input, key): when a message of it was taken last.
         self._last_us: dict[tuple[str, Key], int] = {}
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
-        given, buried, heard = by_input(self.definition.inputs, messages), list[DeadLetter](), list[Any]()
+        by_name, buried, skipped = by_input(self.definition.inputs, messages), list[DeadLetter](), list[Any]()
         for one in self.definition.inputs:
             policy = self.definition.policies.get(one.name)
-            if policy is not None and one.name in given:
-                given[one.name] = self._taken(one, policy, given[one.name], now_us, buried, heard)
-        done = self._oracle.ingest(given, now_us, watermark_us)
+            if policy is not None and one.name in by_name:
+                by_name[one.name] = self._taken(one, policy, by_name[one.name], now_us, buried, skipped)
+        done = self._oracle.ingest(by_name, now_us, watermark_us)
         self._follow()
-        self.counted = [*self._oracle.counted, *heard]
+        self.counted = [*self._oracle.counted, *skipped]
         return Outcome(done.rows, [*done.dead, *buried])
 
     def feed(self, inputs: Collection[str]) -> None:

@@ -104,7 +104,7 @@ class Oracle(ABC):
 def listed(messages: Messages) -> list[Message]:
     """Return the messages of all inputs."""
     if isinstance(messages, Mapping):
-        return [message for some in messages.values() for message in some]
+        return [message for of_input in messages.values() for message in of_input]
     return list(messages)
 
 

@@ -34,12 +34,12 @@ def windows_of(spec: WindowSpec, time_us: int) -> list[Window]:
             start = (time_us - offset) // size * size + offset
             return [Window(start, start + size)]
         case Hopping(size_us=size, hop_us=hop, offset_us=offset):
-            found = []
+            windows = []
             start = (time_us - offset) // hop * hop + offset
             while start + size > time_us:
-                found.append(Window(start, start + size))
+                windows.append(Window(start, start + size))
                 start -= hop
-            return found[::-1]
+            return windows[::-1]
         case Calendar():
             return [_calendar_window(spec, time_us)]
         case Global():
@@ -54,12 +54,12 @@ def windows_of(spec: WindowSpec, time_us: int) -> list[Window]:
 
 def tuple_windows_of(spec: Tuples, number: int) -> list[TupleWindow]:
     """Return every window that holds the `number`-th message of a key; the first message has number 1."""
-    found = []
+    windows = []
     first = (number - 1) // spec.step * spec.step + 1
     while first >= 1 and first + spec.size > number:
-        found.append(TupleWindow(first, first + spec.size - 1))
+        windows.append(TupleWindow(first, first + spec.size - 1))
         first -= spec.step
-    return found[::-1]
+    return windows[::-1]
 
 
 def _calendar_window(spec: Calendar, time_us: int) -> Window:

@@ -91,7 +91,7 @@ class ProcessDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         _check_function(function)
         if ttl is None:
             raise RetentionMissing(f"ttl=None of {name!r}: say how long a key's state is kept, or wr.forever")
@@ -101,14 +101,14 @@ class ProcessDefinition(OneInput):
         check.of_type(version, str, "version", "use text, e.g. version='2'")
         kind = function if isinstance(function, type) else type(function)
         self._fill(
-            given,
+            arguments,
             function=function,
             function_name=kind.__name__,
             version=version,
             emits=_schema(emits),
             retention=Retention(ttl_us),
             late_us=UNBOUNDED_US if ttl_us is None else ttl_us,
-            written=self._shown(given, kind),
+            written=self._shown(arguments, kind),
         )
         taken, names = [*self.by, self.event_time], self.emits.names
         twice = [c for c in names if c in taken or names.count(c) > 1]

@@ -106,8 +106,8 @@ class ProcessOracle(OneInputOracle):
         kept, last_us = self.states.get(key, ({}, time_us))
         state = copy.deepcopy(kept)
         try:
-            found = method(key[0] if len(key) == 1 else key, what, state, timers)
-            rows = [] if found is None else [found] if isinstance(found, Mapping) else list(found)
+            emitted = method(key[0] if len(key) == 1 else key, what, state, timers)
+            rows = [] if emitted is None else [emitted] if isinstance(emitted, Mapping) else list(emitted)
             rows = [self._row(row) for row in rows]
             state = {_name(name): _kept(value) for name, value in state.items()}
         except Exception:

@@ -38,19 +38,19 @@ class ProcessView(View):
                 f"start={start!r}, end={end!r}: the state of {self.definition.name!r} has no time, ask by key="
             )
         low, high = times_between(start, end)
-        found: list[tuple[bytes, bytes, tuple[Any, ...], KV]] = []
+        entries: list[tuple[bytes, bytes, tuple[Any, ...], KV]] = []
         for kv in self.stores:
             if table == STATE:
                 for at, value in kv.scan(cfs.state):
                     encoded = at[4 : 4 + decode_u32(at)]
                     row = (kv.get(cfs.keys, encoded) or b"")[16:]
-                    found.append((encoded, row, (at[4 + len(encoded) :].decode(), _shown(value)), kv))
+                    entries.append((encoded, row, (at[4 + len(encoded) :].decode(), _shown(value)), kv))
                 continue
             for of, index in cfs.indices.items():
                 for at_us, key_bytes, _, value in index.between(kv, low, high).of(Kind.TIMER):
-                    found.append((key_bytes, value[8:], (at_us, of), kv))
-        found.sort(key=lambda one: (one[0], one[2]))
-        made = _rows(found, self._schema(), self._fields(table), cfs.aux)
+                    entries.append((key_bytes, value[8:], (at_us, of), kv))
+        entries.sort(key=lambda one: (one[0], one[2]))
+        made = _rows(entries, self._schema(), self._fields(table), cfs.aux)
         return made.filter(pa.array(of_key(made, key_of(by, key))))
 
     def timed(self, table: str) -> str | None:
