@@ -169,7 +169,7 @@ def _ranges(step: Step, reached: Mapping[Partition, int], definition: Definition
     """
     if step.kind == "advance":
         return {}
-    prefixes = tuple(input_spec.source_prefix for input_spec in definition.inputs)
+    prefixes = tuple(input.source_prefix for input in definition.inputs)
     ranges = {
         p: (max(f, reached.get(p, f)), step.next_offsets[p])
         for p, f in step.first_offsets.items()

@@ -103,9 +103,9 @@ class Delivering(Logic):
         self.definition, self.aux_cf, self._logic = logic.definition, logic.aux_cf, logic
         self.takes_columns, self.adds_columns = logic.takes_columns, logic.adds_columns
         self._throttles = {
-            input_spec.name: Throttle(self.aux_cf, place, policy.interval_us)
-            for place, input_spec in enumerate(self.definition.inputs)
-            if (policy := self.definition.policies.get(input_spec.name)) and policy.interval_us is not None
+            input.name: Throttle(self.aux_cf, place, policy.interval_us)
+            for place, input in enumerate(self.definition.inputs)
+            if (policy := self.definition.policies.get(input.name)) and policy.interval_us is not None
         }
 
     def cfs(self) -> tuple[str, ...]:
@@ -147,17 +147,17 @@ class Delivering(Logic):
     def _chosen(self, now_us: int, kv: KV, tables: Mapping[str, pa.Table]) -> Chosen:
         """Apply the policies to a step. Raises where a condition cannot be computed for a message."""
         chosen = Chosen(dict(tables), DeadLetters(self.definition.dead_letter_limit))
-        for input_spec in self.definition.inputs:
-            policy, table = self.definition.policies.get(input_spec.name), tables.get(input_spec.name)
+        for input in self.definition.inputs:
+            policy, table = self.definition.policies.get(input.name), tables.get(input.name)
             if policy is None or table is None:
                 continue
-            chosen.dead.input = input_spec.shown
-            rows = self._countable(kv, input_spec, table, now_us)
-            passes = self._passes(kv, chosen, input_spec, policy, rows, now_us)
+            chosen.dead.input = input.shown
+            rows = self._countable(kv, input, table, now_us)
+            passes = self._passes(kv, chosen, input, policy, rows, now_us)
             if policy.mark is not None:
-                self._mark(chosen, input_spec.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
+                self._mark(chosen, input.name, policy.mark, table, rows.take(np.flatnonzero(~passes)))
             elif not passes.all():
-                self._skip(chosen, input_spec, policy, table, rows.take(np.flatnonzero(~passes)))
+                self._skip(chosen, input, policy, table, rows.take(np.flatnonzero(~passes)))
         return chosen
 
     def _countable(self, kv: KV, input: Input, table: pa.Table, now_us: int) -> Slice:

@@ -130,8 +130,8 @@ class OneInput(Definition):
     def inputs(self) -> tuple[Input, ...]:
         name = self.input_name or UNNAMED
         rest = (self.watermark, self.time_zone, self.max_ahead_us, self.positions)
-        input_spec = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
-        return (replace(input_spec, where=self.where, deliver=self.deliver),)
+        input = Input(name, self.event_time, None, *rest, event_time_unit=self.event_time_unit)
+        return (replace(input, where=self.where, deliver=self.deliver),)
 
     def columns_of(self, input: Input) -> tuple[str, ...]:
         return (self.event_time, *self.by, *(() if self.ids is None else self.ids.columns))
@@ -168,8 +168,8 @@ class OneInput(Definition):
                 f"positions={self.positions!r} of {self.name!r}, which follows {before!r}: its messages are the rows of "
                 f"{before!r}, each emitted once and in order; leave it out"
             )
-        input_spec = self.inputs[0]
-        return Taker(self.name, input_spec, self.columns_of(input_spec)[1:])
+        input = self.inputs[0]
+        return Taker(self.name, input, self.columns_of(input)[1:])
 
     def check_followed(self, taker: Taker) -> None:
         if taker.event_time != self.event_time:

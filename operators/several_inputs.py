@@ -40,9 +40,9 @@ def normalise_inputs(inputs: Any, example: str) -> tuple[Input, ...]:
     remedy = f"give them as inputs={example}"
     if isinstance(inputs, Input | str) or not isinstance(inputs, Sequence) or not inputs:
         raise ConfigurationError(f"inputs={inputs!r} are no inputs: {remedy}")
-    for input_spec in inputs:
-        if not isinstance(input_spec, Input):
-            raise ConfigurationError(f"{input_spec!r} of inputs= is no input: {remedy}")
+    for input in inputs:
+        if not isinstance(input, Input):
+            raise ConfigurationError(f"{input!r} of inputs= is no input: {remedy}")
     names = [i.name for i in inputs]
     if len(set(names)) != len(names):
         raise ConfigurationError(f"the inputs are named {names}: give each a name of its own")
@@ -116,17 +116,15 @@ class SeveralInputs(NamedInputs):
                 f"{self.name!r}, which follows {before!r}, has the inputs {names}, none of which is {before!r}: name the input "
                 f"that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
             )
-        input_spec = self.input(before)
-        others = [i.watermark for i in self.user_inputs if i is not input_spec and not i.static]
-        follows = input_spec.watermark.kind == "explicit" and input_spec.watermark in others
-        if (input_spec.watermark != bounded() and not follows) or input_spec.positions is not None:
+        input = self.input(before)
+        others = [i.watermark for i in self.user_inputs if i is not input and not i.static]
+        follows = input.watermark.kind == "explicit" and input.watermark in others
+        if (input.watermark != bounded() and not follows) or input.positions is not None:
             raise BadWatermark(
-                f"{input_spec!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
+                f"{input!r} of {self.name!r} takes the rows of {before!r}, whose watermark and positions they have: leave "
                 "watermark= and positions= out"
             )
-        return Taker(
-            self.name, input_spec, self.columns_of(input_spec), "it takes no message back", self.late_us
-        )
+        return Taker(self.name, input, self.columns_of(input), "it takes no message back", self.late_us)
 
     def output_delay_us(self, event_time: str) -> int:
         return self.late_us
@@ -226,16 +224,14 @@ class SeveralInputsLogic(Logic):
     def _arrivals(
         self, work: Work, reading: InputReading, table: pa.Table
     ) -> tuple[Slice, Mapping[Partition, int]]:
-        input_spec, kv = reading.input, work.kv
-        work.dead.input = input_spec.name
-        if input_spec.stamped:
+        input, kv = reading.input, work.kv
+        work.dead.input = input.name
+        if input.stamped:
             table = table.append_column(STAMPED, pa.array(np.full(len(table), work.now_us, dtype=np.int64)))
-        table = reading.in_known_times(table, self.schemas.of(kv, input_spec.name))
+        table = reading.in_known_times(table, self.schemas.of(kv, input.name))
         schema = self._learn(kv, reading, table.schema)
-        table = with_positions(table, work.progress.step, input_spec.source_prefix)
-        rows, marks = reading.arrivals(
-            table, work.now_us, work.dead, partial(self._on_time, work, input_spec)
-        )
+        table = with_positions(table, work.progress.step, input.source_prefix)
+        rows, marks = reading.arrivals(table, work.now_us, work.dead, partial(self._on_time, work, input))
         return Slice(conformed(rows.table, schema), rows.times), marks
 
     def _on_time(self, work: Work, input: Input, rows: Slice, dead: DeadLetters) -> Slice:

@@ -48,11 +48,11 @@ def _of_rows(definition: Definition, inputs: Mapping[str, pa.Schema], table: pa.
         return _buckets(logic, definition.inputs[0], inputs, table)
     buckets = np.zeros(len(table), dtype=np.int64)
     whose = combine(table.column(INPUT))
-    for input_spec in definition.inputs:
-        places = np.flatnonzero(pc.fill_null(pc.equal(whose, input_spec.name), False))
-        struct = combine(table.column(input_spec.name)).take(pa.array(places))
+    for input in definition.inputs:
+        places = np.flatnonzero(pc.fill_null(pc.equal(whose, input.name), False))
+        struct = combine(table.column(input.name)).take(pa.array(places))
         columns = pa.table(struct.flatten(), names=[f.name for f in struct.type])
-        buckets[places] = _buckets(logic, input_spec, inputs, columns)
+        buckets[places] = _buckets(logic, input, inputs, columns)
     return buckets
 
 

@@ -135,11 +135,11 @@ def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Ta
     tables = {}
     whose = combine(table.column(INPUT))
     where = [c for c in POSITION_COLUMNS if c in table.column_names]
-    for input_spec in definition.inputs:
-        rows = table.filter(pc.fill_null(pc.equal(whose, input_spec.name), False))
-        struct = combine(rows.column(input_spec.name))
+    for input in definition.inputs:
+        rows = table.filter(pc.fill_null(pc.equal(whose, input.name), False))
+        struct = combine(rows.column(input.name))
         columns = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-        tables[input_spec.name] = pa.table({**columns, **{c: combine(rows.column(c)) for c in where}})
+        tables[input.name] = pa.table({**columns, **{c: combine(rows.column(c)) for c in where}})
     return tables
 
 
@@ -152,8 +152,8 @@ def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:
         return int((whose == 0).sum())
     first: dict[str, int] = {}
     for i, definition in enumerate(definitions):
-        for input_spec in definition.inputs:
-            first.setdefault(input_spec.name, i)
+        for input in definition.inputs:
+            first.setdefault(input.name, i)
     inputs = combine(table.column(INPUT))
     named = pc.index_in(inputs, pa.array(list(first))).to_numpy(zero_copy_only=False)
     return int((whose == np.array(list(first.values()))[named]).sum())

@@ -220,8 +220,8 @@ class AggregateDefinition(Definition):
         return self.by
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
-        [input_spec] = self.inputs
-        return self._changed(watermark=watermarks[input_spec.name]) if input_spec.name in watermarks else self
+        [input] = self.inputs
+        return self._changed(watermark=watermarks[input.name]) if input.name in watermarks else self
 
     @property
     def output_columns(self) -> tuple[str, ...]:

@@ -174,15 +174,11 @@ class PlainIntake(Oracle):
 
     def _timed(self, placed: tuple[Position, Message], now_us: int) -> Taken | None:
         position, message = placed
-        payload, input_spec = dict(message.payload), self._input_of(position)
-        value = payload.get(input_spec.event_time)
-        time_us = event_time_us(
-            value, input_spec.time_zone, now_us, input_spec.max_ahead_us, input_spec.event_time_unit
-        )
+        payload, input = dict(message.payload), self._input_of(position)
+        value = payload.get(input.event_time)
+        time_us = event_time_us(value, input.time_zone, now_us, input.max_ahead_us, input.event_time_unit)
         if time_us is None:
-            self._bury(
-                "malformed", f"event time {input_spec.event_time!r} is {value!r}", position, None, payload
-            )
+            self._bury("malformed", f"event time {input.event_time!r} is {value!r}", position, None, payload)
             return None
         sign = -1 if isinstance(placed[1], TakenBack) else 1
         return Taken(time_us, position, payload, {}, sign=sign)

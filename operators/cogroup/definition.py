@@ -189,10 +189,10 @@ def _parts(
     if aggregation.of_all:
         yield None, aggregation
         return
-    for given in definition.inputs:
-        part = aggregation.part(given.name)
+    for input in definition.inputs:
+        part = aggregation.part(input.name)
         if part is not None:
-            yield given.name, part
+            yield input.name, part
 
 
 def _places(definition: CoGroupDefinition, aggregation: Aggregation) -> Iterator[tuple[str | None, str]]:
@@ -210,18 +210,18 @@ def taker_of(definition: CoGroupDefinition, before: str) -> Taker:
             f"{definition.name!r}, which follows {before!r}, takes the inputs {names}, none of which is {before!r}: name the "
             f"input that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
         )
-    given = definition.input(before)
-    explicit = given.watermark.kind == "explicit" and all(
+    input = definition.input(before)
+    explicit = input.watermark.kind == "explicit" and all(
         i.watermark.kind == "explicit" for i in definition.inputs
     )
-    if given.watermark != bounded() and not explicit:
+    if input.watermark != bounded() and not explicit:
         raise BadWatermark(
-            f"watermark={given.watermark!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its "
+            f"watermark={input.watermark!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its "
             f"watermark is that of {before!r}, leave it out"
         )
-    if given.positions is not None:
+    if input.positions is not None:
         raise ConfigurationError(
-            f"positions={given.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
+            f"positions={input.positions!r} of input {before!r} of {definition.name!r}, which follows {before!r}: its messages "
             f"are the rows of {before!r}, each emitted once and in order; leave it out"
         )
     if definition.ids is not None:
@@ -229,9 +229,9 @@ def taker_of(definition: CoGroupDefinition, before: str) -> Taker:
             f"ids={definition.ids!r} of {definition.name!r}, which follows {before!r}: the rows of {before!r} are emitted once "
             "each, and have no ids; leave it out"
         )
-    mine = [part for a in definition.agg.values() if (part := a.part(before)) is not None]
-    wanted = dict.fromkeys([*definition.keys(given), *(c for part in mine for c in part.columns)])
+    parts = [part for a in definition.agg.values() if (part := a.part(before)) is not None]
+    wanted = dict.fromkeys([*definition.keys(input), *(c for part in parts for c in part.columns)])
     why = "it takes the rows of several inputs, and takes none of them back"
     return Taker(
-        definition.name, given, tuple(wanted), why, uses=tuple(e for p in mine for e in p.expressions)
+        definition.name, input, tuple(wanted), why, uses=tuple(e for p in parts for e in p.expressions)
     )

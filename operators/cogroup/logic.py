@@ -47,7 +47,7 @@ class CoGroupOperator(Delegating):
         self.united = United(definition)
         super().__init__(definition, self.united.one)
         self.definition: CoGroupDefinition = definition
-        self.readings = {given.name: InputReading.of(definition, given) for given in definition.inputs}
+        self.readings = {i.name: InputReading.of(definition, i) for i in definition.inputs}
         self.stored_schemas = InputSchemas(self.aux_cf, list(self.readings))
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class CoGroupOperator(Delegating):
         return step
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
-        check_inputs(tables, self.definition.name, [given.name for given in self.definition.inputs])
+        check_inputs(tables, self.definition.name, [i.name for i in self.definition.inputs])
         dead = DeadLetters(self.definition.dead_letter_limit)
         number = self.progress(kv).step + 1
         placed = {
@@ -79,11 +79,11 @@ class CoGroupOperator(Delegating):
 
     def _learn(self, kv: KV, name: str, schemas: dict[str, pa.Schema], seen: pa.Schema) -> None:
         """Learn the columns of an input, and add them to the known ones."""
-        given, known = self.definition.input(name), schemas.get(name)
-        check_keys(self.definition.keys(given), seen)
+        input, known = self.definition.input(name), schemas.get(name)
+        check_keys(self.definition.keys(input), seen)
         if known is None:
             self.united.needs[name].check(None, seen.names)
-        schema = learn(known, seen, InputNeeds(self.united, given, {}), given.event_time)
+        schema = learn(known, seen, InputNeeds(self.united, input, {}), input.event_time)
         self.stored_schemas.save(kv, name, known, schema)
         schemas[name] = schema
 
@@ -96,9 +96,9 @@ class CoGroupOperator(Delegating):
     ) -> pa.Table:
         """Return the countable rows of inputs, united."""
         parts = [
-            (given, self._taken(given, tables[given.name], schemas[given.name], now_us, dead))
-            for given in self.definition.inputs
-            if given.name in tables
+            (i, self._taken(i, tables[i.name], schemas[i.name], now_us, dead))
+            for i in self.definition.inputs
+            if i.name in tables
         ]
         return self.united.table(parts, self.united.schema(schemas))
 
@@ -144,9 +144,9 @@ class CoGroupOperator(Delegating):
             row["input"] = self.definition.input_of(row["source"]).name
         for name, table in tables.items():
             offsets = pa.array({row["offset"] for row in placed if row["input"] == name}, pa.int64())
-            some = table.filter(pc.is_in(table.column(OFFSET), value_set=offsets))
-            came = DeadLetters(len(some))
-            came.add_rows("", "", some, np.arange(len(some)), None)
+            originals = table.filter(pc.is_in(table.column(OFFSET), value_set=offsets))
+            came = DeadLetters(len(originals))
+            came.add_rows("", "", originals, np.arange(len(originals)), None)
             found = came.table()
             payloads = {} if found is None else {_place(one): one["payload"] for one in found.to_pylist()}
             for row in placed:
@@ -162,18 +162,18 @@ class CoGroupOperator(Delegating):
         return None if again is None else replace(again, logic=self)
 
     def _file_again(self, again: FileAgain, kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
-        some = {name: table for name, table in tables.items() if len(table)}
-        if not some:
+        filled = {name: table for name, table in tables.items() if len(table)}
+        if not filled:
             return 0
-        first = combine(next(iter(some.values())).column(STEP))[0].as_py()
+        first = combine(next(iter(filled.values())).column(STEP))[0].as_py()
         schemas = self.schemas(kv)
-        some = {n: self.readings[n].in_known_times(t, schemas.get(n)) for n, t in some.items()}
+        filled = {n: self.readings[n].in_known_times(t, schemas.get(n)) for n, t in filled.items()}
 
         def united(_: KV, tables: Mapping[str, pa.Table]) -> pa.Table:
             return self._rows(tables, schemas, int(redone.nows_us[first]), DeadLetters(0))
 
         # A filter raises where it did: a message on which it does was not filed.
-        rows = sifted(united, Overlay(kv), some, OF_STEPS)
+        rows = sifted(united, Overlay(kv), filled, OF_STEPS)
         return again.file(kv, {self.united.one.inputs[0].name: rows}, redone)
 
     # -- emitted rows -----------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ class CoGroupOperator(Delegating):
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
-        schema, given = self.united.schema(inputs), self.definition.input(name)
-        keys = zip(self.definition.by, self.definition.keys(given), strict=True)
+        schema, input = self.united.schema(inputs), self.definition.input(name)
+        keys = zip(self.definition.by, self.definition.keys(input), strict=True)
         return [(own, (schema.field(key).type,)) for key, own in keys]
 
     def view(self, stores: Sequence[KV], watermark_us: int) -> View:

@@ -49,11 +49,11 @@ class InputNeeds(Needs):
 
     def _partners(self, name: str) -> Iterator[tuple[str, pa.Field]]:
         """Yield (input, column) of the others that share a column of the united rows with this one."""
-        mine = {
+        shared = {
             called for called, column in self._united.places(self._input, [name]).items() if column == name
         }
         for other, schema in self._others.items():
             places = self._united.places(self._united.definition.input(other), schema.names)
-            for called in mine & places.keys():
+            for called in shared & places.keys():
                 if places[called] in schema.names:
                     yield other, schema.field(places[called])

@@ -64,12 +64,12 @@ class OfInput(Expr):
         names = [n for n in table.column_names if n.endswith(end)]
         # The time is selected, too, for the number of rows.
         rows = table.select([TIME, *names]).rename_columns([TIME, *(n.removesuffix(end) for n in names)])
-        mine = None if self.input is None else _truth(table.column(marker(self.input)))
-        if mine is None or mine.all():
+        of_input = None if self.input is None else _truth(table.column(marker(self.input)))
+        if of_input is None or of_input.all():
             return self._over(rows)
-        value = combine(self._over(rows.filter(pa.array(mine))))
-        places = np.where(mine, np.cumsum(mine) - 1, 0)
-        return pa.chunked_array([value.take(pa.array(places, mask=~mine))])
+        value = combine(self._over(rows.filter(pa.array(of_input))))
+        places = np.where(of_input, np.cumsum(of_input) - 1, 0)
+        return pa.chunked_array([value.take(pa.array(places, mask=~of_input))])
 
     def _over(self, rows: pa.Table) -> pa.ChunkedArray:
         try:
@@ -133,14 +133,14 @@ def _united(aggregation: Aggregation) -> Aggregation:
     """Return an aggregation of an input as one of united rows."""
     if aggregation.shares:
         return _shared(aggregation)
-    given, condition, function = aggregation.input, aggregation.condition, aggregation.function
+    input, condition, function = aggregation.input, aggregation.condition, aggregation.function
     if condition is not None:
-        condition = OfInput(condition, given)
-    elif given is not None:
-        condition = Expr(pc.field(marker(given)))
+        condition = OfInput(condition, input)
+    elif input is not None:
+        condition = Expr(pc.field(marker(input)))
     if function is not None and function.whole_table:
-        function = replace(function, body=partial(_own, function.body, given))
-    args = tuple(_place(a, given) for a in aggregation.args)
+        function = replace(function, body=partial(_own, function.body, input))
+    args = tuple(_place(a, input) for a in aggregation.args)
     return replace(aggregation, args=args, condition=condition, function=function, input=None)
 
 
@@ -218,20 +218,20 @@ class United:
     def _schema_over(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
         fields = {name: pa.field(name, pa.null()) for name in self.definition.by}
         first: dict[str, str] = {}
-        for given in self.definition.inputs:
-            schema = schemas.get(given.name, pa.schema([]))
-            for name, own in self.places(given, schema.names).items():
+        for input in self.definition.inputs:
+            schema = schemas.get(input.name, pa.schema([]))
+            for name, own in self.places(input, schema.names).items():
                 if own not in schema.names:
                     continue
                 before = fields.get(name, pa.field(name, pa.null()))
                 both = compared(before, schema.field(own))
                 if both is None:
                     raise TypeClash(
-                        f"column {own!r} of input {given.name!r} of {self.definition.name!r} is {schema.field(own).type}, "
+                        f"column {own!r} of input {input.name!r} of {self.definition.name!r} is {schema.field(own).type}, "
                         f"and {before.type} in input {first[name]!r}, which do not go together: cast one of them"
                     )
                 fields[name] = both
-                first.setdefault(name, given.name)
+                first.setdefault(name, input.name)
         types = {name: field.type for name, field in fields.items()}
         types |= {TIME: pa.int64(), **{marker(i.name): pa.bool_() for i in self.definition.inputs}}
         types |= {} if self.one.where is None else {PASSES: pa.bool_()}
@@ -243,7 +243,7 @@ class United:
 
     def table(self, parts: Iterable[tuple[Input, Slice]], schema: pa.Schema) -> pa.Table:
         """Return the united rows of inputs, with their positions."""
-        made = [self._part(given, rows, schema) for given, rows in parts]
+        made = [self._part(input, rows, schema) for input, rows in parts]
         return pa.concat_tables(made) if made else schema.empty_table()
 
     def _part(self, input: Input, rows: Slice, schema: pa.Schema) -> pa.Table:
@@ -275,13 +275,13 @@ class United:
 
     def back(self, rows: Slice, input: Input) -> Slice:
         """Return the united rows of an input, under its own column names."""
-        mine = rows.take(np.flatnonzero(_of(self.definition, rows.table.column(SOURCE), input)))
-        called = self._called(input, mine.table.column_names)
-        columns = {own: mine.table.column(name) for own, name in called.items()}
+        own_rows = rows.take(np.flatnonzero(_of(self.definition, rows.table.column(SOURCE), input)))
+        called = self._called(input, own_rows.table.column_names)
+        columns = {own: own_rows.table.column(name) for own, name in called.items()}
         if called[input.event_time] == TIME:
             columns[input.event_time] = columns[input.event_time].cast(STAMP)
-        where = {name: mine.table.column(name) for name in POSITION_COLUMNS}
-        return Slice(pa.table({**columns, **where}), mine.times)
+        where = {name: own_rows.table.column(name) for name in POSITION_COLUMNS}
+        return Slice(pa.table({**columns, **where}), own_rows.times)
 
     def payload(self, message: Mapping[str, Any], input: Input) -> dict[str, Any]:
         """Return a united message of an input, under its own column names."""

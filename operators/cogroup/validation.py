@@ -48,30 +48,30 @@ def _inputs(inputs: Any) -> tuple[Input, ...]:
     checked = normalise_inputs(
         inputs, "(wr.Input('orders', event_time='t'), wr.Input('paid', event_time='t'))"
     )
-    for given in checked:
-        given.refuse_rules("wr.CoGroup")
-        if given.window is not None:
+    for input in checked:
+        input.refuse_rules("wr.CoGroup")
+        if input.window is not None:
             raise BadWindow(
-                f"window={given.window!r} of input {given.name!r} is for joins: all inputs share the window of the operator, "
+                f"window={input.window!r} of input {input.name!r} is for joins: all inputs share the window of the operator, "
                 "window=..."
             )
-        if given.static:
+        if input.static:
             raise ConfigurationError(
-                f"input {given.name!r} is static=True: a table has no part in windows; leave it out, or join it before"
+                f"input {input.name!r} is static=True: a table has no part in windows; leave it out, or join it before"
             )
     return checked
 
 
 def _check_keys(by: Sequence[str], inputs: Sequence[Input]) -> None:
     """Reject keys that do not correspond to each other, or that have reserved names."""
-    for given in inputs:
-        if given.by is not None and len(given.by) != len(by):
+    for input in inputs:
+        if input.by is not None and len(input.by) != len(by):
             raise ConfigurationError(
-                f"by={given.by!r} of input {given.name!r} and by={tuple(by)!r}: name as many columns, in the same order"
+                f"by={input.by!r} of input {input.name!r} and by={tuple(by)!r}: name as many columns, in the same order"
             )
-        if given.by is not None and len(set(given.by)) != len(given.by):
+        if input.by is not None and len(set(input.by)) != len(input.by):
             raise ConfigurationError(
-                f"by={given.by!r} of input {given.name!r} names a column twice: name each once"
+                f"by={input.by!r} of input {input.name!r} names a column twice: name each once"
             )
     for key in by:
         if is_ours(key, [i.name for i in inputs]):
@@ -87,8 +87,8 @@ def _check_aggregations(agg: Mapping[str, Aggregation], inputs: Sequence[Input])
                 f"agg[{alias!r}] = {agg[alias]!r} takes messages with all of their columns, which differ by input: say whose, "
                 f"{agg[alias]!r}.of({inputs[0].name!r})"
             )
-    for given in inputs:
-        if all(a.part(given.name) is None for a in agg.values()):
+    for input in inputs:
+        if all(a.part(input.name) is None for a in agg.values()):
             raise BadAggregate(
-                f"no aggregation is of input {given.name!r}: add wr.count().of({given.name!r}), or leave the input out"
+                f"no aggregation is of input {input.name!r}: add wr.count().of({input.name!r}), or leave the input out"
             )

@@ -84,16 +84,16 @@ class CoGroupView(View):
         self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
     ) -> list[Slice]:
         """Return messages of an input. key: by the names of the operator's keys."""
-        given = self.input(input)
-        found = [self._united.back(rows, given) for rows in self._inner.messages(start, end, key, None)]
-        return [rows_without_prefix(rows, given.source_prefix) for rows in found if len(rows)]
+        input_spec = self.input(input)
+        found = [self._united.back(rows, input_spec) for rows in self._inner.messages(start, end, key, None)]
+        return [rows_without_prefix(rows, input_spec.source_prefix) for rows in found if len(rows)]
 
     def message_schema(self, input: str | None = None) -> pa.Schema:
-        given, found = self.input(input), []
+        input_spec, found = self.input(input), []
         for kv in self.stores:
             schemas = self.logic.schemas(kv)
-            if given.name in schemas:
-                found.append(self._united.schema_of(given, self._united.schema(schemas)))
+            if input_spec.name in schemas:
+                found.append(self._united.schema_of(input_spec, self._united.schema(schemas)))
         return message_columns(found)
 
     # -- why --------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class CoGroupView(View):
         return [self._provenance(one) for one in self._inner.made_at(at, key)]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
-        return [[self._provenance(one) for one in some] for some in self._inner.made_of(rows)]
+        return [[self._provenance(one) for one in group] for group in self._inner.made_of(rows)]
 
     def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         return self._inner.brought(provenance, kv)
@@ -117,9 +117,9 @@ class CoGroupView(View):
         [united] = provenance.messages.values()
         found: dict[str, list[StoredMessage]] = {i.name: [] for i in self.definition.inputs}
         for message in united:
-            given = self.definition.input_of(message.position.source)
-            payload = self._united.payload(message.payload, given)
-            found[given.name].append(
+            input = self.definition.input_of(message.position.source)
+            payload = self._united.payload(message.payload, input)
+            found[input.name].append(
                 replace(message, position=self._place(message.position), payload=payload)
             )
         return Provenance(window, None, found, joined_by)

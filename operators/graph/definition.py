@@ -106,8 +106,8 @@ class ChainDefinition(Definition):
         """The inputs from outside, in the order of the operators that take them."""
         found: dict[str, Input] = {}
         for part in range(len(self.parts)):
-            for given in self.inputs_of(part):
-                found.setdefault(given.name, given)
+            for input in self.inputs_of(part):
+                found.setdefault(input.name, input)
         return tuple(found.values())
 
     def taken_by(self, name: str) -> int:
@@ -195,10 +195,10 @@ class ChainDefinition(Definition):
         for part in self.parts:
             if (reason := part.one_shard()) is not None:
                 return reason
-        for given in self.inputs:
-            takers = [i for i in range(len(self.parts)) if given.name in [n.name for n in self.inputs_of(i)]]
-            if len({tuple(self.parts[i].keys(given)[p[i]] for p in self.shared_keys) for i in takers}) > 1:
-                return f"its operators take {given.called} by different keys"
+        for input in self.inputs:
+            takers = [i for i in range(len(self.parts)) if input.name in [n.name for n in self.inputs_of(i)]]
+            if len({tuple(self.parts[i].keys(input)[p[i]] for p in self.shared_keys) for i in takers}) > 1:
+                return f"its operators take {input.called} by different keys"
         if not self.by:
             keys = ", ".join(f"{p.name!r} by {list(p.by)}" for p in self.parts)
             return f"its operators share no key ({keys})"
@@ -312,10 +312,10 @@ def _feeds(parts: tuple[Definition, ...], part: int, taking: Sequence[Definition
         before = taking[earlier[name]]
         taker = definition.taker(name)
         before.check_followed(taker)
-        given, times = taker.input, before.times_of(taker.event_time)
+        input, times = taker.input, before.times_of(taker.event_time)
         if times is not None:
-            given = replace(given, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
-        yield Feed(earlier[name], given, before.output_delay_us(taker.event_time), before.emits_updates)
+            input = replace(input, time_zone=times.time_zone, event_time_unit=times.event_time_unit)
+        yield Feed(earlier[name], input, before.output_delay_us(taker.event_time), before.emits_updates)
 
 
 def _check_takes_all(part: Definition, feed: Feed, before: str) -> None:
@@ -360,23 +360,23 @@ def check_inputs(chain: ChainDefinition) -> None:
     An input without a name is the only one.
     """
     known: dict[str, Input] = {}
-    named = next((given.name for given in chain.inputs if given.name != UNNAMED), UNNAMED)
+    named = next((i.name for i in chain.inputs if i.name != UNNAMED), UNNAMED)
     for i, part in enumerate(chain.parts):
-        for given in chain.inputs_of(i):
-            if named and given.name == UNNAMED:
+        for input in chain.inputs_of(i):
+            if named and input.name == UNNAMED:
                 raise ConfigurationError(
                     f"{part.name!r} does not say which of the inputs of the job it takes: give it input={named!r}"
                 )
-            same = known.setdefault(given.name, given)
-            if same.stream != given.stream:
+            same = known.setdefault(input.name, input)
+            if same.stream != input.stream:
                 raise ConfigurationError(
-                    f"{given.called} is taken by several operators, as {same!r} and as {given!r}: it has one event "
+                    f"{input.called} is taken by several operators, as {same!r} and as {input!r}: it has one event "
                     "time and one watermark; make them equal but for window, keys and filter, or give the inputs names of "
                     "their own"
                 )
-            if given.name in [p.name for p in chain.parts]:
+            if input.name in [p.name for p in chain.parts]:
                 raise ConfigurationError(
-                    f"input {given.name!r} of {part.name!r} comes from outside and has the name of an operator of the chain: "
+                    f"input {input.name!r} of {part.name!r} comes from outside and has the name of an operator of the chain: "
                     + (
                         f"a join takes the rows of the operator before it, {chain.parts[i - 1].name!r}; "
                         if i

@@ -176,7 +176,7 @@ class ChainOperator(Logic):
         """
         found: list[dict[str, pa.Schema]] = []
         for i, part in enumerate(self.parts):
-            mine = {n.name: inputs[n.name] for n in self.definition.inputs_of(i)}
+            of_part = {n.name: inputs[n.name] for n in self.definition.inputs_of(i)}
             for feed in self.definition.feeds[i]:
                 before = self.parts[feed.part]
                 forwarded = before.message_schema(found[feed.part])
@@ -186,8 +186,8 @@ class ChainOperator(Logic):
                             f"column {column!r} of input {feed.input.name!r} of {part.definition.name!r} is not in the rows of "
                             f"{before.definition.name!r}, which have {forwarded.names}"
                         )
-                mine[feed.input.name] = forwarded
-            found.append(mine)
+                of_part[feed.input.name] = forwarded
+            found.append(of_part)
         return found
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class ChainOperator(Logic):
             types = part.key_types(reached.setdefault(i, came[0].input.name if came else name), schemas[i])
             for n, places in enumerate(definition.shared_keys):
                 kinds[n] += types[places[i]][1]
-        given = definition.input(name)
-        return [(key, tuple(k)) for key, k in zip(definition.keys(given), kinds, strict=True)]
+        input = definition.input(name)
+        return [(key, tuple(k)) for key, k in zip(definition.keys(input), kinds, strict=True)]
 
     # -- state ------------------------------------------------------------------------------------------------------
 

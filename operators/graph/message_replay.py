@@ -59,7 +59,7 @@ def _file_again(graph: ChainOperator, parts: Mapping[int, FileAgain]) -> FileAga
 
     def file(kv: KV, tables: Mapping[str, pa.Table], redone: Redone) -> int:
         for i, again in parts.items():
-            names = [given.name for given in definition.inputs_of(i)]
+            names = [n.name for n in definition.inputs_of(i)]
             own = {name: table for name, table in tables.items() if name in names}
             if own:
                 again.file(kv, own, redone)

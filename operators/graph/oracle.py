@@ -40,10 +40,10 @@ class ChainOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         """Let each operator take the rows that others emit for the step's messages, and its own messages from outside."""
-        given, done, self.counted = by_input(self.definition.inputs, messages), list[Outcome](), []
+        by_name, done, self.counted = by_input(self.definition.inputs, messages), list[Outcome](), []
         for i, oracle in enumerate(self._oracles):
             own_us = oracle.watermark_us if self.definition.feeds[i] else watermark_us
-            own = {n.name: given[n.name] for n in self.definition.inputs_of(i) if n.name in given}
+            own = {n.name: by_name[n.name] for n in self.definition.inputs_of(i) if n.name in by_name}
             done.append(self._ingest(i, self._forwarded_to(i, done), own, now_us, own_us))
         return self._whole(done)
 
@@ -99,12 +99,12 @@ class ChainOracle(Oracle):
     ) -> Outcome:
         """Ingest rows of others and own messages into an operator; an empty step is skipped unless it declares columns."""
         oracle = self._oracles[i]
-        given = {name: rows for name, rows in (*own.items(), *forwarded.items()) if rows}
-        if not given and not oracle.takes_columns:
+        rows_by_name = {name: rows for name, rows in (*own.items(), *forwarded.items()) if rows}
+        if not rows_by_name and not oracle.takes_columns:
             return Outcome([], [])
-        done = oracle.ingest(given, now_us, watermark_us)
+        done = oracle.ingest(rows_by_name, now_us, watermark_us)
         self._steps[i] += 1
-        outside = {m.position[:2] for some in own.values() for m in some if m.position}
+        outside = {m.position[:2] for messages in own.values() for m in messages if m.position}
         self.counted += [one for one in oracle.counted if one[:2] in outside]
         return done
 

@@ -30,28 +30,26 @@ def taker(join: JoinDefinition, before: str) -> Taker:
             f"{join.name!r}, which follows {before!r}, joins the inputs {names}, neither of which is {before!r}: name "
             f"the input that takes its rows {before!r}, e.g. wr.Input({before!r}, event_time=...)"
         )
-    input_spec, other = (join.left, join.right) if join.left.name == before else (join.right, join.left)
-    if input_spec.static:
+    input, other = (join.left, join.right) if join.left.name == before else (join.right, join.left)
+    if input.static:
         raise ConfigurationError(
             f"input {before!r} of {join.name!r} takes the rows of {before!r} and is static=True: only an input from "
             "outside can be static; leave it out"
         )
-    follows = other.watermark.kind == "explicit" and input_spec.watermark == other.watermark
-    if input_spec.watermark != bounded() and not follows:
+    follows = other.watermark.kind == "explicit" and input.watermark == other.watermark
+    if input.watermark != bounded() and not follows:
         raise BadWatermark(
-            f"watermark={input_spec.watermark!r} of {join.name!r}, which follows {before!r}: its watermark is that of "
+            f"watermark={input.watermark!r} of {join.name!r}, which follows {before!r}: its watermark is that of "
             f"{before!r}, leave it out"
         )
-    if input_spec.positions is not None:
+    if input.positions is not None:
         raise ConfigurationError(
-            f"positions={input_spec.positions!r} of {join.name!r}, which follows {before!r}: its messages are the rows of "
+            f"positions={input.positions!r} of {join.name!r}, which follows {before!r}: its messages are the rows of "
             f"{before!r}, each emitted once and in order; leave it out"
         )
-    makes = join.inputs.index(input_spec) in join.session_sides
+    makes = join.inputs.index(input) in join.session_sides
     uses = (join.own_gap,) if join.own_gap is not None and makes else ()
-    return Taker(
-        join.name, input_spec, columns_of(join, input_spec), _keeps(join), join.allowed_lateness_us, uses
-    )
+    return Taker(join.name, input, columns_of(join, input), _keeps(join), join.allowed_lateness_us, uses)
 
 
 def _keeps(join: JoinDefinition) -> str:

@@ -53,17 +53,15 @@ class InputColumns:
         self.definition, self.aux_cf = definition, aux_cf
         sides = ((definition.left, definition.left_keys), (definition.right, definition.right_keys))
         #: The reading options of each side.
-        self.readings = tuple(InputReading(input_spec.name, input_spec, keys) for input_spec, keys in sides)
+        self.readings = tuple(InputReading(input.name, input, keys) for input, keys in sides)
         self.stored_schemas = InputSchemas(aux_cf, SLOTS)
 
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table] | None = None) -> Needs:
         """Return the columns that the join requires of an input. other_inputs: tables of other inputs in the same step."""
         sides = self.schemas(kv)
-        for side, input_spec in enumerate((self.definition.left, self.definition.right)):
-            if other_inputs is not None and input_spec.name in other_inputs:
-                sides[side] = learn(
-                    sides[side], other_inputs[input_spec.name].schema, event_time=input_spec.event_time
-                )
+        for side, input in enumerate((self.definition.left, self.definition.right)):
+            if other_inputs is not None and input.name in other_inputs:
+                sides[side] = learn(sides[side], other_inputs[input.name].schema, event_time=input.event_time)
         side = LEFT if name == self.definition.left.name else RIGHT
         return JoinNeeds(self.definition, side, sides, self.names(kv))
 

@@ -97,7 +97,7 @@ class JoinDefinition(Definition):
     @property
     def sessions(self) -> Session | None:
         """The sessions in which messages meet: of both inputs together, or of one."""
-        own = (input_spec.window for input_spec in (self.left, self.right))
+        own = (input.window for input in (self.left, self.right))
         return self.window or next((window for window in own if isinstance(window, Session)), None)
 
     @property
@@ -174,9 +174,9 @@ class JoinDefinition(Definition):
             return "it has no keys"
         if self.is_self_join and self.left_keys != self.right_keys:
             return f"it joins {self.left.name!r} with itself on different columns"
-        for input_spec in (self.left, self.right):
-            if isinstance(input_spec.window, Rows) and input_spec.window.per == "input":
-                return f"{input_spec.window!r} counts the rows of a whole input"
+        for input in (self.left, self.right):
+            if isinstance(input.window, Rows) and input.window.per == "input":
+                return f"{input.window!r} counts the rows of a whole input"
         return super().one_shard()
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
@@ -189,7 +189,7 @@ class JoinDefinition(Definition):
         return {
             **super().filing(),
             "allowed_lateness_us": self.allowed_lateness_us,
-            "max_ahead_us": [input_spec.max_ahead_us for input_spec in self.inputs],
+            "max_ahead_us": [input.max_ahead_us for input in self.inputs],
         }
 
     @property

@@ -186,12 +186,12 @@ class JoinOperator(Logic):
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         left, right = self.definition.left, self.definition.right
-        sides = [inputs.get(input_spec.name, pa.schema([])) for input_spec in (left, right)]
-        for input_spec, schema in zip((left, right), sides, strict=True):
-            for column in self.definition.columns_of(input_spec) if input_spec.name in inputs else ():
+        sides = [inputs.get(input.name, pa.schema([])) for input in (left, right)]
+        for input, schema in zip((left, right), sides, strict=True):
+            for column in self.definition.columns_of(input) if input.name in inputs else ():
                 if column not in schema.names:
                     raise UnknownColumn(
-                        f"column {column!r} of input {input_spec.name!r} is not in its schema, which has {schema.names}"
+                        f"column {column!r} of input {input.name!r} is not in its schema, which has {schema.names}"
                     )
         Columns.of(self.definition, *sides)
 
@@ -253,8 +253,8 @@ class JoinOperator(Logic):
 
     def set_back(self, kv: KV, progress: Progress, watermark_us: int) -> None:
         """Expire every message that can match no more: no match may follow a row that said there was none."""
-        for side, input_spec in enumerate((self.definition.left, self.definition.right)):
-            if isinstance(input_spec.window, Rows):
+        for side, input in enumerate((self.definition.left, self.definition.right)):
+            if isinstance(input.window, Rows):
                 continue  # not the watermark decides how long they can match
             self._cut(kv, side, self.reach.expired_before(side, self.done(progress.watermark_us)))
         super().set_back(kv, progress, watermark_us)
@@ -358,7 +358,7 @@ class JoinOperator(Logic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         """File the messages of a step, by input, and emit their matches."""
-        check_inputs(tables, self.definition.name, [input_spec.name for input_spec in self.definition.inputs])
+        check_inputs(tables, self.definition.name, [input.name for input in self.definition.inputs])
         step = self._begin(kv, now_us)
         new, reached = self._counted(step, tables)
         self._take(step, new)
@@ -381,17 +381,17 @@ class JoinOperator(Logic):
         """Return (the countable messages of each side, the times that its partitions reach by rejected ones)."""
         definition, new = self.definition, list[Slice]()
         reached: list[Mapping[Partition, int]] = [{}, {}]
-        for side, input_spec in enumerate((definition.left, definition.right)):
+        for side, input in enumerate((definition.left, definition.right)):
             again = side == RIGHT and definition.is_self_join
-            if input_spec.name not in tables:
+            if input.name not in tables:
                 new.append(Slice(empty_rows(step.sides[side]), np.zeros(0, dtype=np.int64)))
                 continue
-            table = self.readings[side].in_known_times(tables[input_spec.name], step.sides[side])
+            table = self.readings[side].in_known_times(tables[input.name], step.sides[side])
             step.sides[side] = self.inputs.learn(step.kv, side, step.sides[side], table.schema)
-            table = with_positions(table, step.progress.step, input_spec.source_prefix)
+            table = with_positions(table, step.progress.step, input.source_prefix)
             # Messages of a join with itself are judged once.
             dead = DeadLetters(0) if again else step.dead
-            dead.input = input_spec.name
+            dead.input = input.name
             on_time = partial(self._on_time, side, step.progress.watermark_us)
             rows, reached[side] = self.readings[side].arrivals(table, step.now_us, dead, on_time)
             new.append(rows)
@@ -716,23 +716,23 @@ def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redon
     uncounted, nows_us, watermarks_us = 0, redone.nows_us, redone.watermarks_us
     definition, sides, batch = operator.definition, operator.inputs.schemas(kv), Batch()
     columns = operator.inputs.called(kv, sides)
-    for side, input_spec in enumerate((definition.left, definition.right)):
-        if input_spec.name not in tables:
+    for side, input in enumerate((definition.left, definition.right)):
+        if input.name not in tables:
             continue
-        dead, table = DeadLetters(0), tables[input_spec.name]
-        if input_spec.where is not None:
+        dead, table = DeadLetters(0), tables[input.name]
+        if input.where is not None:
             # A message on which the filter raises did not count, nor did one without a time.
-            filtered = partial(_divided, input_spec.where)
-            table, others = sifted(filtered, Overlay(kv), {input_spec.name: table}, OF_STEPS)
+            filtered = partial(_divided, input.where)
+            table, others = sifted(filtered, Overlay(kv), {input.name: table}, OF_STEPS)
             countable_rows(operator.readings[side], others, int(nows_us.max()), dead)
         rows = countable_rows(operator.readings[side], table, int(nows_us.max()), dead)
         step = combine(rows.table.column(STEP)).to_numpy()
         good = np.ones(len(rows), dtype=bool)
-        if input_spec.max_ahead_us is not None:
-            good = rows.times <= nows_us[step] + input_spec.max_ahead_us
+        if input.max_ahead_us is not None:
+            good = rows.times <= nows_us[step] + input.max_ahead_us
         if side == 0 or not definition.is_self_join:
             uncounted += dead.counts.get(MALFORMED, 0) + int((~good).sum())
-        if not input_spec.static:
+        if not input.static:
             done_us = np.array([operator.done(w) for w in watermarks_us.tolist()], dtype=np.int64)
             good &= operator.reach.open_until(side, rows.times) > done_us[step]
         rows, step = rows.take(np.flatnonzero(good)), step[good]

@@ -35,16 +35,16 @@ class JoinNeeds(Needs):
     def __init__(
         self, definition: JoinDefinition, side: int, sides: Sequence[pa.Schema], called: Names | None
     ) -> None:
-        input_spec = (definition.left, definition.right)[side]
-        self._input = input_spec.name
+        input = (definition.left, definition.right)[side]
+        self._input = input.name
         self._definition, self._side, self._sides, self._called = definition, side, sides, called
         self._where = None if definition.where is None else definition.where.expression
         #: The expression for dynamic gaps of messages.
         self._gap = definition.own_gap if side in definition.session_sides else None
-        self._filters = input_spec.asked
-        self._asked = (*input_spec.asked, *(() if self._gap is None else (self._gap,)))
+        self._filters = input.asked
+        self._asked = (*input.asked, *(() if self._gap is None else (self._gap,)))
         #: Keys and event time.
-        self.required = {input_spec.event_time, *(pair[side] for pair in definition.on)}
+        self.required = {input.event_time, *(pair[side] for pair in definition.on)}
         self._prefixes = {prefixes(definition)[side]}
         if definition.is_self_join:
             self._prefixes.update(prefixes(definition))

@@ -118,12 +118,12 @@ def _written(
 
 def _check_given(left: Input, right: Input, emit: Emit | None, where: Any, how: str) -> None:
     """Reject options of a wrong type, or outside the choices."""
-    for which, input_spec in (("left", left), ("right", right)):
-        check.of_type(input_spec, Input, which, f"use wr.Input({input_spec!r}, event_time=...)")
-        input_spec.refuse_rules("wr.Join")
-        if input_spec.by is not None:
+    for which, input in (("left", left), ("right", right)):
+        check.of_type(input, Input, which, f"use wr.Input({input!r}, event_time=...)")
+        input.refuse_rules("wr.Join")
+        if input.by is not None:
             raise ConfigurationError(
-                f"by={input_spec.by!r} of input {input_spec.name!r}: the keys of a join are in its on=, "
+                f"by={input.by!r} of input {input.name!r}: the keys of a join are in its on=, "
                 "{left name: right name} where they are called otherwise"
             )
     if emit is not None:
@@ -339,7 +339,7 @@ def check_sessions(
     left: Input, right: Input, window: Any, *, on: Sequence[tuple[str, str]], how: str, retention: Any
 ) -> None:
     """Reject sessions that are impossible. window: of both inputs together."""
-    own = [input_spec.window for input_spec in (left, right)]
+    own = [input.window for input in (left, right)]
     if window is None and not any(isinstance(w, Session) for w in own):
         return
     if window is not None and not isinstance(window, Session):
@@ -372,10 +372,10 @@ def check_sessions(
         raise BadWindow(
             f"{session!r} of a join of {left.name!r} with itself: give the stream to the join twice, under two names"
         )
-    for input_spec in (left, right):
-        if input_spec.static:
+    for input in (left, right):
+        if input.static:
             raise BadWindow(
-                f"input {input_spec.name!r} is static, and {session!r} ends with the watermark, which it does not hold: leave "
+                f"input {input.name!r} is static, and {session!r} ends with the watermark, which it does not hold: leave "
                 "static=True out"
             )
     sized = isinstance(retention, Retention) and (retention.windows, retention.messages) != (None, None)

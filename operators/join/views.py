@@ -63,8 +63,8 @@ class JoinView(View):
         return LEFT if self.input(input).name == self.definition.left.name else RIGHT
 
     def _input_of(self, side: int) -> Input:
-        input_spec: Input = (self.definition.left, self.definition.right)[side]
-        return input_spec
+        input: Input = (self.definition.left, self.definition.right)[side]
+        return input
 
     def source_prefix(self, input: str) -> str:
         return self._input_of(prefixes(self.definition).index(input)).source_prefix

@@ -35,8 +35,7 @@ class DeliveringOracle(Oracle):
         self._oracle = oracle
         self.takes_columns = oracle.takes_columns
         self._filters = {
-            input_spec.name: [Filter(input_spec.where), self._guarantee(input_spec)]
-            for input_spec in definition.inputs
+            input.name: [Filter(input.where), self._guarantee(input)] for input in definition.inputs
         }
         #: (input, key): when a message of it was taken last.
         self._last_us: dict[tuple[str, Key], int] = {}

@@ -83,18 +83,18 @@ def watermark_of(
     It is the minimum over its inputs that are not static; one that was never seen holds it back.
     """
     least, idle = None, frozenset[Partition]()
-    for input_spec in definition.inputs:
-        if input_spec.static:
+    for input in definition.inputs:
+        if input.static:
             continue
-        prefix = input_spec.source_prefix
+        prefix = input.source_prefix
         own = {(s.removeprefix(prefix), p): t for (s, p), t in marks.items() if s.startswith(prefix)}
         seen = {(s.removeprefix(prefix), p): t for (s, p), t in seen_us.items() if s.startswith(prefix)}
         more = {(s.removeprefix(prefix), p) for s, p in unread if s.startswith(prefix)}
-        quiet = idle_partitions(input_spec.watermark, seen, now_us, more)
+        quiet = idle_partitions(input.watermark, seen, now_us, more)
         idle |= {(prefix + source, partition) for source, partition in quiet}
         if own and set(own) <= quiet:
             continue  # an idle input does not hold the watermark back
-        reached_us = watermark_us(input_spec.watermark, own, now_us, START_OF_TIME_US, quiet)
+        reached_us = watermark_us(input.watermark, own, now_us, START_OF_TIME_US, quiet)
         least = reached_us if least is None else min(least, reached_us)
     # If all inputs are idle the watermark does not move.
     return (before_us if least is None else max(before_us, least)), idle

@@ -175,13 +175,13 @@ class _Loop(ABC):
         Returns the offsets to resume from."""
         now_us, skipped = op.engine.now(), dict[At, tuple[int, int]]()
         for name, stream in self.sources.items():
-            input_spec = op.definition.input(name)
-            unread = unread_of(op.definition, input_spec, stream)
+            input = op.definition.input(name)
+            unread = unread_of(op.definition, input, stream)
             resumed = {at: offset for at, offset in resume_offsets.items() if self.input_of[at[0]] == name}
             if unread is not None and resumed:
                 extents = stream.extents(self.cluster, {})
                 backlog = {(t, p): (o, extents[t].stable.get(p, o)) for (t, p), o in resumed.items()}
-                counted = partial(counted_offsets, op.definition, input_spec, now_us=now_us)
+                counted = partial(counted_offsets, op.definition, input, now_us=now_us)
                 offsets = partial(self._offsets, stream, counted)
                 skipped |= unread.begins(backlog, now_us, self.cluster, offsets)
         skipped = {

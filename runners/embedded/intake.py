@@ -61,9 +61,9 @@ class Intake:
         """Return the input of that name; with a single input the name may be None."""
         if name is None and len(self.inputs) == 1:
             return self.inputs[0]
-        for input_spec in self.inputs:
-            if input_spec.name == name:
-                return input_spec
+        for input in self.inputs:
+            if input.name == name:
+                return input
         raise InputError(which(name, self.inputs, self.definition.name))
 
     def many(
@@ -214,16 +214,16 @@ class Intake:
         """Add an input without messages to a step, with its declared columns."""
         whole = dict(tables)
         for name, declared in self.declared.items() if self.definition.by_input else ():
-            input_spec = self.input(name)
-            schema = _with_instants(declared, input_spec)
+            input = self.input(name)
+            schema = _with_instants(declared, input)
             whole[name] = schema.empty_table()
             if name in tables:
-                table, columns = tables[name], _columns(schema, input_spec)
+                table, columns = tables[name], _columns(schema, input)
                 learn(columns, table.schema)  # raises for types that do not fit
-                if input_spec.event_time in schema.names and not input_spec.time_made:
-                    kind = schema.field(input_spec.event_time).type
+                if input.event_time in schema.names and not input.time_made:
+                    kind = schema.field(input.event_time).type
                     table = in_known_times(
-                        table, input_spec.event_time, input_spec.time_zone, kind, input_spec.event_time_unit
+                        table, input.event_time, input.time_zone, kind, input.event_time_unit
                     )
                 whole[name] = concat([columns.empty_table(), table])
         return whole

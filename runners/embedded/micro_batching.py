@@ -75,12 +75,12 @@ class Ones:
         """Return the messages before the next one that changes the stream's columns or their types: a single step would not
         know these yet. Also return their positions, their table and their counters.
         """
-        input_spec = self.intake.inputs[0]
+        input = self.intake.inputs[0]
         while True:
-            placed = self.intake.place(input_spec, [m for m, _, _ in fed], in_position_order=False)
+            placed = self.intake.place(input, [m for m, _, _ in fed], in_position_order=False)
             counts: dict[str, int] = {}
-            table = self.intake.table_of(input_spec, placed, counts)
-            if len(fed) == 1 or not self.intake.teaches(input_spec, table):
+            table = self.intake.table_of(input, placed, counts)
+            if len(fed) == 1 or not self.intake.teaches(input, table):
                 wrong = {
                     ("", row): why for row, i in enumerate(placed.indices) if (why := fed[i][2]) is not None
                 }

@@ -316,7 +316,7 @@ class Embedded:
         self._ready()
         self.engine.commit()
         asked = self._intake.inputs if input is None else (self._intake.input(input),)
-        by_input = {input_spec.name: self._offsets_of(input_spec) for input_spec in asked}
+        by_input = {input.name: self._offsets_of(input) for input in asked}
         if partitions is None:
             return by_input if input is None and self.definition.by_input else by_input[asked[0].name]
         from windrow.connectors.kafka.cluster import assigned

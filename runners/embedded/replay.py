@@ -65,20 +65,20 @@ def _source_rows(definition: Definition, kv: LocalStore, read: Again, ranges: Ra
         asked.setdefault(name, {})[rest, partition] = span
     by_input: Any = read(asked) if definition.by_input else {UNNAMED: read(asked[UNNAMED])}  # type: ignore[arg-type]
     inputs: dict[str, SourceRows] = {}
-    for input_spec in definition.inputs:
-        name, prefix = input_spec.name, input_spec.source_prefix
+    for input in definition.inputs:
+        name, prefix = input.name, input.source_prefix
         messages = by_input.get(name, [])
         if isinstance(messages, pa.RecordBatch):
             messages = pa.Table.from_batches([messages])
         wanted = {(prefix + s, p): span for (s, p), span in asked.get(name, {}).items()}
         if isinstance(messages, pa.Table):
-            table = _placed(input_spec, messages)
+            table = _placed(input, messages)
             table = with_prefix(prefix, table)
-            inputs[input_spec.name] = GivenTable(inside(table, wanted))
+            inputs[input.name] = GivenTable(inside(table, wanted))
         else:
-            needs = logic.needs_of(kv, input_spec.name, {})
-            schema = logic.schema_of(kv, input_spec.name)
-            inputs[input_spec.name] = _Messages(input_spec, messages, wanted, schema, needs, prefix)
+            needs = logic.needs_of(kv, input.name, {})
+            schema = logic.schema_of(kv, input.name)
+            inputs[input.name] = _Messages(input, messages, wanted, schema, needs, prefix)
     return GivenByInput(inputs)
 
 

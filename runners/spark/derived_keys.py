@@ -25,8 +25,8 @@ def with_made_keys(df: DataFrame, definitions: Sequence[Definition], schema: pa.
     """Add the derived keys of definitions. A row on which an expression raises has null: its shard makes it a dead letter."""
     fields, tasks = [], []
     for number, definition in enumerate(definitions):
-        input_spec = definition.inputs[0]
-        makes = tuple((n, e) for n, e in getattr(definition, "makes", ()) if n in definition.keys(input_spec))
+        input = definition.inputs[0]
+        makes = tuple((n, e) for n, e in getattr(definition, "makes", ()) if n in definition.keys(input))
         if makes:
             kinds = with_derived(makes, schema.empty_table()).schema
             names = [(made_name(number, n), kinds.field(n).type) for n, _ in makes]

@@ -74,16 +74,16 @@ def named_inputs(definitions: Sequence[Definition]) -> dict[str, Input]:
     """Return the inputs of several definitions by name; raise if two of one name differ."""
     inputs: dict[str, Input] = {}
     for definition in definitions:
-        for input_spec in definition.inputs:
+        for input in definition.inputs:
             if not definition.by_input:
                 raise ConfigurationError(
                     f"{definition.name!r} does not say which of the inputs of the job it takes: give it "
                     f"input={next((n for n in inputs), 'name')!r}"
                 )
-            same = inputs.setdefault(input_spec.name, input_spec)
-            if same.stream != input_spec.stream:
+            same = inputs.setdefault(input.name, input)
+            if same.stream != input.stream:
                 raise ConfigurationError(
-                    f"input {input_spec.name!r} is taken by several operators, as {same!r} and as {input_spec!r}: it has one "
+                    f"input {input.name!r} is taken by several operators, as {same!r} and as {input!r}: it has one "
                     "event time and one watermark; make them equal but for window and keys, or give the inputs names "
                     "of their own"
                 )
@@ -109,9 +109,9 @@ class OneFrame:
         if df.schema != self._checked:
             routes.check_columns(df, self._definitions)
             self._checked = df.schema
-        input_spec = self._definitions[0].inputs[0]
-        df, has = routes.positioned(df, input_spec.positions)
-        return (_prefixed(df, input_spec) if has else df), has
+        input = self._definitions[0].inputs[0]
+        df, has = routes.positioned(df, input.positions)
+        return (_prefixed(df, input) if has else df), has
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         schema = routes.arrow_schema(df)
@@ -124,8 +124,8 @@ class OneFrame:
         return routes.prepare_rows(df, self._definitions, sharding)
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
-        input_spec = self._definitions[0].inputs[0]
-        return _prefixed(_again(value, input_spec, of_files=of_files), input_spec)
+        input = self._definitions[0].inputs[0]
+        return _prefixed(_again(value, input, of_files=of_files), input)
 
 
 class NamedFrames:
@@ -144,10 +144,10 @@ class NamedFrames:
                 f"together({names}) gives"
             )
         watermarks: dict[str, Watermark] = {}
-        for input_spec in (i for i in self._inputs.values() if not i.time_made):
-            watermark = routes.watermark_said(_struct(df, input_spec)[input_spec.event_time], input_spec)
+        for input in (i for i in self._inputs.values() if not i.time_made):
+            watermark = routes.watermark_said(_struct(df, input)[input.event_time], input)
             if watermark is not None:
-                watermarks[input_spec.name] = watermark
+                watermarks[input.name] = watermark
         return tuple(d.with_watermarks(watermarks) if watermarks else d for d in definitions)
 
     def positioned(self, df: DataFrame, *, begun: bool) -> tuple[DataFrame, bool]:
@@ -158,13 +158,13 @@ class NamedFrames:
     def _with_static(self, df: DataFrame) -> DataFrame:
         """Add the rows of static inputs to a batch; they are numbered on arrival."""
         for name, frame in self._static.items():
-            input_spec = self._inputs[name]
-            _check_columns(self._definitions, input_spec, frame)
+            input = self._inputs[name]
+            _check_columns(self._definitions, input, frame)
             user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
-            columns = [F.lit(input_spec.name).alias(INPUT), F.struct(*user).alias(input_spec.name)]
+            columns = [F.lit(input.name).alias(INPUT), F.struct(*user).alias(input.name)]
             if OFFSET in df.columns:
                 columns += [
-                    F.lit(input_spec.source_prefix + "static").alias(SOURCE),
+                    F.lit(input.source_prefix + "static").alias(SOURCE),
                     F.lit(0).cast("bigint").alias(PARTITION),
                     F.monotonically_increasing_id().alias(OFFSET),
                     F.lit(0).cast("bigint").alias(ORDINAL),
@@ -232,9 +232,9 @@ def _shard(
     if sharding.shards == 1 or not definition.by:
         return "0"
     logic, cases = definition.logic(), []
-    for input_spec in definition.inputs:
-        keys = _keys(logic.key_types(input_spec.name, schemas), input_spec, frame)
-        cases.append(f"when {INPUT} = {text(input_spec.name)} then {routes.shard_of(keys, sharding)}")
+    for input in definition.inputs:
+        keys = _keys(logic.key_types(input.name, schemas), input, frame)
+        cases.append(f"when {INPUT} = {text(input.name)} then {routes.shard_of(keys, sharding)}")
     return f"case {' '.join(cases)} end"
 
 
@@ -299,18 +299,18 @@ def together(
         )
     streaming = any(frame_of(frame, f"input {name!r}").isStreaming for name, frame in frames.items())
     parts, kinds, absent = [], set(), []
-    for input_spec in inputs.values():
-        frame = frames[input_spec.name]
-        _check_columns(definitions, input_spec, frame)
+    for input in inputs.values():
+        frame = frames[input.name]
+        _check_columns(definitions, input, frame)
         if streaming and not frame.isStreaming:
-            if not input_spec.static:
+            if not input.static:
                 raise ConfigurationError(
-                    f"the frame of input {input_spec.name!r} is bounded and another is a stream: declare it with static=True, "
+                    f"the frame of input {input.name!r} is bounded and another is a stream: declare it with static=True, "
                     "or give a stream"
                 )
-            absent.append(input_spec)
+            absent.append(input)
             continue
-        part, kind = _part(input_spec, frame, of_files=of_files)
+        part, kind = _part(input, frame, of_files=of_files)
         parts.append(part)
         kinds.add(kind)
     if len(kinds) > 1:
@@ -322,9 +322,9 @@ def together(
     frame = parts[0]
     for part in parts[1:]:
         frame = frame.unionByName(part, allowMissingColumns=True)
-    for input_spec in absent:
-        user = [f for f in frames[input_spec.name].schema.fields if not f.name.startswith("__")]
-        frame = frame.withColumn(input_spec.name, F.lit(None).cast(T.StructType(user)))
+    for input in absent:
+        user = [f for f in frames[input.name].schema.fields if not f.name.startswith("__")]
+        frame = frame.withColumn(input.name, F.lit(None).cast(T.StructType(user)))
     return frame, kinds == {"files"}
 
 

@@ -119,11 +119,11 @@ def pushdown(definitions: Sequence[Definition], schemas: Mapping[str, pa.Schema]
     grouping = definitions[0].logic().grouping() if len(definitions) == 1 else None
     if grouping is None:
         return None
-    [input_spec] = definitions[0].inputs
-    if any("time64" in str(kind) for kind in schemas[input_spec.name].types):
+    [input] = definitions[0].inputs
+    if any("time64" in str(kind) for kind in schemas[input.name].types):
         return None  # Spark groups no frame that has a time of day, not even in a struct
-    pushed = grouping.pushdown(schemas[input_spec.name])
-    return None if pushed is None or naive_time(schemas[input_spec.name], input_spec) else pushed
+    pushed = grouping.pushdown(schemas[input.name])
+    return None if pushed is None or naive_time(schemas[input.name], input) else pushed
 
 
 def naive_time(schema: pa.Schema, input: Input) -> bool:
@@ -138,10 +138,10 @@ def check_columns(df: DataFrame, definitions: Sequence[Definition]) -> None:
     check_unique(df)
     check_names(df.columns, definitions)
     for definition in definitions:
-        [input_spec] = definition.inputs
-        if not input_spec.time_made:
-            check_event_time(df, input_spec)
-        keys = [name for name in definition.columns_of(input_spec) if name != input_spec.event_time]
+        [input] = definition.inputs
+        if not input.time_made:
+            check_event_time(df, input)
+        keys = [name for name in definition.columns_of(input) if name != input.event_time]
         check_keys(keys, schema_of(df.schema[k] for k in keys))
 
 
@@ -188,11 +188,11 @@ WATERMARK_DELAY = "spark.watermarkDelayMs"
 
 def honour_watermark(df: DataFrame, definition: Definition) -> Definition:
     """Return the definition with the watermark of the DataFrame's `withWatermark`, where it has one."""
-    [input_spec] = definition.inputs
-    if input_spec.time_made or input_spec.event_time not in df.columns:
+    [input] = definition.inputs
+    if input.time_made or input.event_time not in df.columns:
         return definition
-    watermark = watermark_said(df.schema[input_spec.event_time], input_spec)
-    return definition if watermark is None else definition.with_watermarks({input_spec.name: watermark})
+    watermark = watermark_said(df.schema[input.event_time], input)
+    return definition if watermark is None else definition.with_watermarks({input.name: watermark})
 
 
 def watermark_said(column: T.StructField, input: Input) -> Watermark | None:

@@ -23,8 +23,6 @@ LOCALS_LEFT = {
     "console.ui": 2,
     "core": 5,
     "operators.alert": 21,
-    "operators.cogroup": 24,
-    "operators.graph": 12,
     "operators.rules": 44,
     "testing": 23,
     "testing.interruptions": 5,

@@ -101,12 +101,12 @@ class AnchoredOvers(OneInputLogic):
 
     def ingest(self, kv: KV, tables: Mapping[str, pa.Table], now_us: int) -> StepResult:
         work, came = self._begin(kv, now_us), dict[int, Slice]()
-        check_inputs(tables, self.definition.name, [input_spec.name for input_spec in self.definition.inputs])
-        for side, input_spec in enumerate(self.definition.inputs):
-            table = tables.get(input_spec.name)
+        check_inputs(tables, self.definition.name, [input.name for input in self.definition.inputs])
+        for side, input in enumerate(self.definition.inputs):
+            table = tables.get(input.name)
             if table is not None:
-                work.dead.input = input_spec.shown
-                marks, came[side] = self._admitted(work, side, input_spec, table)
+                work.dead.input = input.shown
+                marks, came[side] = self._admitted(work, side, input, table)
                 work.result.marks.update(marks)
         self.emit_immediately(work, came)
         work.progress.begin(now_us)
@@ -359,8 +359,8 @@ class AnchoredOvers(OneInputLogic):
         return output_schema(self.message_schema(inputs))
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        for needs, input_spec in zip(self._needs, self.definition.inputs, strict=True):
-            needs.check(None, inputs[input_spec.name].names)
+        for needs, input in zip(self._needs, self.definition.inputs, strict=True):
+            needs.check(None, inputs[input.name].names)
         source, markers = inputs[self.definition.inputs[0].name], inputs[self.definition.inputs[-1].name]
         kept = pa.schema([source.field(n) for n in kept_columns(self.definition.source, source)])
         if isinstance(self.definition.anchors, Ticks):
@@ -395,7 +395,7 @@ class AnchoredOvers(OneInputLogic):
         return PartnerNeeds(self._needs[side], self.definition.by, known)
 
     def _side(self, name: str) -> int:
-        names = [input_spec.name for input_spec in self.definition.inputs]
+        names = [input.name for input in self.definition.inputs]
         return names.index(name) if name in names else 0
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
@@ -406,14 +406,14 @@ class AnchoredOvers(OneInputLogic):
     ) -> list[tuple[str, tuple[pa.DataType, ...]]]:
         types: list[tuple[str, tuple[pa.DataType, ...]]] = []
         for key in self.definition.by:
-            columns = [inputs[input_spec.name].field(key) for input_spec in self.definition.inputs]
+            columns = [inputs[input.name].field(key) for input in self.definition.inputs]
             types.append((key, (_comparable(*columns),)))
         return types
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
-        for needs, input_spec in zip(self._needs, self.definition.inputs, strict=True):
-            if input_spec.name in inputs:
-                needs.check_names(inputs[input_spec.name].names)
+        for needs, input in zip(self._needs, self.definition.inputs, strict=True):
+            if input.name in inputs:
+                needs.check_names(inputs[input.name].names)
 
     def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         from windrow.operators.over.anchors.views import AnchoredView

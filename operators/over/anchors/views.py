@@ -115,7 +115,7 @@ class AnchoredView(OverView):
         return int(min(self.logic.reached_us(kv, closed_us), lowest_us))
 
     def _side(self, input: str | None) -> int:
-        return [input_spec.name for input_spec in self.definition.inputs].index(self.input(input).name)
+        return [input.name for input in self.definition.inputs].index(self.input(input).name)
 
     def _columns(self, side: int) -> pa.Schema | None:
         return self.known(self.definition.inputs[side].name)
