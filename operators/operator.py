@@ -175,6 +175,10 @@ class Definition(ABC):
         """Return the input of that name."""
         return next(i for i in self.inputs if i.name == name)
 
+    def with_input_name(self, name: str) -> Self:
+        """Return the same definition with a name for its one input."""
+        return self._changed(input_name=name)
+
     @abstractmethod
     def columns_of(self, input: Input) -> tuple[str, ...]:
         """Return the columns that an input must have."""

@@ -79,7 +79,7 @@ class AlertDefinition(OneInput):
     ttl: how long of event time after its last sample a key is evicted; an open alert is cancelled then. By default never:
         a key with an open alert, or whose samples are counted, is kept for good
     history: the name of a static input of the same columns: its messages before the first one of a key fill the window of that
-        key, without an evaluation. Give it with the first commit; `input=` then names that of the messages
+        key, without an evaluation. Give it with the first commit. `input=` names the input of the messages; default: as `name`
     version: under another one windows and statuses are dropped, without a row
     name, watermark, null_keys, time_zone, event_time_unit, max_ahead, positions, input, where, deliver, integer_overflow: as
         for `wr.Aggregate`
@@ -142,6 +142,7 @@ class AlertDefinition(OneInput):
         deliver: Policy | None = None,
     ) -> None:
         where = filter_of(where)
+        input = name if history is not None and input is None else input
         given = check.arguments(locals())
         expressions = {n: _expression(e, f"variables[{n!r}]") for n, e in (variables or {}).items()}
         given |= {"when": _expression(when, "when"), "variables": expressions or None}
@@ -342,10 +343,6 @@ def _history(options: Mapping[str, Any], frame: Frame | None) -> str | None:
     if frame is None:
         raise BadWindow(
             f"history={history!r} without a window, which it would fill: give frame=, e.g. '5 minutes'"
-        )
-    if options["input"] is None:
-        raise ConfigurationError(
-            f"history={history!r} beside an input without a name: name that of the messages, e.g. input='samples'"
         )
     if history == options["input"]:
         raise ConfigurationError(f"history={history!r} is the name of the input, too: give it another one")

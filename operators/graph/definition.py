@@ -49,6 +49,7 @@ class ChainDefinition(Definition):
         if len(self.parts) < 2:
             raise ConfigurationError(f"a chain of {len(self.parts)} operators: give two or more")
         check_names(self.parts, "a chain")
+        object.__setattr__(self, "operators", _with_named_inputs(self))
         assert self.feeds  # checks every pair
         self.check_begins()
         _check_connected(self)
@@ -354,6 +355,20 @@ def _check_connected(chain: ChainDefinition) -> None:
         )
 
 
+def _with_named_inputs(chain: ChainDefinition) -> tuple[Definition, ...]:
+    """Return the operators of a chain. Among named inputs from outside, one without a name has that of its operator."""
+    own = [chain.inputs_of(i) for i in range(len(chain.parts))]
+    names = {given.name for inputs in own for given in inputs}
+    for cached in ("feeds", "_fed"):
+        chain.__dict__.pop(cached, None)
+    if names <= {UNNAMED} or UNNAMED not in names:
+        return chain.operators
+    return tuple(
+        part.with_input_name(part.name) if UNNAMED in [given.name for given in inputs] else part
+        for part, inputs in zip(chain.parts, own, strict=True)
+    )
+
+
 def check_inputs(chain: ChainDefinition) -> None:
     """Check that outside inputs have names of their own, which are not those of operators, and one kind of watermark.
 
@@ -374,7 +389,7 @@ def check_inputs(chain: ChainDefinition) -> None:
                     "time and one watermark; make them equal but for window, keys and filter, or give the inputs names of "
                     "their own"
                 )
-            if input.name in [p.name for p in chain.parts]:
+            if input.name != part.name and input.name in [p.name for p in chain.parts]:
                 raise ConfigurationError(
                     f"input {input.name!r} of {part.name!r} comes from outside and has the name of an operator of the chain: "
                     + (

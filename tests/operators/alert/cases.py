@@ -132,7 +132,7 @@ def cases(draw: st.DrawFn) -> Case:
         watermark=draw(st.sampled_from(["0 seconds", "2 seconds", wr.explicit(), wr.fixed("3 seconds")])),
         null_keys=draw(st.sampled_from(["group", "group", "dead_letter"])),
         max_ahead=draw(st.sampled_from([wr.forever, wr.forever, "5 seconds"])),
-        input="readings" if history else draw(st.sampled_from([None, None, "readings"])),
+        input=draw(st.sampled_from([None, None, "readings"])),
         history=history,
         where=draw(st.sampled_from([None, None, wr.col("y") > 0])),
         deliver=draw(policies("x")),

@@ -473,9 +473,9 @@ def test_text_among_numbers_a_future_sample_and_one_that_comes_twice_stop_no_job
             "another one",
         ),
         (
-            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "past"},
+            {"frame": "1 hour", "when": wr.col("samples") > 1, "history": "alert"},
             wr.ConfigurationError,
-            "input='samples'",
+            "another one",
         ),
         ({"frame": "1 hour", "when": wr.col("samples") > 1, "evaluate": wr.every(3)}, BadTrigger, "1 minute"),
         ({"variables": {"count": X}}, ReservedColumn, "count"),
