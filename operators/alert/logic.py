@@ -1,9 +1,8 @@
 """An alert: two pure steps on a store.
 
 A step loads the statuses of the keys that it touches, and the samples in their windows, and lays these out in lines
-(`over/partitions.py`). An evaluation is a range of places in a line, at a moment. The windows of all evaluations are aggregated
-at
-once (`over/frame_values.py`), the conditions evaluated as columns, and the statuses composed (`status.py`).
+(`over/partitions.py`). An evaluation is a range of places in a line, at a moment. The windows of all evaluations are
+aggregated at once (`over/frame_values.py`), the conditions evaluated as columns, and the statuses composed (`status.py`).
 """
 
 from __future__ import annotations
