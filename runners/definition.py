@@ -59,12 +59,12 @@ class Aggregate(AggregateDefinition, Verbs):
     A frozen value: compare it, print it, pickle it. The same definition runs embedded (`open`, `run`), on Spark
     (`foreach_batch`, `writeStream`) and on a bounded DataFrame (`apply`).
 
-    by: key columns (one name or several); {name: expression} makes them of others; () for no key
+    by: key columns (one name or several); {name: expression} computes key columns from others; () for no key
     event_time: the column of event time: timestamps, text in ISO 8601, ints since the epoch; or an expression that gives them
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
     retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever;
-        wr.Emit.append() and wr.Emit.update() need none: default "0 seconds", as late messages are dropped
+        wr.Emit.append() and wr.Emit.update() may omit it: they drop late messages, so it is "0 seconds"
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"
     allowed_lateness: how long past the watermark a window accepts messages; default: its retention
     emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append(), wr.Emit.update() or wr.Emit.final()
@@ -79,16 +79,17 @@ class Aggregate(AggregateDefinition, Verbs):
     positions: wr.positions(...), the columns of a row's position in its source
     ids: the columns that identify a message, one name or several: a second one is a duplicate, within retention
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
-    dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
-    input: the name of the input that it takes, where the job has several, or of the operator in a graph whose rows it takes;
-        default: its own, in a chain the operator before it
+    dead_letter_retention: how long they are kept in processing time, delivered to a sink or not; default "7 days", at most
+        4,096 files
+    input: the name of the input that it reads, or in a graph of an operator. Default: an unnamed input; in a chain, the
+        operator before it
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`. A message that does not pass is not counted, neither as a
         dead letter nor as a duplicate; its time still advances the watermark
-    deliver: the messages of a step that are processed if it falls behind: wr.deliver.latest(), newest(1000), within("2 s") or
+    deliver: which messages of a step to process when the job falls behind: wr.deliver.latest(), newest(1000), within("2 s") or
         throttle("1 s"). The others are skipped: counted, and they advance the watermark only. With .marked(), wr.skipped()
         counts them in each window. wr.deliver.synchronous() processes all
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import windrow as wr
     >>> delays = wr.Aggregate(
@@ -317,9 +318,10 @@ class Join(JoinDefinition, Verbs):
     name: the operator's name, unique in its job
     scale: "small" or "large", the layout of stored messages; by default decided from the windows
     dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
-    dead_letter_retention: how long of `now` they are kept, whatever a sink got; default "7 days", of no more than 4,096 files
+    dead_letter_retention: how long they are kept in processing time, delivered to a sink or not; default "7 days", at most
+        4,096 files
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import windrow as wr
     >>> shipped = wr.Join(

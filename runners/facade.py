@@ -89,8 +89,8 @@ class Verbs(Definition, metaclass=_Shown):
             decides the column names of rows
         replay: reads the source again where the messages that the operator keeps are lost with their snapshots and
             segments. It gets `{(source, partition): (first offset, next offset)}` and gives those messages, with
-            positions; or a table with the columns that `positions` names. Where messages name their input, it gets and gives
-            these by input: `{input: ...}`. Where an operator of a chain keeps rows of another one, all steps are run again, and
+            positions; or a table with the columns that `positions` names. With named inputs, argument and result are
+            `{input: ...}`. Where an operator of a chain keeps rows of another one, all steps are run again, and
             the log is kept from its first commit on
         dead_letters: a sink of their own, apart from `sink`
         log: `wr.kafka_log(cluster, name)` keeps log, segments and changelog in Kafka; `location` is then a cache
@@ -152,7 +152,7 @@ class Verbs(Definition, metaclass=_Shown):
         stop: called at each turn; the loop ends when it returns true
         available_now: end when the records that the source has at the call are committed, as Spark's trigger of that name
         tick: how often time passes and ingested records are committed, at most
-        clock, log, store: as in `open`; a log only without a group
+        clock, log, store: as in `open`; `log` cannot be combined with `group`
 
         Messages that are lost with their snapshots and segments are read from the source again. Raises `SourceLost` (WR304),
         `KafkaFailed` (WR601), `Fenced` (WR205) where another process took the job.
@@ -396,7 +396,7 @@ def chain(*operators: Definition) -> Chain:
     inputs are then given by name (an aggregate's has its name). Only rows that are emitted once can be forwarded:
     `wr.Emit.append()`, mode "discarding", operators other than aggregates.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import windrow as wr
     >>> each = wr.Aggregate(

@@ -85,7 +85,7 @@ class AlertDefinition(OneInput):
         for `wr.Aggregate`
     dead_letter_limit, dead_letter_retention: as for `wr.Aggregate`
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import tempfile, windrow as wr
     >>> hot = wr.Alert(by="sensor", event_time="t", frame="5 minutes", agg={"mean": wr.avg("x")}, when=wr.col("mean") > 80)

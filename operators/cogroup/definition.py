@@ -43,7 +43,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
     retention, allowed_lateness, emit, name, null_keys, scale, integer_overflow, dead_letter_limit, dead_letter_retention: as of
         `wr.Aggregate`
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import windrow as wr
     >>> accounts = wr.CoGroup(

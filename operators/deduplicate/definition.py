@@ -37,7 +37,7 @@ class DeduplicateDefinition(OneInput):
     Rows are the messages themselves. A message is too late, a dead letter, when the watermark is more than `within` past it:
     the ids of its time have expired. Duplicates are counted (`duplicates`), and move the watermark.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import tempfile, windrow as wr
     >>> orders = wr.Deduplicate(event_time="t", ids="order", within="1 hour")

@@ -40,7 +40,7 @@ class DeliveryDefinition(OneInput):
     pass depend on the step and its recorded `now` alone, so that a step that is done again skips the same ones.
     These are counted (`skipped`), are no dead letters, and move the watermark. Rows are the messages themselves.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import tempfile, windrow as wr
     >>> fresh = wr.Delivery(by="k", event_time="t", policy=wr.deliver.latest())

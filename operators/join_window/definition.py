@@ -73,7 +73,7 @@ class JoinWindowDefinition(OneInput):
     Rows are the messages, with the column `window`: the first window that takes the message, and no other emits it. So a join
     from rows to the kept messages of another operator matches each pair once.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import tempfile, windrow as wr
     >>> orders = wr.JoinWindow(event_time="t", window=wr.hopping("2 minutes", "1 minute"), retention="1 hour", join_keys="id")

@@ -59,7 +59,7 @@ class OverDefinition(OneInput):
     A row is emitted when the watermark has passed the message and its frames: nothing can come on time any more that would
     change it. A message that comes later than `allowed_lateness` is a dead letter `too_late`: it is in no row.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import tempfile, windrow as wr
     >>> smooth = wr.Over(event_time="t", frame=wr.rows_between(-1, 1), agg={"mean": wr.avg("x")}, ttl="1 hour")

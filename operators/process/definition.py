@@ -46,7 +46,7 @@ class ProcessDefinition(OneInput):
     of="now")` when the time of the job does; `timers.cancel` cancels it. `timers.time`, `timers.watermark` and
     `timers.now` are the present times. A call that raises is a dead letter `function_failed`, and changes no state.
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy.
 
     >>> import pyarrow as pa, tempfile, windrow as wr
     >>> class Visits:

@@ -48,7 +48,8 @@ class RulesDefinition(SeveralInputs):
     name: the operator's name, unique in its job
     dead_letter_limit, dead_letter_retention: as of `wr.Aggregate`
 
-    Raises `ConfigurationError` and its kinds (WR1xx), naming both values and the remedy; a rule that cannot be true, `BadRule`.
+    Raises `ConfigurationError` and its kinds (WR1xx), whose message names the conflicting values and the remedy;
+    `BadRule`: a rule that cannot be true
 
     >>> import windrow as wr
     >>> alarms = wr.Rules(
