@@ -32,7 +32,7 @@ class Kind(enum.IntEnum):
     CHANGED = 2
     #: A block of a window that has pages.
     BESIDE = 3
-    #: A block of a divided window.
+    #: A block of a partitioned window.
     DIVIDED = 4
     DIRECTORY = 5
     #: A block of a write buffer (`stores/write_buffer.py`).
@@ -68,7 +68,7 @@ class Block(NamedTuple):
     """Header of a block.
 
     first: number of the window's first block, which has `whole` bytes. since: bytes of those after it, this one included. In
-    a divided window, where the kind is `DIVIDED`, there is only `since`, from where it was divided.
+    a partitioned window, where the kind is `DIVIDED`, there is only `since`, from where it was partitioned.
     """
 
     kind: int

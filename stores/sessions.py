@@ -13,7 +13,7 @@ session that it would be alone. A reader merges them into the sessions that it t
     auxiliary  db<home i64>   the earliest start and the latest end of a bucket's sessions, both i64. A late message is looked
                               up only in buckets that it may reach
     auxiliary  ds<bucket i64> where messages are kept: the latest end, i64, that a session at `HOT` has had that begins in this
-                              bucket. Eviction of messages thus need not read these sessions. `\0starts`: it is noted
+                              bucket. Eviction of messages thus need not read these sessions
 
 Rows are of two kinds. A session has the columns of every state row; `__stands` is true if its last pane is current and equals
 its accumulators. A row with `__pane` is a pane that is current by itself: it was emitted for a part of the session that holds

@@ -1,6 +1,6 @@
 """Tombstone blocks. A change to a window of blocks is appended as a delta, and the window is not rewritten.
 
-A tombstone is a row whose `__upsert` is false. Its block, and all later ones, are of version 9. It deletes the earlier rows
+A tombstone is a row whose `__upsert` is false. Its block, and all later ones, are of kind 2. It deletes the earlier rows
 of this window whose keys have the same hash. Rows of such keys that stay are appended again after it.
 """
 
