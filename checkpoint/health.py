@@ -37,11 +37,7 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         """Times as ISO 8601, durations in milliseconds."""
-        held_by = (
-            None
-            if self.held_by is None
-            else {"source": shown_source(self.held_by[0]), "partition": self.held_by[1]}
-        )
+        held_by = None if self.held_by is None else {"source": self.held_by[0], "partition": self.held_by[1]}
         return {
             "commit": self.commit,
             "ageMs": None if self.age_us is None else self.age_us // 1_000,
@@ -76,7 +72,8 @@ def health_of(
     if watermark_us != END_OF_TIME_US and at_us is not None and slowest is not None:
         marks = {p: m.max_time_us for p, m in last.marks.items() if m.max_time_us is not None}
         seen = {p: m.seen_us for p, m in last.marks.items() if m.seen_us is not None}
-        held_by = holder_of(slowest, marks, seen, at_us)
+        if (holder := holder_of(slowest, marks, seen, at_us)) is not None:
+            held_by = (shown_source(holder[0]), holder[1])
     return Health(
         last.commit,
         None if at_us is None else max(0, now_us - max(at_us, alive_us or at_us)),

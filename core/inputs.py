@@ -376,4 +376,6 @@ def which(name: str | None, inputs: Sequence[Input], whose: str) -> str:
     """Why no input is meant by that name. whose: the operator that has these inputs."""
     names = [given.name for given in inputs]
     called = f"input {name!r} is none of {whose!r}" if name is not None else f"{whose!r} has several inputs"
+    if names == [UNNAMED]:
+        return f"{called}, whose one input has no name: leave input= out"
     return f"{called}: say which, of {names}, e.g. input={names[0]!r}"

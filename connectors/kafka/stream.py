@@ -19,7 +19,7 @@ from windrow.connectors.kafka.source_metadata import Cluster
 from windrow.connectors.kafka.start_offsets import begun, resumed
 from windrow.core.errors import ConfigurationError, KafkaFailed, SourceLost, StateLost
 from windrow.core.logs import get_logger
-from windrow.core.positions import Partition, topic_of, topic_source
+from windrow.core.positions import Partition, shown_source, topic_of, topic_source
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 
 logger = get_logger()
@@ -159,7 +159,9 @@ class KafkaStream:
             topic, topic_id = topic_of(source)
             has = _holds(extents.get(topic), topic_id, partition, first, following)
             if topic_id is None or has is not None:
-                missing.append(f"[{first}, {following}) of {source!r}/{partition} is needed, {has}")
+                missing.append(
+                    f"[{first}, {following}) of {shown_source(source)!r}/{partition} is needed, {has}"
+                )
             else:
                 found.append(Range(topic, topic_id, partition, first, following))
         if missing:

@@ -76,13 +76,11 @@ def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(
 
 def test_idle_partitions_hold_nobody_and_an_input_of_which_nothing_came_holds_all() -> None:
     now = 1_704_067_320 * SECOND
-    marks = {("s", 0): 9, ("s", 1): 4}
-    assert holder_of(DEFINITION, marks, {("s", 1): now - 60 * SECOND, ("s", 0): now}, now) == ("s", 0)
+    marks = {(":s", 0): 9, (":s", 1): 4}
+    assert holder_of(DEFINITION, marks, {(":s", 1): now - 60 * SECOND, (":s", 0): now}, now) == (":s", 0)
     declared = wr.bounded("5 seconds", partitions=[("s", 0), ("s", 7)])
-    assert holder_of(DEFINITION.with_watermarks({DEFINITION.name: declared}), marks, {}, now) == ("s", 7)
-    assert (
-        holder_of(DEFINITION.with_watermarks({DEFINITION.name: wr.fixed("1 second")}), marks, {}, now) is None
-    )
+    assert holder_of(DEFINITION.with_watermarks({"": declared}), marks, {}, now) == (":s", 7)
+    assert holder_of(DEFINITION.with_watermarks({"": wr.fixed("1 second")}), marks, {}, now) is None
     join = wr.Join(
         left=wr.Input("a", event_time="t", watermark="8 microseconds"),
         right=wr.Input("b", event_time="t"),

@@ -12,7 +12,7 @@ from windrow.checkpoint.records import Commit, Mark, ShardResult, Step
 from windrow.checkpoint.replay import FILING, Redo, extent, is_total, owners, steps_again
 from windrow.core.errors import StateLost
 
-P, Q = ("topic", 0), ("topic", 1)
+P, Q = (":topic", 0), (":topic", 1)
 TIMED = wr.Aggregate(
     by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"m": wr.median("x")}, retention="1 hour"
 )

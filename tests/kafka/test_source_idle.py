@@ -24,10 +24,10 @@ _, *FEWER = CASES
 
 
 def test_a_partition_with_unread_records_is_not_idle() -> None:
-    marks, seen = {("t", 0): 25 * US, ("t", 1): 5 * US}, {("t", 0): 60 * US, ("t", 1): 0}
+    marks, seen = {(":t", 0): 25 * US, (":t", 1): 5 * US}, {(":t", 0): 60 * US, (":t", 1): 0}
     job = counts(idle="10 seconds")
-    assert watermark_of(job, marks, seen, 61 * US, 0) == (25 * US, {("t", 1)})
-    assert watermark_of(job, marks, seen, 61 * US, 0, {("t", 1)}) == (5 * US, set())
+    assert watermark_of(job, marks, seen, 61 * US, 0) == (25 * US, {(":t", 1)})
+    assert watermark_of(job, marks, seen, 61 * US, 0, {(":t", 1)}) == (5 * US, set())
     assert watermark_of(counts(), marks, seen, 61 * US, 0) == (5 * US, set())
 
 
@@ -120,5 +120,5 @@ def test_a_silent_partition_holds_the_watermark_only_where_the_broker_has_more(
     seconds = 5 if more else 25
     assert progress["eventTime"]["watermark"] == f"1970-01-01T00:00:{seconds:02}+00:00"
     intents = [r for r in map(batch.job.log.read, range(20)) if isinstance(r, Intent)]
-    assert intents[-1].idle == (() if more else ((source, 1),))
+    assert intents[-1].idle == (() if more else ((f":{source}", 1),))
     batch.close()

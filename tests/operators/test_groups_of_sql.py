@@ -94,13 +94,13 @@ def groups(source: str | None) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [("topic", None), (None, None), ("orders:topic", "orders"), (None, "orders")],
+    [(":topic", None), (None, None), ("orders:topic", "orders"), (None, "orders")],
 )
 def test_groups_bring_what_their_rows_bring(source: str | None, named: str | None) -> None:
     by_rows, told = taken(source, named, "rows")
     by_groups, told_of_groups = taken(source, named, "groups")
     assert told_of_groups.equals(told) and len(told) == 3
-    assert by_groups.marks == by_rows.marks == {(source or ("orders:" if named else ""), 0): 14 * SECOND}
+    assert by_groups.marks == by_rows.marks == {(source or f"{named or ''}:", 0): 14 * SECOND}
     assert by_groups.counts == by_rows.counts == {"dead.malformed": 1}
     letters = [step.dead.drop_columns(["detail", "payload"]) for step in (by_rows, by_groups) if step.dead]
     assert letters[0].equals(letters[1]) and letters[0]["input"].to_pylist() == [named]

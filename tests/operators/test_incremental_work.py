@@ -137,9 +137,9 @@ def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.Mo
     random, fired = np.random.default_rng(1), list[int]()
     original = logic._fire
 
-    def noted(kv: Any, progress: Any, result: Any, dead: Any, rows: pa.Table, *more: Any, **how: Any) -> Any:
+    def noted(work: Any, rows: pa.Table, *more: Any, **how: Any) -> Any:
         fired.append(len(rows))
-        return original(kv, progress, result, dead, rows, *more, **how)
+        return original(work, rows, *more, **how)
 
     monkeypatch.setattr(logic, "_fire", noted)
     with sliced(500):

@@ -133,10 +133,10 @@ def test_a_definition_is_a_value_that_readers_can_build_again(tmp_path: Path) ->
     assert evaluate(repr(one)) == one == pickle.loads(pickle.dumps(one)) and hash(one) == hash(
         pickle.loads(pickle.dumps(one))
     )
-    assert one != once() and once().with_watermarks({"once": wr.bounded("2 seconds")}) == once(
+    assert one != once() and once().with_watermarks({"": wr.bounded("2 seconds")}) == once(
         watermark="2 seconds"
     )
-    assert evaluate(repr(once().with_watermarks({"once": wr.bounded("2 seconds")}))) == once(
+    assert evaluate(repr(once().with_watermarks({"": wr.bounded("2 seconds")}))) == once(
         watermark="2 seconds"
     )
     with visits().open(str(tmp_path)) as op:
@@ -268,7 +268,7 @@ def test_a_function_that_could_not_be_called_is_refused_before_its_messages_are_
     for function, why in (
         (OfTwo, "on_message cannot"),
         (Awaited, "async"),
-        (Provenance, r"instance, Made\(\.\.\.\)"),
+        (Provenance, r"instance, Provenance\(\.\.\.\)"),
     ):
         with pytest.raises(ConfigurationError, match=why):
             visits(function=function)

@@ -226,6 +226,6 @@ def test_a_replay_of_the_log_that_gives_other_panes_is_noticed() -> None:
     driver = OracleDriver(parse(COUNTED.body, {}).definition, 0)
     driver.feed([Message({"t": 1_000_000}), Message({"t": 2_000_000})])
     driver.restart()
-    driver._log[0][0]["aggregate"].pop()
+    driver._log[0][0][""].pop()
     with pytest.raises(AssertionError, match="the log replays to"):
         driver.restart()

@@ -47,7 +47,7 @@ DEFINITION = wr.Aggregate(
     retention="1 hour",
     name="n",
 )
-P0, P1 = ("topic", 0), ("topic", 1)
+P0, P1 = (":topic", 0), (":topic", 1)
 
 
 class Told:
@@ -268,7 +268,7 @@ def test_what_a_killed_writer_has_left_does_not_stop_the_next_compacted_changelo
     with_part = Path(spec.folders.changelog("base_part-0000-000000000003-0a0a0a0a"))
     with_part.with_name(with_part.name + ".41-5f5f5f5f.tmp").write_bytes(b"half")
     shard = Shard.open(spec, 0, none)
-    shard.snapshot()
+    shard.snapshot(compacts=True)
     shard.close()
     assert left.with_name("base-0000-000000000000.seg").exists()
 
@@ -413,7 +413,7 @@ def test_a_query_that_begins_at_a_jobs_offsets_does_not_outlive_them(
         op.add_message(wr.Message({"k": "a", "t": 0, "x": 1}, wr.Position("s", 0, 7)))
     synced: list[str] = []
     monkeypatch.setattr("windrow.connectors.kafka.start_offsets.sync_directory", synced.append)
-    assert job_offsets(str(tmp_path)) == {("s", 0): 8}
+    assert job_offsets(str(tmp_path)) == {(":s", 0): 8}
     assert synced == [str(tmp_path / "log")]
 
 

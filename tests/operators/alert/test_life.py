@@ -28,8 +28,8 @@ def test_a_year_of_hours_leaves_as_many_files_bytes_and_memory_as_its_first_days
 ) -> None:
     """Commit each hour: three keys, of which one opens by day and is cancelled by night, with delays and repeats."""
     hours, clock, sink = usually(192, deep=8_760), ManualClock(0), wr.sinks.memory()
-    monkeypatch.setattr(engine, "SNAPSHOT_EVERY", usually(12, deep=engine.SNAPSHOT_EVERY))
-    monkeypatch.setattr(job, "KEEP_COMMITS", usually(6, deep=job.KEEP_COMMITS))
+    monkeypatch.setattr(engine, "SNAPSHOT_EVERY", usually(12, deep=256))
+    monkeypatch.setattr(job, "KEEP_COMMITS", usually(6, deep=32))
     definition = alert(
         frame="6 hours",
         agg={"mean": wr.avg("x")},

@@ -308,9 +308,9 @@ def test_a_mark_that_the_operator_before_tells_is_refused_where_the_chain_is_bui
 
 def test_neither_mark_nor_record_of_a_delivery_decides_what_is_filed() -> None:
     policy = wr.deliver.latest().guarantee(wr.col("x") == 1)
-    noted = {"deliver": {"delivery": "wr.deliver.latest(record='rows').guarantee((x == 1))"}}
+    noted = {"deliver": {"": "wr.deliver.latest(record='rows').guarantee((x == 1))"}}
     assert delivery(policy, by="k", mark="skipped").filing() == noted
-    assert delivery(policy, by="k").filing() == {"deliver": {"delivery": repr(policy)}}
+    assert delivery(policy, by="k").filing() == {"deliver": {"": repr(policy)}}
 
 
 def test_an_aggregate_marks_in_no_column_of_its_input_and_others_mark_nothing(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def by_loops(rules: wr.Rules, steps: Steps, wait: int) -> list[tuple[int, ...]]:
         fresh = list(step.get("e", ()))
         for e, f, g in product([*events, *fresh], current["f"].values(), current["g"].values()):
             if e not in fresh and not (
-                (f["n"] in new["f"] and e["at"] + second(wait) >= watermark)
+                (wait and f["n"] in new["f"] and e["at"] + second(wait) >= watermark)
                 or (g["n"] in new["g"] and e["at"] + second(3) >= watermark)
             ):
                 continue
