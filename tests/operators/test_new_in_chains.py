@@ -273,7 +273,7 @@ def test_a_function_that_could_not_be_called_is_refused_before_its_messages_are_
         with pytest.raises(ConfigurationError, match=why):
             visits(function=function)
     assert (
-        visits(function=Provenance(1)).function_name == "Made"
+        visits(function=Provenance(1)).function_name == "Provenance"
         and visits(function=Plain).function_name == "Plain"
     )
 
