@@ -358,13 +358,13 @@ def _check_connected(chain: ChainDefinition) -> None:
 def _with_named_inputs(chain: ChainDefinition) -> tuple[Definition, ...]:
     """Return the operators of a chain. Among named inputs from outside, one without a name has that of its operator."""
     own = [chain.inputs_of(i) for i in range(len(chain.parts))]
-    names = {given.name for inputs in own for given in inputs}
+    names = {input.name for inputs in own for input in inputs}
     for cached in ("feeds", "_fed"):
         chain.__dict__.pop(cached, None)
     if names <= {UNNAMED} or UNNAMED not in names:
         return chain.operators
     return tuple(
-        part.with_input_name(part.name) if UNNAMED in [given.name for given in inputs] else part
+        part.with_input_name(part.name) if UNNAMED in [input.name for input in inputs] else part
         for part, inputs in zip(chain.parts, own, strict=True)
     )
 
