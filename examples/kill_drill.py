@@ -199,7 +199,7 @@ def oracle_panes(folder: Path, definition: wr.Aggregate) -> Iterator[wr.Pane]:
 def _messages(first: Any, following: Any) -> Iterator[wr.Message]:
     """The rows of the files that a step took."""
     for (source, partition), end in sorted(following.items()):
-        rows = pq.read_table(source.removeprefix(":file://")).to_pylist()
+        rows = pq.read_table(source.removeprefix(":").removeprefix("file://")).to_pylist()
         for offset in range(first[source, partition], end):
             yield wr.Message(rows[offset], wr.Position(source, partition, offset))
 

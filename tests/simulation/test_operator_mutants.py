@@ -66,7 +66,7 @@ def the_first_input_alone_moves_the_watermark(patch: pytest.MonkeyPatch) -> None
 
     class First:
         def __init__(self, definition: Any) -> None:
-            self.inputs, self.prefix = definition.inputs[:1], definition.prefix
+            self.inputs = definition.inputs[:1]
 
     patch.setattr(jobs, "watermark_of", lambda definition, *more: due(First(definition), *more))
 

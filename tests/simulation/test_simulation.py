@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -87,7 +88,11 @@ def test_a_seed_is_the_same_schedule_in_any_process(hashes: str) -> None:
     again = subprocess.run(
         command, env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, text=True, check=True
     )
-    assert again.stdout.splitlines() == [*play(11).story, "all is as promised"]
+    stories = [
+        re.sub(r"windrow-\w+", "FOLDER", line) for line in (*again.stdout.splitlines(), *play(11).story)
+    ]
+    half = len(stories) // 2
+    assert stories[: half + 1] == [*stories[half + 1 :], "all is as promised"]
 
 
 def test_without_its_faults_a_schedule_is_undisturbed() -> None:
