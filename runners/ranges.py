@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -67,10 +67,15 @@ def _read(stream: KafkaStream, ranges: list[Range]) -> Iterator[pa.Table]:
     """Yield the rows; without rows, one table with all columns."""
     empty: Any = row_schema(stream).empty_table()
     yield empty
-    for rows in stream.read(ranges):
-        sources = pc.binary_join_element_wise(f"{UNNAMED}:", rows.column(SOURCE), "")
-        rows = rows.set_column(rows.column_names.index(SOURCE), SOURCE, sources)
+    for rows in of_unnamed_input(stream.read(ranges)):
         yield pa.concat_tables([empty, rows], promote_options="permissive")
+
+
+def of_unnamed_input(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of a stream with the prefix of the unnamed input before their sources."""
+    for rows in tables:
+        sources = pc.binary_join_element_wise(f"{UNNAMED}:", rows.column(SOURCE), "")
+        yield rows.set_column(rows.column_names.index(SOURCE), SOURCE, sources)
 
 
 def check_partitions(ranges: list[Range], begun: Mapping[str, int]) -> None:

@@ -145,6 +145,11 @@ def bring_back(
     redo = steps_again(commits, definition, spec.shard, kept_from_us, again.why)
     ranges = extent(redo)
     if not ranges:
+        if any(step.rows for step in redo):
+            raise StateLost(
+                f"messages of shard {spec.shard} cannot be replayed: the log counts messages of {definition.name!r}, of no "
+                f"source of its inputs. {REMEDY[0].upper()}{REMEDY[1:]}"
+            )
         return
     _check_lowered(definition, spec, commits)
     _log(definition.name, spec, redo)

@@ -111,7 +111,7 @@ class OneFrame:
             self._checked = df.schema
         input = self._definitions[0].inputs[0]
         df, has = routes.positioned(df, input.positions)
-        return (prefixed(df, input) if has else df), has
+        return (_prefixed(df, input) if has else df), has
 
     def schemas(self, df: DataFrame) -> dict[str, pa.Schema]:
         schema = routes.arrow_schema(df)
@@ -125,7 +125,7 @@ class OneFrame:
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
         input = self._definitions[0].inputs[0]
-        return prefixed(_again(value, input, of_files=of_files), input)
+        return _prefixed(_again(value, input, of_files=of_files), input)
 
 
 class NamedFrames:
@@ -344,11 +344,11 @@ def _carried(input: Input, frame: DataFrame, *, positions: bool = True) -> DataF
     user = [F.col(quoted(c)) for c in frame.columns if not c.startswith("__")]
     where = [F.col(c) for c in _POSITION if positions]
     if positions:
-        frame = prefixed(frame, input)
+        frame = _prefixed(frame, input)
     return frame.select(F.lit(input.name).alias(INPUT), *where, F.struct(*user).alias(input.name))
 
 
-def prefixed(frame: DataFrame, input: Input) -> DataFrame:
+def _prefixed(frame: DataFrame, input: Input) -> DataFrame:
     """Return the rows of an input with its prefix before their sources."""
     source = f"concat({text(input.source_prefix)}, {SOURCE}) as {SOURCE}"
     return jvm_calls.select(frame, *(source if c == SOURCE else quoted(c) for c in frame.columns))

@@ -140,7 +140,7 @@ def rows_of(frame: DataFrame, stream: KafkaStream) -> DataFrame:
 def _read_rows(stream: KafkaStream, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     target = ranges.row_schema(stream)
     for batch in batches:
-        for rows in stream.read(ranges.from_table(batch)):
+        for rows in ranges.of_unnamed_input(stream.read(ranges.from_table(batch))):
             yield from _as(rows, target).to_batches()
 
 

@@ -27,11 +27,10 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import without
 from windrow.runners import wire
-from windrow.runners.embedded.positions import with_prefix
-from windrow.runners.ranges import SCHEMA
+from windrow.runners.ranges import SCHEMA, of_unnamed_input
 from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
 from windrow.runners.spark import routes
-from windrow.runners.spark.inputs import Inputs, prefixed
+from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.kafka import rows_of
 from windrow.runners.tasks import TaskPlan
 from windrow.stores.kv import LocalStore
@@ -67,8 +66,7 @@ def replay_messages(
     elif task.reads is not None:
         rows = _nothing(spark, job.shards)
     else:
-        topic = prefixed(_topic(source.reads, ranges, spark), task.definitions[0].inputs[0])
-        rows = source.inputs.on_shards(topic, routes.sharding_of(job))
+        rows = source.inputs.on_shards(_topic(source.reads, ranges, spark), routes.sharding_of(job))
     control = routes.control_rows(spark, job.shards)
     on_shards = routes.to_shards(rows, job.shards, control).where(F.col(wire.SHARD).isin(list(lost)))
     again = partial(run, replace(task, can_replay=False), job.shards)
@@ -182,5 +180,5 @@ def _partitions(
 ) -> GivenByInput:
     """Read the records of one shard's partitions, in its task."""
     of_shard = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
-    input = definition.inputs[0]
-    return _source_rows({input.name: with_prefix(input.source_prefix, stream.again(of_shard))}, of_shard)
+    again = pa.concat_tables(of_unnamed_input([stream.again(of_shard)]))
+    return _source_rows({definition.inputs[0].name: again}, of_shard)
