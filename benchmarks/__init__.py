@@ -1,1 +1,1 @@
-"""What windrow costs, beside what else one would run: `python -m benchmarks [--quick] [names...]`."""
+"""Costs of windrow, and of the alternatives to it: `python -m benchmarks [--quick] [names...]`."""

@@ -1,4 +1,4 @@
-"""What a commit costs the driver, by the number of shards: synthetic answers, no cluster."""
+"""Cost of a commit for the driver, by the number of shards: synthetic answers, no cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to fire a window of many keys in one advance, each time in a process of its own; and to take what it told."""
+"""Cost of firing a window of many keys in one advance, and of taking its panes; each run in a process of its own."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Row:
 
 @dataclass
 class Context:
-    """What a benchmark is given. commits: how long a soak lives, events: of Nexmark; if not as they like."""
+    """Settings of a benchmark. commits: of a soak, events: of Nexmark; None for the benchmark's own."""
 
     quick: bool
     rounds: int
@@ -101,7 +101,7 @@ def median(values: list[float]) -> float:
 
 
 def fresh(run: Callable[..., float], *given: Any) -> float:
-    """What `run` gives in a process of its own, in which nothing ran before. A JVM that it starts ends with it, so that none
+    """Return the result of `run` in a new process, in which nothing ran before. A JVM that it starts ends with it, so that none
     lives beside what is measured next. run: of a module, as another process finds it by its name."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet) as alone:
         return alone.submit(_alone, run, given).result()
@@ -115,7 +115,7 @@ def _alone(run: Callable[..., float], given: tuple[Any, ...]) -> float:
 
 
 def quiet() -> None:
-    """Of what windrow logs, only warnings."""
+    """Show only the warnings of windrow."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
 
 

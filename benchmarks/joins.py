@@ -53,7 +53,7 @@ def joins(context: Context) -> list[Row]:
 
 
 def _embedded(context: Context) -> list[Row]:
-    """What a commit of few messages takes, many being in reach; and rows a second of larger ones."""
+    """Cost of a commit of few messages when many are in reach, and rows a second of larger ones."""
     reach = f"{IN_REACH / 2 / JOIN_ROWS_PER_SECOND:g} seconds"
     sides = {}
     for how in ("inner", "left"):

@@ -36,7 +36,7 @@ REQUIRED = {"Spark, RocksDB": 1.5, "Quix Streams, current": 10.0}
 
 @dataclass(frozen=True)
 class Input:
-    """What is on the topics: all rows on one, those of Quix Streams' keys on as many as it has processes."""
+    """Layout of the topics: all rows on one; those of Quix Streams' keys on as many as it has processes."""
 
     kafka: wr.Kafka
     topic: str

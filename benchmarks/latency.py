@@ -1,4 +1,4 @@
-"""How long a commit of 100 rows takes, beside Spark's own stateful operator: what a stream pays for being durable."""
+"""Duration of a commit of 100 rows, beside Spark's own stateful operator: the price of durability for a stream."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _late(context: Context) -> Row:
 
 
 def _batch_ms(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
-    """Of the batches after the third."""
+    """Numbers of the batches after the third."""
     with scratch() as folder, aggregate.open(folder) as operator:
         for table in tables[:3]:
             operator.add_messages(table)
@@ -229,7 +229,7 @@ def _beside_spark(context: Context, stream: Stream, batch_rows: int) -> Row:
 
 
 def _input(stream: Stream, batch_rows: int, batches: int) -> tuple[str, int]:
-    """Where the files of so many batches lie, and how many are one."""
+    """Return the path of the files of so many batches."""
     n = batches * batch_rows
     name = f"sessions-{stream.keys}-{stream.rows_per_second}-{n}"
     return files(name, stream.rows, n, ROWS_PER_FILE), batch_rows // ROWS_PER_FILE

@@ -155,7 +155,7 @@ def _many_keys(keys: int) -> list[Row]:
 
 
 def _commits(spent: list[float]) -> dict[str, float]:
-    """What is said of how long commits took, in ms."""
+    """Summarize how long commits took, in ms."""
     spent = sorted(spent)
     p50 = spent[len(spent) // 2]
     return {
@@ -221,7 +221,7 @@ def _message(i: int) -> wr.Message:
 
 
 def _probe(folder: str, place: str | None) -> dict[str, float]:
-    """What there is, and the medians of processes that look at it."""
+    """Numbers of files, and the medians of processes that look at the job."""
     command = [sys.executable, "-m", "benchmarks.soak", folder, *([place] if place else [])]
     told = []
     for _ in range(PROBES):

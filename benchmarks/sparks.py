@@ -96,7 +96,7 @@ def definition(window: Window) -> wr.Aggregate:
 
 @dataclass(frozen=True)
 class Batch:
-    """What Spark's own progress says of one batch."""
+    """Spark's own progress report of one batch."""
 
     rows: int
     trigger_ms: int

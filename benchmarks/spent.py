@@ -1,4 +1,4 @@
-"""What a run takes, of all processes of a side."""
+"""Processor time and memory of a run, summed over all processes of a side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Spent:
 
 @contextmanager
 def measured(cpu: Callable[[], float]) -> Iterator[Spent]:
-    """What the block takes, by a clock of processor time."""
+    """Measure the processor time of the block."""
     spent = Spent()
     begin, at = cpu(), time.perf_counter()
     yield spent
@@ -33,7 +33,7 @@ def all_processes() -> float:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What processes and all that came of them have computed, those of them that have ended included."""
+    """Return the processor time of processes and their descendants, including those that have ended."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""What state costs: to bring back, to let go, and in memory."""
+"""Cost of state: to restore, to evict, and in memory."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def fill(kafka: wr.Kafka, name: str, n: int, keep: Callable[[pa.Table], pa.Table
 
 
 def expected(n: int) -> pa.Table:
-    """What each (window, key) comes to, by plain arithmetic: start, k, n, s."""
+    """Compute each (window, key) by plain arithmetic: start, k, n, s."""
     whole = pa.concat_tables([rows(i, min(PORTION, n - i)) for i in range(0, n, PORTION)])
     start = whole.column("t").to_numpy() // WINDOW_US * WINDOW_US
     names = pc.binary_join_element_wise("key-", pc.utf8_lpad(whole.column("k").cast(pa.string()), 6, "0"), "")
@@ -120,7 +120,7 @@ def expected(n: int) -> pa.Table:
 
 
 def current(kafka: wr.Kafka, name: str, schema: pa.Schema = RESULT) -> pa.Table:
-    """What a topic of results says last of each (window, key): start, k, n, s."""
+    """Return the last row of each (window, key) on a topic of results: start, k, n, s."""
     columns = {} if "k" in schema.names else {"k": "key"}
     stream = wr.sources.kafka(kafka, name, value=wr.decoders.json(schema), columns=columns)
     extent = Cluster(kafka).extents([name])[name]
@@ -132,7 +132,7 @@ def current(kafka: wr.Kafka, name: str, schema: pa.Schema = RESULT) -> pa.Table:
 
 
 def _read(stream: KafkaStream, name: str, extent: Any, partition: int) -> pa.Table:
-    """Of one partition. All records of a key are in one."""
+    """Return the last rows of one partition. All records of a key are in one."""
     wanted = Range(name, extent.id, partition, extent.low[partition], extent.high[partition])
     told = pa.concat_tables([stream.schema.empty_table(), *_values(stream, wanted)]).combine_chunks()
     if "window" in told.column_names:

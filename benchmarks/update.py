@@ -1,4 +1,4 @@
-"""What results before and after the end of a window cost, where a window holds a million keys and few of them change."""
+"""Cost of results before and after the end of a window that holds a million keys, of which few change."""
 
 from __future__ import annotations
 

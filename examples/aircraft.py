@@ -86,7 +86,7 @@ def flat(panes: pa.Table) -> pd.DataFrame:
 
 
 def days_by_pandas(frame: pd.DataFrame) -> pd.DataFrame:
-    """What a batch job would compute."""
+    """Compute the rows as a batch job would."""
     flown = frame[frame.departure.notna()]
     flown = flown.assign(left=data.to_utc(flown.departure).astype("datetime64[ns, UTC]"))
     flown = flown.sort_values(["tailnum", "left"], kind="stable")

@@ -95,7 +95,7 @@ def messages(months: int, every: int) -> pd.DataFrame:
 
 
 def taken(name: str, heard: pd.DataFrame) -> pd.DataFrame:
-    """Those that an operator takes: carriers have no weather."""
+    """Keep the columns that an operator reads: carriers have no weather."""
     return heard if name == "airports" else heard[heard.id.notna()]
 
 
@@ -143,7 +143,7 @@ def by_flight(name: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_pandas(heard: pd.DataFrame) -> pd.DataFrame:
-    """What a batch job would compute."""
+    """Compute the rows as a batch job would."""
     flown = heard[heard.id.notna()].astype({"id": "int64", "dep_delay": "float64"})
     flown = flown.sort_values("at", kind="stable")
     before = flown.groupby("carrier").dep_delay.transform

@@ -65,7 +65,7 @@ PLOTTED = {"origin": "JFK", "carrier": "B6", "start": pd.Timestamp("2013-02-11 1
 
 @dataclass(frozen=True)
 class Folders:
-    """What lies where under the output directory."""
+    """Paths under the output directory."""
 
     out: str
 
@@ -85,7 +85,7 @@ class Folders:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the query did."""
+    """Result of one run of the query."""
 
     rows: int
     panes: int
@@ -159,7 +159,7 @@ def progress_notes(folders: Folders) -> list[dict[str, Any]]:
 
 
 def files_read(feed: data.Feed, rows: int) -> int:
-    """How many files hold the first `rows` rows."""
+    """Return how many files hold the first `rows` rows."""
     ends = pd.Series(feed.rows_of).cumsum()
     return int((ends <= rows).sum())
 
@@ -258,7 +258,7 @@ def check(frame: pd.DataFrame, feed: data.Feed, folders: Folders) -> bool:
 
 
 def dead_letters(folders: Folders) -> dict[tuple[str, str], int]:
-    """How many, by operator and reason."""
+    """Count dead letters by operator and reason."""
     counts: dict[tuple[str, str], int] = {}
     for path in sorted(glob.glob(os.path.join(folders.dead_letters, "*.parquet"))):
         for row in pq.read_table(path, columns=["operator", "reason"]).to_pylist():
@@ -268,7 +268,7 @@ def dead_letters(folders: Folders) -> dict[tuple[str, str], int]:
 
 
 def digest(folders: Folders) -> tuple[int, str]:
-    """How many files of panes and manifests there are, and one hash of their names and bytes."""
+    """Count files of panes and manifests, and hash their names and bytes."""
     total, files = hashlib.sha256(), 0
     for folder in (*folders.panes().values(), folders.dead_letters):
         for parent, names, leaves in os.walk(folder):

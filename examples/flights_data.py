@@ -78,7 +78,7 @@ class Feed:
 
     @property
     def of(self) -> tuple[int, int]:
-        """Of how many months, and every how manyth flight."""
+        """Return the size of the sample: how many months, and one flight of how many."""
         return self.months, self.every
 
 
@@ -193,7 +193,7 @@ def _file_numbers(landed: pd.Series, every: int) -> np.ndarray:
 
 
 def windows_by_pandas(frame: pd.DataFrame, hours: int) -> pd.DataFrame:
-    """What a batch job would compute: per (start, origin, carrier) the count, mean, median and 95th percentile.
+    """Compute as a batch job would, per (start, origin, carrier): count, mean, median and 95th percentile.
 
     Windows of `hours` hours that begin every hour; `start` is in UTC.
     """

@@ -218,7 +218,7 @@ def _rows_by_key(folder: Path) -> dict[str, list[tuple[datetime, int]]]:
 
 
 def _windows(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
-    """What ten seconds hold, by where they begin."""
+    """Compute the windows of ten seconds, by their start."""
     values: dict[datetime, list[int]] = {}
     for t, v in rows:
         values.setdefault(START + (t - START) // timedelta(seconds=10) * timedelta(seconds=10), []).append(v)
@@ -226,7 +226,7 @@ def _windows(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int,
 
 
 def _sessions(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
-    """What is between two pauses, by where it begins."""
+    """Compute the sessions, by their start."""
     values: dict[datetime, list[int]] = {}
     start = last = None
     for t, v in rows:

@@ -140,7 +140,7 @@ def run(spark: SparkSession, join: wr.Join, folder: str) -> dict[str, Any]:
 
 
 def by_pandas(name: str, flights: pd.DataFrame, weather: pd.DataFrame) -> pd.DataFrame:
-    """What a batch job would join."""
+    """Join as a batch job would."""
     flown = flights[flights.departure.notna()]
     flown = flown.assign(left=data.to_utc(flown.departure))[["id", "origin", "left"]]
     if name == "as_of":

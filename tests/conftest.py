@@ -1,4 +1,4 @@
-"""What is said of all tests: what they are marked with, how long one may take, and which of them share a process.
+"""Settings of all tests: their marks, their time limit, and the groups that share a process.
 
 A test that waits for ever is stopped, naming itself. `make test` shares the tests among processes: those that need a session of
 Spark stay together, with a broker in one room and without one in another, and begin first; the others of a file do. What waits
@@ -150,7 +150,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_slice_a_commit() -> Iterator[None]:
-    """Which commits have snapshots must not depend on how busy the machine is."""
+    """Make snapshots by the count of commits alone, however busy the machine is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("windrow.runners.embedded.engine.TIDY_SHARE", 0.0)
         yield
@@ -158,7 +158,7 @@ def one_slice_a_commit() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def loud() -> Iterator[None]:
-    """What a test makes of logging is its own: others listen to warnings."""
+    """Undo a test's changes of logging: other tests listen to warnings."""
     configured, level = structlog.is_configured(), logging.getLogger("windrow").level
     yield
     if structlog.is_configured() and not configured:

@@ -1,4 +1,4 @@
-"""How far tests go: as far as each change wants, or with WINDROW_DEEP=1 (`make test-deep`) as far as a release does.
+"""Depth of the tests: enough for each change, or with WINDROW_DEEP=1 (`make test-deep`) enough for a release.
 
 Whatever is left out for time is left out through `usually`, so that one variable brings all of it back.
 """

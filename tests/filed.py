@@ -1,4 +1,4 @@
-"""What lies in a store's families of messages."""
+"""Contents of a store's families of messages."""
 
 from __future__ import annotations
 

@@ -37,6 +37,11 @@ public final class Esper {
                 }
             });
         }
+        return engine(events);
+    }
+
+    /** An engine whose clock is the time of its events. */
+    static Events.Engine engine(EPEventService events) {
         return new Events.Engine() {
             private long now = 0;
 

@@ -50,22 +50,6 @@ public final class Means {
                 }
             }
         });
-        return new Events.Engine() {
-            private long now = 0;
-
-            @Override
-            public void send(Events.Event event) {
-                if (event.getAt() > now) {
-                    now = event.getAt();
-                    events.advanceTime(now);
-                }
-                events.sendEventBean(event, "Placed");
-            }
-
-            @Override
-            public void end(long at) {
-                events.advanceTime(at);
-            }
-        };
+        return Esper.engine(events);
     }
 }

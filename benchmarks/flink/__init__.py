@@ -31,13 +31,13 @@ _OPENED = (
 
 
 def lacking() -> list[str]:
-    """What Flink needs and this machine has not."""
+    """Name the parts of Flink that this machine lacks."""
     return [tool for tool in _TOOLS if shutil.which(tool) is None]
 
 
 @dataclass(frozen=True)
 class Events:
-    """What a query reads as `events`: a folder of Parquet files, in the order of their names.
+    """Definition of `events`, the table of a query: a folder of Parquet files, in the order of their names.
 
     columns: those that are read, with their types: INT, BIGINT, DOUBLE, STRING or TIMESTAMP, which is of milliseconds; event
         time is the column `t`

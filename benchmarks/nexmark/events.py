@@ -95,7 +95,7 @@ def _prices(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def _lots(rng: np.random.Generator, number: np.ndarray, per_second: int, none: np.ndarray) -> list[pa.Array]:
-    """What only auctions have: they last as long, on average, as it takes to open so many as are in flight."""
+    """Draw the columns of auctions, which last, on average, as long as it takes to open as many as are in flight."""
     n, begin = len(number), _millis(number, per_second)
     horizon = _millis(number + IN_FLIGHT * (PERSONS + AUCTIONS + BIDS) // AUCTIONS, per_second) - begin
     expires = begin + 1 + rng.integers(0, np.maximum(2 * horizon, 1))

@@ -1,4 +1,4 @@
-"""What a query is: in windrow's words, as Spark's SQL, as Flink's, and as plain arithmetic over all events."""
+"""Queries, each written for windrow, as Spark's SQL, as Flink's SQL, and as plain arithmetic over all events."""
 
 from __future__ import annotations
 

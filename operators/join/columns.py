@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import msgpack
 import pyarrow as pa
@@ -16,6 +17,7 @@ from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.required_columns import JoinNeeds
 from windrow.operators.several_inputs import InputSchemas
 from windrow.operators.steps.arrivals import InputReading
+from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.schema_inference import Needs, learn
 from windrow.operators.steps.work import Work
 from windrow.stores.kv import KV, Batch
@@ -23,6 +25,14 @@ from windrow.stores.kv import KV, Batch
 FORMAT = 1
 SLOTS = ("0", "1")
 NAMES = b"names"
+
+
+class SideRows(NamedTuple):
+    """New messages of a side, with their encoded keys if the join has keys."""
+
+    side: int
+    rows: Slice
+    keys: list[bytes] | None
 
 
 @dataclass

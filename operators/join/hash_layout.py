@@ -15,7 +15,7 @@ import xxhash
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import CorruptState
 from windrow.core.time import SECOND_US
-from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.columns import JoinStep, SideRows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import SIDES, JoinOperator
 from windrow.operators.join.output import Columns
@@ -69,21 +69,13 @@ class KeyedJoinOperator(BlockJoinOperator):
         width_us = widened(kv, self.aux_cf, WIDE[side], self._width(kv), rows.column(TIME).to_numpy())
         self._by_key(kv, side, cf).add(kv, rows, number, width_us=width_us)
 
-    def file_again(
-        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
-    ) -> None:
+    def file_again(self, kv: KV, batch: Batch, new: SideRows, step: int) -> None:
+        side, rows, keys = new
         cf = self.stores[side].cf
         self._add_by_key(kv, side, cf, kept_rows(rows), hashes_of(keys or ()), AGAIN | step)
 
-    def _file(
-        self,
-        step: JoinStep,
-        batch: Batch,
-        side: int,
-        rows: Slice,
-        keys: list[bytes] | None,
-        matched: BoolArray,
-    ) -> None:
+    def _file(self, step: JoinStep, batch: Batch, new: SideRows, matched: BoolArray) -> None:
+        side, rows, keys = new
         if len(rows):
             kv, number, hashes = step.kv, step.progress.step, hashes_of(keys or ())
             self._add_by_key(kv, side, self.stores[side].cf, kept_rows(rows), hashes, number)

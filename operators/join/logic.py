@@ -26,7 +26,7 @@ from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, SECOND_US, STA
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
 from windrow.operators.join.asof import answers
-from windrow.operators.join.columns import NAMES, InputColumns, JoinStep
+from windrow.operators.join.columns import NAMES, InputColumns, JoinStep, SideRows
 from windrow.operators.join.count_retention import Sizes
 from windrow.operators.join.deferred_rows import put_off, released
 from windrow.operators.join.definition import JoinDefinition
@@ -169,11 +169,9 @@ class JoinOperator(Logic):
         keys = keys if store.layout.has_fields else None
         return store.put_rows(batch, rows.times, positions_of(rows.table), keys, values)
 
-    def file_again(
-        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
-    ) -> None:
-        """File messages that are lost as they were. step: one of a shard that these are of, and no others are."""
-        self.put(kv, batch, side, rows, keys)
+    def file_again(self, kv: KV, batch: Batch, new: SideRows, step: int) -> None:
+        """Store lost messages as they were. step: a number for these messages of the shard alone."""
+        self.put(kv, batch, *new)
 
     takes_columns = True
 
@@ -453,7 +451,7 @@ class JoinOperator(Logic):
                 self._note_matches(step, side, both[side], rows, len(new[side]), len(new[1 - side]))
         batch = Batch()
         for side in (LEFT, RIGHT):
-            self._file(step, batch, side, new[side], keys[side], met[side][: len(new[side])])
+            self._file(step, batch, SideRows(side, new[side], keys[side]), met[side][: len(new[side])])
         kv.write(batch)
 
     def _partners(self, step: JoinStep, side: int, others: Slice, keys: list[bytes] | None) -> Slice:
@@ -607,15 +605,8 @@ class JoinOperator(Logic):
                 batch.put(cf, key, MATCHED + value[1:])
         kv.write(batch)
 
-    def _file(
-        self,
-        step: JoinStep,
-        batch: Batch,
-        side: int,
-        rows: Slice,
-        keys: list[bytes] | None,
-        matched: BoolArray,
-    ) -> None:
+    def _file(self, step: JoinStep, batch: Batch, new: SideRows, matched: BoolArray) -> None:
+        side, rows, keys = new
         if not len(rows):
             return
         stored = self.put(step.kv, batch, side, rows, keys)
@@ -739,7 +730,7 @@ def refile(operator: JoinOperator, kv: KV, tables: Mapping[str, pa.Table], redon
         rows = Slice(conform(rows.table, sides[side]), rows.times)
         if len(rows):
             keys = operator.keys(rows, side, columns)
-            operator.file_again(kv, batch, side, rows, keys, int(step.max()))
+            operator.file_again(kv, batch, SideRows(side, rows, keys), int(step.max()))
     kv.write(batch)
     return uncounted
 

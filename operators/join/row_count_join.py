@@ -21,7 +21,7 @@ from windrow.core.keys import FIELDS_END
 from windrow.core.message_keys import message_keys, position_prefix
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.windows import Rows
-from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.columns import JoinStep, SideRows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import MATCHED, OPEN, JoinOperator
 from windrow.operators.join.output import Columns, alone
@@ -296,7 +296,7 @@ class RowsJoinOperator(JoinOperator):
         batch = Batch()
         for side in (LEFT, RIGHT):
             if self._rows(side) is None:
-                self._file(step, batch, side, new[side], keys[side], matched[side])
+                self._file(step, batch, SideRows(side, new[side], keys[side]), matched[side])
         for side in (LEFT, RIGHT):
             if self._rows(side) is not None and len(new[side]):
                 entered = Entered(new[side], keys[side], numbers[side], matched[side])

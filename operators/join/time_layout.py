@@ -18,7 +18,7 @@ from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState
 from windrow.core.time import HOUR_US, SECOND_US
 from windrow.core.types import as_type
-from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.columns import JoinStep, SideRows
 from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import Columns
 from windrow.operators.join.reach import LEFT, RIGHT
@@ -112,20 +112,12 @@ class BlockJoinOperator(JoinOperator):
         width_us = widened(kv, self.aux_cf, WIDE[side], usual_us, rows.column(TIME).to_numpy())
         Events(cf, usual_us).add(kv, rows, number, width_us=width_us)
 
-    def file_again(
-        self, kv: KV, batch: Batch, side: int, rows: Slice, keys: list[bytes] | None, step: int
-    ) -> None:
+    def file_again(self, kv: KV, batch: Batch, new: SideRows, step: int) -> None:
+        side, rows, _ = new
         self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
 
-    def _file(
-        self,
-        step: JoinStep,
-        batch: Batch,
-        side: int,
-        rows: Slice,
-        keys: list[bytes] | None,
-        matched: BoolArray,
-    ) -> None:
+    def _file(self, step: JoinStep, batch: Batch, new: SideRows, matched: BoolArray) -> None:
+        side, rows, _ = new
         if len(rows):
             number = step.progress.step
             self._add(step.kv, side, self.stores[side].cf, kept_rows(rows), number)

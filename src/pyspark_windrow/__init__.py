@@ -1,4 +1,4 @@
-"""What makes `spark.read.format("windrow")` work without registration: Spark looks for modules called `pyspark_*`."""
+"""Registration of `spark.read.format("windrow")`: Spark looks for modules called `pyspark_*`."""
 
 from windrow.runners.spark.source import WindrowSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""What makes the format "windrow-kafka" work without registration: Spark looks for modules called `pyspark_*`."""
+"""Registration of the format "windrow-kafka": Spark looks for modules called `pyspark_*`."""
 
 from windrow.runners.spark.kafka import KafkaDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""What functions of the user's give is emitted as it is, or fails the pane, the row or the call, naming the value."""
+"""Return values of the user's functions: emitted as they are, or the pane, row or call fails and names the value."""
 
 from __future__ import annotations
 

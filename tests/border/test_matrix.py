@@ -72,7 +72,7 @@ ROUTES: dict[str, Callable[[pa.Table], Any]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to: what was emitted, letters, or why the input was refused."""
+    """Result of a cell: the rows emitted, the dead letters, or the refusal."""
 
     rows: tuple[Any, ...] = ()
     dead_letters: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def cells() -> Iterator[Cell]:
 
 
 def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) -> str:
-    """What the cell came to: "counted", "malformed", "refused"."""
+    """Name the result of the cell: "counted", "malformed", "refused"."""
     values = held(kind, random.Random(1)) if good else faulty(kind)
     assert values is not None
     try:

@@ -1,4 +1,4 @@
-"""What every log must do, whatever carries it: subclass `LogContract` and `TruncationContract` and give them a `place`.
+"""Contract of every log, on any transport: subclass `LogContract` and `TruncationContract` and give them a `place`.
 
 class TestKafkaLog(LogContract, TruncationContract):
     @pytest.fixture
@@ -22,7 +22,7 @@ from windrow.core.errors import CorruptState, Fenced, NewerFormat
 
 
 class Place(Protocol):
-    """Where one log lies: can be opened again and again, and be damaged."""
+    """Place of one log, which can be opened again and again, and be damaged."""
 
     def open(self) -> RecordLog: ...
     def put(self, seq: int, data: bytes) -> None: ...

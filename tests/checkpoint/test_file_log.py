@@ -1,4 +1,4 @@
-"""What only a log of files can get wrong: links, syncs, temporary files, processes, kills."""
+"""Faults that only a log of files can have: links, syncs, temporary files, processes, kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job is: from its last commit record."""
+"""Health of a job, by its last commit record."""
 
 from __future__ import annotations
 

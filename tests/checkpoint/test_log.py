@@ -152,7 +152,7 @@ class World:
                 self.acknowledged.append(log.append(commit(epoch.epoch, log.state.commit_number + 1)))
 
     def check(self) -> None:
-        """What any driver was told is true, once, and in one order."""
+        """Every driver reads the same records, each once, in one order."""
         by_seq = sorted(self.acknowledged, key=lambda record: record.seq)
         assert len({record.seq for record in by_seq}) == len(by_seq)
         assert [record.epoch for record in by_seq] == sorted(record.epoch for record in by_seq)

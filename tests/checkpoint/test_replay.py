@@ -1,4 +1,4 @@
-"""Which steps are done again, which messages they took, and when that is refused: pure functions of the log."""
+"""Steps and messages to replay, and refusals: pure functions of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of commits that a log has let go, and what is not asked of an intent of other operators."""
+"""Summary of commits that a log no longer has, and intents of other operators."""
 
 from __future__ import annotations
 

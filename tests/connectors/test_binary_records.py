@@ -51,7 +51,7 @@ def avro(registry: Any, schema: str, value: Any) -> bytes:
 
 
 def held(table: pa.Table, row: int) -> dict[str, Any]:
-    """What is held of a row, as text."""
+    """Return the stored text of a row."""
     values = {
         name: str(table.column(name)[row]) for name in table.column_names if table.column(name)[row].is_valid
     }

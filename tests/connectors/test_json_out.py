@@ -1,4 +1,4 @@
-"""What goes out as JSON is JSON, and a key of a group is a record key of its own."""
+"""JSON of a sink: its output is JSON, and a key of a group is a record key of its own."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_record_that_gives_no_row_takes_none_of_another(piece: bytes) -> None:
 
 
 def test_a_bad_record_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 4,096 records Python reads the one that is wrong, and Arrow reads at most as many again for each halving."""
+    """Python reads only the wrong one of 4,096 records, and Arrow reads at most as many again for each halving."""
     alone: list[bytes] = []
     read = json_records.read_one
     monkeypatch.setattr(json_records, "read_one", lambda v, *more: alone.append(v) or read(v, *more))
@@ -331,7 +331,7 @@ def concat(tables: list[pa.Table]) -> pa.Table:
 
 
 def test_a_message_and_a_record_of_the_same_number_count_alike() -> None:
-    """What the border says of a number in Python is what becomes of it in JSON."""
+    """JSON and Python treat a number alike."""
     source = random.Random(7)
     kinds = [
         pa.int8(),

@@ -1,4 +1,4 @@
-"""What a sink is given can be taken some rows at a time: the same rows, in the same order."""
+"""A sink may take some rows at a time: the same rows, in the same order."""
 
 from __future__ import annotations
 

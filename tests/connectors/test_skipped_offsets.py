@@ -1,4 +1,4 @@
-"""What of a backlog a delivery policy lets nobody read."""
+"""Offsets of a backlog that a delivery policy lets nobody read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUE = wr.decoders.json({"t": pa.int64(), "k": pa.string()})
 
 
 class Broker:
-    """What is asked of a cluster: timestamps in milliseconds, by partition."""
+    """Timestamps of a cluster, in milliseconds, by partition; and the questions put to it."""
 
     def __init__(self, stamps: dict[tuple[str, int], list[int]]) -> None:
         self.stamps = stamps

@@ -12,7 +12,7 @@ SECOND = 1_000_000
 
 
 class Said(NamedTuple):
-    """What a command answered."""
+    """Answer of a command."""
 
     code: int
     out: str
@@ -35,6 +35,19 @@ def counts(**changed: Any) -> wr.Aggregate:
         "retention": "1 minute",
     }
     return wr.Aggregate(**(options | changed))
+
+
+def minutes(retention: str) -> wr.Aggregate:
+    """Counts by key and minute."""
+    return wr.Aggregate(
+        by="k",
+        event_time="t",
+        window=wr.tumbling("1 minute"),
+        agg={"n": wr.count()},
+        retention=retention,
+        max_ahead=wr.forever,
+        name="counts",
+    )
 
 
 def messages(numbers: Sequence[int]) -> list[wr.Message]:

@@ -24,20 +24,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 import windrow as wr
+from tests.console.small_jobs import minutes
 from windrow.console.main import main
 from windrow.console.metrics import SERVED, LogCollector, Watched, exposed
 from windrow.runners.telemetry import METRICS
 
 OBSERVE = Path(__file__).resolve().parents[2] / "docker" / "observe"
-COUNTS = wr.Aggregate(
-    by="k",
-    event_time="t",
-    window=wr.tumbling("1 minute"),
-    agg={"n": wr.count()},
-    retention="1 minute",
-    max_ahead=wr.forever,
-    name="counts",
-)
+COUNTS = minutes("1 minute")
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None and os.environ.get("CI") != "true", reason="Prometheus is not here"
 )
@@ -49,6 +42,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import start_http_server
 import windrow as wr
+from tests.console.small_jobs import minutes
 from windrow.runners.telemetry import Stages
 
 metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 import windrow as wr
+from tests.console.small_jobs import minutes
 from tests.operators.test_contract import OPERATORS
 from windrow.console import top_app
 from windrow.console.main import main
@@ -22,15 +23,7 @@ from windrow.console.top import print_once
 from windrow.console.top_app import Explanation, TopApp
 from windrow.runners.state import State
 
-COUNTS = wr.Aggregate(
-    by="k",
-    event_time="t",
-    window=wr.tumbling("1 minute"),
-    agg={"n": wr.count()},
-    retention="1 hour",
-    max_ahead=wr.forever,
-    name="counts",
-)
+COUNTS = minutes("1 hour")
 EVIL = "[bold]<script>/\x1b[31m"
 Play = Callable[[Pilot[None], TopApp], Awaitable[None]]
 

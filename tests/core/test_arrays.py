@@ -1,4 +1,4 @@
-"""What is taken from columns, and put together of them, is what Arrow would give, of every type."""
+"""Taking from columns and combining them equals Arrow, for every type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS: list[tuple[pa.DataType, Callable[[], Any]]] = [
 
 
 def decoded(column: Any) -> Any:
-    """Of nulls alone Arrow keeps the texts that none of them is, or does not."""
+    """Arrow drops the texts of a column of nulls, or does not."""
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 

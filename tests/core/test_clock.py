@@ -22,7 +22,7 @@ class Machine:
         self.begin_us = self.clock.now_us()
 
     def after(self, us: int, *, step: int = 0) -> int:
-        """What has passed of `now` since the beginning."""
+        """Return how far `now` has moved since the beginning."""
         self.passed_us += us
         self.set_us += step
         return self.clock.now_us() - self.begin_us

@@ -1,4 +1,4 @@
-"""What is not installed is told with what to install; what else people type first, at the call."""
+"""Messages for missing packages, and for first mistakes, which fail at the call."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Where a job, a sink or a checkpoint may lie: every door takes the same names, and refuses the same."""
+"""Locations of a job, a sink or a checkpoint: every entry accepts the same names and refuses the same."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What windrow logs: nothing on standard output, nothing below a warning by default, and never at the cost of the work."""
+"""Log output of windrow: nothing on standard output, nothing below a warning by default, never a failed commit."""
 
 import errno
 import io
@@ -43,7 +43,7 @@ def structlog_as(**configuration: Any) -> Iterator[None]:
 
 @pytest.fixture
 def configured() -> Iterator[list[dict[str, Any]]]:
-    """What a program that has configured structlog is told."""
+    """A program that has configured structlog gets the events."""
     told: list[dict[str, Any]] = []
 
     def keep(_: Any, level: str, event: dict[str, Any]) -> str:
@@ -116,7 +116,7 @@ def test_a_watermark_that_jumps_by_more_than_the_retention_is_a_warning(
 def test_what_keeps_nothing_to_speak_of_is_not_jumped_over(
     configured: list[dict[str, Any]], tmp_path: Path, seconds: int
 ) -> None:
-    """Of a join of equal times nothing is kept: each step would be a jump."""
+    """A join of equal times keeps nothing: each step would be a jump."""
     within = (f"-{seconds} seconds", f"{seconds} seconds")
     left, right = (wr.Input(name, event_time="t") for name in ("l", "r"))
     equal = wr.Join(left=left, right=right, on="k", within=within, allowed_lateness="0 seconds")

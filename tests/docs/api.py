@@ -190,7 +190,7 @@ _LONG = 96
 
 
 def signature(name: str, what: Any) -> str:
-    """How it is called, without the types of modules that are nobody's business."""
+    """Return the signature, without the types of private modules."""
     if isinstance(what, type) and issubclass(what, enum.Enum):
         return name
     given = inspect.signature(what)

@@ -57,7 +57,7 @@ SHADE = {"EARLY": "early", "ON_TIME": "on", "LATE": "late"}
 
 @dataclass
 class Seen:
-    """What a job did: its watermark after each message, the panes it told, the messages that it could not count."""
+    """Trace of a job: its watermark after each message, its panes, and the messages that it could not count."""
 
     marks: list[tuple[datetime, datetime]] = field(default_factory=list)
     panes: list[tuple[datetime, wr.Pane]] = field(default_factory=list)
@@ -152,7 +152,7 @@ def messages(seen: Seen) -> list[str]:
 
 
 def panes(seen: Seen) -> list[str]:
-    """What was told, each in the band of its window at the time when it was told."""
+    """Draw each pane in the band of its window at the time of its emission."""
     drawn = []
     for now, pane in seen.panes:
         assert isinstance(pane.window, wr.Window)

@@ -57,7 +57,7 @@ def kinds() -> list[type[errors.WindrowError]]:
 
 
 def meaning(kind: type[errors.WindrowError]) -> tuple[str, str]:
-    """What an error means and what to do, as its docstring says."""
+    """Return what an error's docstring says: its meaning and the remedy."""
     paragraphs = [" ".join(text.split()) for text in (inspect.getdoc(kind) or "").split("\n\n")]
     return paragraphs[0], "".join(p.removeprefix("Remedy: ") for p in paragraphs if p.startswith("Remedy: "))
 
@@ -92,7 +92,7 @@ def cell(text: str) -> str:
 
 
 def arguments(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """What a command takes, as one types it, and what it does."""
+    """Describe a command: its arguments, as one types them, and its effect."""
     for action in command._actions:
         if isinstance(action, argparse._HelpAction) or action.dest == "location":
             continue

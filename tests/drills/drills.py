@@ -161,7 +161,7 @@ def fill_disk(world: World, rng: random.Random) -> None:
 
 @dataclass(frozen=True)
 class Drill:
-    """What is done to a job of which runner. own_broker, small_disk: the cluster, the file system is the drill's alone.
+    """Plan of a drill. own_broker, small_disk: the cluster, the file system is the drill's alone.
 
     job: what it does, one of `tests.drills.job`.
     """
@@ -203,7 +203,7 @@ DRILLS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a drill went: the report of the topics, or why there is none."""
+    """Result of a drill: the report of the topics, or the reason for its absence."""
 
     drill: Drill
     seeds: int

@@ -1,4 +1,4 @@
-"""What the rows on a topic come to, without those that were taken back, against the oracle over all that the source holds.
+"""Rows on a topic, without those that were retracted, against the oracle over all messages of the source.
 
 For what `check_topics` does not follow window by window: sessions, whose windows grow and become one, and rows around messages.
 """
@@ -48,7 +48,7 @@ def _content(row: Mapping[str, Any]) -> str:
 
 
 def _wanted(definition: Definition, source: Any, report: Report) -> Iterator[Mapping[str, Any]]:
-    """What the oracle tells of all messages of each key at once, as the sink would write it."""
+    """Return the oracle's rows for all messages of each key at once, as the sink would write them."""
     messages, schema = checker._taken(source, None, report)
     by_key: dict[tuple[Any, ...], list[Message]] = {}
     for message in messages:

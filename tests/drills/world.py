@@ -1,4 +1,4 @@
-"""What a drill has around it: topics, a producer that keeps writing, and the job as a process that is started again."""
+"""Environment of a drill: topics, a producer that keeps writing, and the job as a process that is started again."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class World:
 
     @property
     def windrow(self) -> Path:
-        """Where windrow's own files are."""
+        """Return the folder of windrow's own files."""
         location = Path(self.settings["location"])
         return location if self.runner == "embedded" else location / "windrow"
 
@@ -208,7 +208,7 @@ class World:
 
     @property
     def read(self) -> int:
-        """How many offsets the job's commits have counted."""
+        """Return the number of offsets that the job's commits have counted."""
         last = self._log.tail().last_commit
         return 0 if last is None else sum(last.next_offsets.values())
 

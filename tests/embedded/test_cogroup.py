@@ -408,7 +408,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(
 
 @wr.aggregate_function(name="owed", returns=pa.int64())
 class Owed:
-    """What is ordered less what is paid, fees beside it."""
+    """Return the orders less the payments, and the fees."""
 
     def initial(self) -> int:
         return 0

@@ -135,7 +135,7 @@ def standing(told: list[Any]) -> Counter[str]:
 @given(data=st.data())
 @examples(15, deep=5_000)
 def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.DataObject) -> None:
-    """Where nothing came too late: that of a join of rows that are told once, in lists and loops, over the last of them."""
+    """Compute a join whose rows are emitted once, with lists and loops, if nothing came too late."""
     graph = data.draw(corrected_joins().filter(lambda g: g.inputs[0].watermark == wr.explicit()))
     case = Case(
         definition=graph, messages=rows.map(lambda r: drawn(graph, r)), schema=schema_of(graph), start_us=0
@@ -168,7 +168,7 @@ def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.Da
 
 
 def last_of(told: list[Any]) -> list[Any]:
-    """What stands of panes by key and window, of other rows by what they are."""
+    """Return the current rows: panes by key and window, other rows by their values."""
     left: dict[str, list[Any]] = defaultdict(list)
     for row in told:
         pane = isinstance(row, wr.Pane)

@@ -1,4 +1,4 @@
-"""What an operator corrects, the next one counts once: as it stands in the end."""
+"""Corrections in chains: the next operator counts a corrected row once, with its final values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def at(t: int, host: str = "x", k: str = "a") -> wr.Message:
 
 
 def fresh(op: Any) -> list[Pane]:
-    """What was told since the last call."""
+    """Return the rows emitted since the last call."""
     panes: list[Pane] = op.get_result()
     op.flush()
     return panes
@@ -73,7 +73,7 @@ def test_early_results_are_counted_once_however_often_they_are_told(tmp_path: Pa
 
 
 def test_a_group_from_which_all_has_gone_is_taken_back(tmp_path: Path) -> None:
-    """How many hosts have so many messages: by value, in a mode in which nothing else is taken back."""
+    """Count the hosts with so many messages: by value, in a mode without retractions."""
     many = again(by="n", agg={"hosts": wr.count()}, emit=wr.Emit(early=wr.every_batch))
     with counts().then(many).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([at(1), at(1, "y")])
@@ -130,7 +130,7 @@ def test_state_that_counts_corrections_is_not_opened_where_there_are_none(tmp_pa
 
 
 def final(panes: list[Pane]) -> list[Pane]:
-    """What stands of all that was told."""
+    """Return the current rows of all that were emitted."""
     standing: dict[Any, Pane] = {}
     for pane in panes:
         name = ledger_key(pane.key, pane.window)

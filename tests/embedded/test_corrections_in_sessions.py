@@ -44,7 +44,7 @@ def shown(panes: list[Any]) -> list[tuple[Any, ...]]:
 
 
 class Told:
-    """What each step told."""
+    """Return the rows that each step emitted."""
 
     def __init__(self, driver: TestDriver) -> None:
         self.driver, self.seen = driver, 0

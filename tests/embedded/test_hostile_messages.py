@@ -69,7 +69,7 @@ def nested(levels: int) -> Any:
 
 
 class Unshown:
-    """What raises whatever is asked of it."""
+    """Object that raises on every access."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""Where nothing came and nothing is due, no commit is made; and nobody can tell by the panes."""
+"""Idle jobs: nothing came and nothing is due, so no commit is made, and the panes are the same."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_a_sink_was_given_is_noted_by_the_next_tick(tmp_path: Path) -> None
 
 
 def panes_of(folder: Path, **more: Any) -> list[str]:
-    """What a job says, and when, whose heartbeat is every second."""
+    """Run a job with a heartbeat each second, and return its panes with their times."""
     clock = ManualClock(0)
     with definition(**more).open(str(folder), clock=clock) as op:
         told = []

@@ -1,4 +1,4 @@
-"""What the columns of a join's rows are called is declared, or decided once. Semantics "Joins"."""
+"""Names of the columns of a join's rows, declared or decided once. Semantics "Joins"."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def begun(location: Path, definition: wr.Join) -> None:
 
 
 def ended(location: Path, definition: wr.Join) -> Any:
-    """What the job, begun with forty, comes to."""
+    """Run the job that began with forty messages to its end."""
     with definition.open(str(location), clock=ManualClock()) as op:
         feed(op, range(30, 60))  # some are replays
         kept = [op.get_messages(input=name) for name in ("orders", "shipments")]

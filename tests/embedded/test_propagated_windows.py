@@ -16,7 +16,7 @@ S = 1_000_000
 
 
 def users(window: Any, **changed: Any) -> wr.Aggregate:
-    """Of each user on each site."""
+    """Count by user and site."""
     options: dict[str, Any] = {
         "by": ("site", "user"), "event_time": "t", "window": window, "agg": {"n": wr.count()}, "retention": "1 hour",
         "emit": wr.Emit.append(), "name": "users",

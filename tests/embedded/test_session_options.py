@@ -1,4 +1,4 @@
-"""What sessions can be asked for beside their gap."""
+"""Options of sessions beside their gap."""
 
 from __future__ import annotations
 

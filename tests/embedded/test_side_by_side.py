@@ -50,7 +50,7 @@ def fed(op: Any, clock: ManualClock, numbers: range) -> None:
 
 
 def alone(definition: Any, folder: Path) -> tuple[list[str], list[str]]:
-    """What it tells, and buries, in a job of its own."""
+    """Return the rows and dead letters of the operator in a job of its own."""
     clock = ManualClock()
     with definition.open(str(folder / definition.name), clock=clock) as op:
         fed(op, clock, range(60))

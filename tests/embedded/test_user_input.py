@@ -1,4 +1,4 @@
-"""What people hand to an operator first: dicts, data frames, threads, a disk that is full; and what they are told."""
+"""First inputs of users: dicts, data frames, threads, a full disk; and the answers."""
 
 import errno
 import resource
@@ -232,7 +232,7 @@ def test_a_place_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_abandoning_on_a_full_disk_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was committed is in the log: the store that could not be flushed is built anew."""
+    """The log has the committed step: the store that could not be flushed is rebuilt."""
 
     def full(self: RocksKV) -> None:
         raise e.DiskFailed("the store cannot be written: No space left on device")

@@ -22,7 +22,7 @@ WIDER = (Decimal("0.000001"), Decimal("0.000000002"))
 
 
 def prices(n: int) -> list[Decimal]:
-    """Of many of these Arrow makes other doubles where they have more digits after the point."""
+    """Arrow rounds many of these texts to other doubles if they have more digits after the point."""
     chance = Random(2)
     return [Decimal(chance.randrange(10**6, 10**9)).scaleb(-3) for _ in range(n)]
 

@@ -577,7 +577,7 @@ def begin(kind: Kind, location: str) -> dict[str, Any]:
 
 
 def known(kind: Kind, location: str) -> dict[str, Any]:
-    """What can be asked of a job that is opened again."""
+    """Ask a reopened job every question."""
     with kind.make().open(location, clock=ManualClock(BEGIN)) as op:
         return state_of(op, kind, location)
 
@@ -595,7 +595,7 @@ def go_on(kind: Kind, location: str) -> dict[str, Any]:
 
 
 def state_of(op: Any, kind: Kind, location: str) -> dict[str, Any]:
-    """What an open operator answers, and a reader beside it."""
+    """Return the answers of an open operator and of a reader."""
     found: dict[str, Any] = {"commit": op.last_commit, "watermark": op.watermark}
     definition = kind.make()
     for part in definition.parts:

@@ -24,7 +24,7 @@ STARTED: list[subprocess.Popen[bytes]] = []
 
 
 class Shared(NamedTuple):
-    """Where the broker listens, and what it is."""
+    """Address and kind of the broker."""
 
     servers: str
     emitted: str

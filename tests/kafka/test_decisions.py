@@ -1,4 +1,4 @@
-"""What happens when topic, log or Spark's checkpoint are not what the others think: the table of docs/howto/kafka.md."""
+"""Topic, log and Spark's checkpoint that disagree: the table of docs/howto/kafka.md."""
 
 from __future__ import annotations
 

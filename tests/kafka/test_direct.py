@@ -34,7 +34,7 @@ def rows(seconds: range, k: str) -> list[dict[str, Any]]:
 
 
 def panes(kafka: wr.Kafka, topic: str) -> Counter[tuple[str, str]]:
-    """How many messages the panes on a topic count, by window and key; each pane may be there once."""
+    """Count the messages in the panes on a topic, by window and key; each pane may be there once."""
     found: Counter[tuple[str, str]] = Counter()
     for partition in kafka.partitions(topic):
         for record in read_all(kafka, topic, partition):

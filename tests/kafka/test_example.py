@@ -31,7 +31,7 @@ def arguments(kafka: wr.Kafka, tmp_path: Path) -> list[str]:
 
 
 def sent_and_panes(said: str) -> tuple[str, str]:
-    """Of a run whose windows are equal."""
+    """Return the numbers of a run whose windows are equal."""
     found = re.search(
         rf"^([\d,]+) flights sent.*^([\d,]+) panes of {WINDOWS} windows.*EQUAL$", said, re.M | re.S
     )

@@ -1,4 +1,4 @@
-"""What a long log in Kafka costs: opening reads it once, and a commit asks the broker as often as the first one did."""
+"""Cost of a long log in Kafka: opening reads it once, and a late commit asks the broker as often as the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMITS = 120
 
 @pytest.fixture
 def asked() -> Counter[str]:
-    """How often a broker was asked for what."""
+    """Count the requests to the broker by kind."""
     return Counter()
 
 

@@ -158,7 +158,7 @@ def test_chunks_of_an_attempt_that_was_not_committed_lie_between_and_are_not_rea
 
 
 def lose_segments(log: KafkaLog) -> None:
-    """What retention does: everything in the topic of segments is gone."""
+    """Delete everything in the topic of segments, as retention does."""
     topic = f"{log.name}-segments"
     delete_below(log.kafka.admin(), topic, 0, PartitionReader(log.kafka, topic, 0).bounds()[1])
 

@@ -1,4 +1,4 @@
-"""What windrow.testing.SimulatedKafka does, a broker does: every test runs against both."""
+"""windrow.testing.SimulatedKafka behaves as a broker: every test runs against both."""
 
 from __future__ import annotations
 

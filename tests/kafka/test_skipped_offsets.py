@@ -38,7 +38,7 @@ def rows(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def unread(job: Path) -> list[list[Any]]:
-    """What the commits of a job say that nobody read: partition, from, to."""
+    """Return the offsets that a job's commits call unread: partition, from, to."""
     noted = [r for c in job_admin.look(str(job)).log.commits() for r in c.meta.get(UNREAD, ())]
     return sorted(row[1:] for row in noted)
 

@@ -1,4 +1,4 @@
-"""How far a reader of Kafka has come, and what it does next."""
+"""Progress of a reader of Kafka, and its next step."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def streamed(kafka: wr.Kafka, topic: str, **options: Any) -> KafkaStreamReader:
 
 
 def table(reader: Any, *ends: Any) -> pa.Table:
-    """What all tasks of a plan read."""
+    """Return the rows that all tasks of a plan read."""
     schema = None
     batches = []
     for part in reader.partitions(*ends):
@@ -58,7 +58,7 @@ def values(reader: Any, *ends: Any) -> list[str]:
 
 
 def step(reader: KafkaStreamReader, start: Any = None, limit: Any = ALL) -> tuple[list[str], Any]:
-    """What one batch reads, and where it ends."""
+    """Return the rows of one batch, and its end."""
     start = reader.initialOffset() if start is None else start
     end = json.loads(json.dumps(reader.latestOffset(start, limit)))
     return values(reader, start, end), end

@@ -1,4 +1,4 @@
-"""What every operator gives the contract suite: any definition, any messages for it; and the life that a job of it may have."""
+"""Interface of every operator to the contract suite: any definition, any messages for it, and the life of its job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PUBLISHED = "published, not noted"
 
 
 def policies(column: str, *, counting: bool = True) -> st.SearchStrategy[Any]:
-    """What an input may have for `deliver=`, mostly nothing. column: of numbers; counting: some may be skipped for others."""
+    """Policy of an input for `deliver=`, mostly none. column: of numbers; counting: some may be skipped for others."""
     found = [wr.deliver.within("4 seconds"), wr.deliver.within("0 seconds").guarantee(wr.col(column) == 1)]
     if counting:
         found += [
@@ -75,7 +75,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Operator:
-    """What the suite asks of an operator: any case, and a definition with messages that readers and Spark are shown too.
+    """Subject of the suite: any case, and a definition with messages that readers and Spark are shown too.
 
     schema: of these messages, by input where they name it
     """
@@ -148,7 +148,7 @@ class Life:
             self.driver.feed(step)
 
     def lost(self) -> list[tuple[str, Message]]:
-        """What is beyond the offsets."""
+        """Return the messages beyond the offsets."""
         reached = self.driver.next_offsets()
         by_input = self.definition.by_input
         return [
@@ -159,7 +159,7 @@ class Life:
         ]
 
     def redeliver(self, size: int) -> None:
-        """What is beyond the offsets comes again, `size` messages a step."""
+        """Feed the messages beyond the offsets again, `size` messages a step."""
         lost = self.lost()
         for i in range(0, len(lost), size):
             self.give(lost[i : i + size])

@@ -1,4 +1,4 @@
-"""What every operator has to hold, whatever it does: tried with the cases that its folder gives.
+"""Contract of every operator, tried with the cases of its folder.
 
 WINDROW_DEEP=1 runs many more examples.
 """
@@ -37,7 +37,7 @@ def test_no_operator_is_without_cases() -> None:
 
 
 def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
-    """What may happen to a job, in any order."""
+    """Draw the events of a job's life, in any order."""
     feed = st.tuples(st.just("feed"), st.lists(case.messages, min_size=1, max_size=8))
     few = st.integers(1, 5)
     one = st.one_of(
@@ -164,7 +164,7 @@ def test_a_reader_sees_what_the_operator_told_and_keeps(name: str, tmp_path: Pat
 
 
 def _kept(definition: Any, asked: Any) -> list[Any]:
-    """What may be asked of each operator, as an open job or a reader answers."""
+    """Return the answers of each operator, of an open job or of a reader."""
     found: list[Any] = []
     for part in definition.parts:
         for one in part.inputs:

@@ -1,4 +1,4 @@
-"""What retention by size counts: a row for each window, so that a message costs what it changes."""
+"""Retention by size counts a row for each window, so that a message costs what it changes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ TIMES, KEYS = [1, 12, 3, 14, None], ["a", "a", "b", "a", "a"]
 
 
 def taken(source: str | None, named: str | None, how: str) -> tuple[StepResult, pa.Table]:
-    """What the rows bring, given as rows or as groups, and what is told once windows end."""
+    """Return the rows emitted once windows end, for input as rows or as groups."""
     definition = wr.Aggregate(
         by="k",
         event_time="t",

@@ -96,7 +96,7 @@ def some(random: np.random.Generator, low: int, high: int, n: int = 45, keys_of:
 
 
 def told(changes: dict[str, Any], most: int, seed: int) -> tuple[list[str], list[str]]:
-    """What a job tells, step by step, and what it keeps in between."""
+    """Return the rows of a job, step by step, and the state between the steps."""
     random, one = np.random.default_rng(seed), definition(changes)
     logic, said, kept = one.logic(), list[str](), list[str]()
     kv = MemoryKV(logic.cfs())

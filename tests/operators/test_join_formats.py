@@ -1,4 +1,4 @@
-"""What docs/reference/formats.md shows of a join's state is what the operator writes, and what it reads again."""
+"""docs/reference/formats.md shows the state of a join as the operator writes and reads it."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_an_id_is_remembered_as_long_as_anything_on_time_may_be_its_duplicate(tm
 
 
 class Cancels(Visits):
-    """Of two timers that are due at once, the first takes the second back."""
+    """The first of two timers that are due at once cancels the second."""
 
     def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> None:
         for seconds in (1, 2):

@@ -43,7 +43,7 @@ VALUES: dict[pa.DataType, Any] = {
 
 
 def left(kind: str, values: list[Any], type_: pa.DataType, signs: list[int], cuts: list[int]) -> Any:
-    """What an aggregation says of rows that came in pieces."""
+    """Aggregate rows that come in pieces."""
     kernel = RETRACTABLE[kind](KINDS[kind], (type_,), {"integer_overflow": "decimal"})
     pieces = []
     for start, end in zip([0, *cuts], [*cuts, len(values)], strict=True):

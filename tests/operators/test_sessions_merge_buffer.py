@@ -144,7 +144,7 @@ def _kv(driver: TestDriver) -> Any:
 
 
 def _blocks(driver: TestDriver) -> list[bytes]:
-    """What waits, as it is stored."""
+    """Return the merge buffer, as it is stored."""
     low = key_of(HOT.to_bytes(8, "big"), SINCE)
     low = bytes((low[0] ^ 0x80,)) + low[1:]
     [cf] = [cf for cf in _kv(driver).cfs if cf.endswith(".windows")]
@@ -152,7 +152,7 @@ def _blocks(driver: TestDriver) -> list[bytes]:
 
 
 def _joined(driver: TestDriver) -> dict[tuple[str, int, int], bytes | None]:
-    """Of each session which message joined it."""
+    """Return the message that joined each session."""
     rows = _logic(driver).kept(_kv(driver), START_OF_TIME_US, END_OF_TIME_US, None)
     names = rows.column(JOINED_BY).to_pylist() if JOINED_BY in rows.column_names else [None] * len(rows)
     places = zip(*(rows.column(c).to_pylist() for c in ("k", "__start", "__end")), strict=True)
@@ -216,7 +216,7 @@ def test_who_joined_two_sessions_is_known_though_both_and_he_have_waited(seed: i
 
 
 def _number(position: bytes) -> int:
-    """Which message, of one partition."""
+    """Name the message by its offset in the one partition."""
     return decode_position(position)[0][2]
 
 

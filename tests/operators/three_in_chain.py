@@ -19,7 +19,7 @@ FIVES = wr.Aggregate(
 
 
 class Growth:
-    """How much more than the last time; and when nothing came for ten seconds."""
+    """Function that emits the increase since the last message, and a row after ten seconds without one."""
 
     def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> dict[str, Any]:
         before = state.get("n", 0)

@@ -1,4 +1,4 @@
-"""What holds for the oracle whatever comes: any definition, any messages, any steps."""
+"""Properties of the oracle for any definition, any messages, any steps."""
 
 from dataclasses import replace
 from typing import Any

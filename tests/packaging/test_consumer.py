@@ -1,4 +1,4 @@
-"""What a user of the installed package sees: types."""
+"""Types of the installed package, as a user's checker sees them."""
 
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ MISTAKES = [
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What mypy says of the job and all mistakes as a user would run it: strict, without this repository's configuration."""
+    """Run mypy over the job with all mistakes as a user would: strict, without this repository's configuration."""
     folder, text = tmp_path_factory.mktemp("jobs"), JOB.read_text(encoding="utf-8")
     files = [folder / "right.py", *(folder / f"wrong_{n}.py" for n in range(len(MISTAKES)))]
     for file, (right, wrong) in zip(files, [("", ""), *MISTAKES], strict=True):

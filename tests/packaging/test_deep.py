@@ -1,4 +1,4 @@
-"""What `make test` leaves out for time is left out through `tests.deep`, and WINDROW_DEEP=1 brings all of it back."""
+"""Tests that `make test` omits for time are omitted through `tests.deep`, and WINDROW_DEEP=1 runs them all."""
 
 import ast
 import os

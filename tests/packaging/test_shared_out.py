@@ -1,4 +1,4 @@
-"""How `make test` shares tests out (tests/conftest.py): what waits goes beside what computes."""
+"""Distribution of tests by `make test` (tests/conftest.py): tests that wait run beside tests that compute."""
 
 from __future__ import annotations
 

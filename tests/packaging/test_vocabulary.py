@@ -85,6 +85,17 @@ def heads_in(tree: ast.Module) -> Iterator[str]:
             yield (ast.get_docstring(node) or " ").split(" ")[0]
 
 
+def test_no_docstring_outside_the_library_begins_with_a_noun_clause() -> None:
+    heads = [
+        f"{path.relative_to(ROOT)}: {head}"
+        for folder in ("benchmarks", "examples", "src", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for head in heads_in(parsed(path.read_text()))
+        if head in HEADS
+    ]
+    assert heads == []
+
+
 def test_no_name_has_a_word_that_is_not_used() -> None:
     parts, alone = banned()
     assert {"told", "stands"} <= parts and alone == {"letters", "made", "given"}

@@ -1,5 +1,7 @@
-"""What holds of operators one after the other, whatever each of them does. That a graph gives what its oracles give is the
-contract suite's (tests/operators/test_contract.py). WINDROW_DEEP=1 runs many more examples.
+"""Properties of operators in a chain, for any operators.
+
+The contract suite (tests/operators/test_contract.py) compares graphs with their oracles.
+WINDROW_DEEP=1 runs many more examples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the search against the oracle has found, each once more by hand."""
+"""Faults that the search against the oracle has found, each once more by hand."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What the comparison of joins with the oracle found, as plain cases."""
+"""Faults that the comparison of joins with the oracle found, as plain cases."""
 
 from __future__ import annotations
 

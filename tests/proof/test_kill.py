@@ -48,7 +48,7 @@ def message(offset: int) -> Message:
 
 
 def feed(location: str, out: str, store: Any) -> None:
-    """What the child does: feeds on from where the job stands."""
+    """Feed on from the job's last offset, in the child process."""
     embedded.SNAPSHOT_EVERY = 9
     with DEFINITION.open(location, clock=ManualClock(), sink=wr.sinks.parquet(out), store=store) as op:
         offset = op.next_offsets().get(("s", 0), 0)

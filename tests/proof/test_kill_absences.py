@@ -49,7 +49,7 @@ def commit(number: int) -> dict[str, list[Message]]:
 
 
 def feed(location: str, out: str, store: str) -> None:
-    """What the child does: feeds on from where the job is."""
+    """Feed on from the job's last offset, in the child process."""
     with ALARMS.open(location, sink=wr.sinks.parquet(out), store=store) as op:
         read = {name: offset for (name, *_), offset in op.next_offsets().items()}
         begun = read.get("fires", 0)

@@ -1,4 +1,4 @@
-"""What is lost or damaged comes back, and the job ends as the oracle says that it must; what cannot is refused."""
+"""Lost or damaged files are rebuilt, and the job ends as the oracle says; damage beyond repair is refused."""
 
 import os
 import shutil

@@ -123,7 +123,7 @@ def play_late(seed: int) -> list[str]:
 def played(
     seed: int, chance: Random, definition: Any, left: list[Message], pause_us: int, one: int = SETS
 ) -> list[str]:
-    """What a job tells that takes these messages, some in a step. one: how many are about one step"""
+    """Return the rows of a job that ingests these messages in steps. one: how many are about one step"""
     logic, oracle, marks = definition.logic(), definition.oracle(), InputsOracle(definition)
     kv, now_us, told = MemoryKV(logic.cfs()), BASE_US, list[str]()
     while True:

@@ -1,4 +1,4 @@
-"""Where nothing is too late, what windows and consumers hold in the end does not depend on how the input was cut into steps.
+"""Without too-late messages, the final contents of windows and consumers do not depend on the cut into steps.
 
 That each cut tells what the oracle makes of it is the contract suite's (tests/operators/test_contract.py). WINDROW_DEEP=1 runs
 many more examples.
@@ -20,7 +20,7 @@ from windrow.testing.ledger import ledger, ledger_key, values_equal
 
 
 def in_the_end(case: Scaled, rows: list[dict[str, Any]], cut: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """What the windows hold after all rows, `cut` a step; and what a consumer holds after the end of time."""
+    """Return the contents of windows after all rows, `cut` a step, and those of a consumer after the end of time."""
     with TestDriver(case.definition, clock=ManualClock(case.base_us)) as driver:
         made = [Message(case.drawn(row).payload, Position("s", row["p"], n)) for n, row in enumerate(rows)]
         for i in range(0, len(made), cut):

@@ -112,7 +112,7 @@ class Query:
     # -- Spark ------------------------------------------------------------------------------------------------------
 
     def plan(self, batch_id: int) -> tuple[int, int]:
-        """What a batch reads of the input: what it was planned to, or all that has come."""
+        """Return the rows that a batch reads: as planned, or all that have come."""
         path = self.folder / "spark" / "offsets" / str(batch_id)
         if not path.exists():
             self.point()

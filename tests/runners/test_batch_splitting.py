@@ -159,7 +159,7 @@ def frame(kind: Kind, numbers: range) -> pa.Table:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits is little."""
+    """Input that fits is small."""
     monkeypatch.setattr(pieces, "WHOLE_ROWS", 5)
     monkeypatch.setattr(pieces, "WHOLE_KEPT", 5)
     monkeypatch.setattr(pieces, "PIECE_ROWS", 1)
@@ -203,7 +203,7 @@ def test_changes_that_do_not_fit_are_read_back_and_written_all_the_same(
 
 @pytest.fixture
 def sliced(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step of a join looks at, pairs, tells and lets go of is much."""
+    """A step of a join that reads, pairs, emits and evicts a lot is large."""
     for place, name, least in (
         (event_log, "PORTION", 2),
         (logic, "PAIRS", 2),

@@ -49,7 +49,7 @@ def test_a_batch_that_brings_nothing_while_nothing_is_due_leaves_no_record(tmp_p
 
 
 def run(folder: Path, **more: Any) -> list[str]:
-    """What a query says, and when, whose batches come every second."""
+    """Run a query with a batch each second, and return its panes with their times."""
     query = Query(folder, define(**more), positioned=True, keeps=True)
     query.open()
     for second in range(90):

@@ -20,7 +20,7 @@ DEFINITION = wr.Aggregate(
 
 @pytest.fixture(autouse=True)
 def in_the_foreground() -> Iterator[None]:
-    """What a shell starts in the background ignores Ctrl-C, and so would the tests."""
+    """Restore the handler of Ctrl-C: a shell's background processes ignore it, and so would the tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -13,7 +13,7 @@ from windrow.testing.simulation.sinks import MemoryOutlet
 
 
 class Outlet(MemoryOutlet):
-    """What it has, without that of commits 4, 9, 14, ..."""
+    """Sink that loses commits 4, 9, 14, ..."""
 
     def read(self) -> list[Any]:
         return [row for row in super().read() if row.commit % 5 != 4]

@@ -1,4 +1,4 @@
-"""What was found by the simulator, or in writing it: each story once more, without it."""
+"""Faults found by the simulator, or while it was written: each story once more, without it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SEEDS = range(110, 110 + usually(24, deep=90))
 
 @pytest.fixture(scope="module")
 def played() -> Callable[[int], Report]:
-    """What a seed was; each is played once."""
+    """Outcome of a seed; each is played once."""
     return functools.cache(play)
 
 

@@ -319,7 +319,7 @@ def records_removed_before_the_claim_that_says_so(patch: pytest.MonkeyPatch) -> 
 
 
 def published_before_the_record(patch: pytest.MonkeyPatch) -> None:
-    """What a commit would tell goes out while the commit may still be lost to another driver, or come again with other rows."""
+    """Publish a commit's rows before another driver can no longer replace it, with other rows."""
     commit = BatchProtocol.commit
 
     def hasty(self: BatchProtocol, plan: Plan, answers: Sequence[Answer], *more: Any) -> Commit | None:
@@ -366,7 +366,7 @@ def panes_named_before_they_are_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_inner_step_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    """What an operator inside a graph makes of the rows that it takes is told, and forgotten."""
+    """Emit the rows of an operator inside a graph, and do not keep its state."""
     take = ChainOperator._ingest
 
     def forgetful(self: ChainOperator, kv: Any, i: int, *more: Any) -> Any:
@@ -376,7 +376,7 @@ def an_inner_step_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_offset_of_an_input_is_one_too_low(patch: pytest.MonkeyPatch) -> None:
-    """Where the second input of a job goes on reading."""
+    """Lower the next offset of the second input by one."""
 
     def seen(self: Answer, partition: Any, lowest: int, highest: int) -> None:
         following = highest + (not partition[0].startswith("parcels:"))
@@ -479,7 +479,7 @@ def found_by(reports: Iterator[Report]) -> int:
 
 
 def _causes(failure: BaseException | None) -> Iterator[BaseException]:
-    """What was raised, and what it was raised for."""
+    """Raised error, and its cause."""
     while failure is not None:
         yield failure
         failure = failure.__cause__ or failure.__context__

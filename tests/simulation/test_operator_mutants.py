@@ -92,7 +92,7 @@ def a_throttle_forgets_what_it_took(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_throttle_never_ends(patch: pytest.MonkeyPatch) -> None:
-    """What it took is in its state when the interval is over."""
+    """The state has the messages when the interval is over."""
     patch.setattr(Throttle, "forget", lambda self, kv, now_us, *, everything: None)
     patch.setattr(Throttle, "rests", lambda self, kv, keys, now_us: self.last_us(kv, keys) > 0)
 

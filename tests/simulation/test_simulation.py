@@ -37,7 +37,7 @@ BLOCKS = {
 
 @functools.cache
 def played(outlet: str, seed: int) -> Report:
-    """What a seed was; each is played once."""
+    """Outcome of a seed; each is played once."""
     return play(seed, outlet=OUTLETS[outlet])
 
 

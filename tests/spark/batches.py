@@ -45,7 +45,7 @@ def define(agg: dict[str, Any] | None = None, **changes: Any) -> wr.Aggregate:
 def run(
     spark: Any, feed: Any, tmp_path: Any, definition: wr.Aggregate, batches: Any, **options: Any
 ) -> list[wr.Pane]:
-    """What a driver tells of more files; the next one goes on in the same folders."""
+    """Return the rows of a driver for more files; the next one continues in the same folders."""
     sink = wr.sinks.memory()
     function = definition.foreach_batch(
         str(tmp_path / "state"), sink=sink, clock=options.pop("clock", ManualClock()), **options

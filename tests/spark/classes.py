@@ -50,7 +50,7 @@ def link(source: str, target: str) -> None:
 
 
 def archive() -> Path | None:
-    """Where the classes are or belong: of this Spark and this JVM; None without a JVM."""
+    """Return the folder of the classes of this Spark and this JVM; None without a JVM."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if java is None:
@@ -59,7 +59,7 @@ def archive() -> Path | None:
 
 
 def options() -> str:
-    """What a JVM is told to take the classes from the archive; without one, nothing. What does not fit it reads as ever."""
+    """Return the JVM's options for the archive of classes; none without one. A JVM that it does not fit ignores it."""
     place = archive()
     if place is None or not place.exists():
         return ""

@@ -1,4 +1,4 @@
-"""What is corrected on Spark: counted again in a chain, and told again with what has come to the state."""
+"""Corrections on Spark: counted again in a chain, and emitted again with new columns of the state."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def test_a_watermark_of_the_users_own_moves_the_job(spark: Any, feed: Any, tmp_p
 
 def test_spark_connect_is_refused_with_the_reason() -> None:
     class ConnectSession:
-        """What a session of Spark Connect looks like from here: it has no JVM behind it."""
+        """Session of Spark Connect, as windrow sees it: without a JVM."""
 
     with pytest.raises(SparkUnsupported, match=r"WR501.*Spark Connect"):
         check_session(ConnectSession())  # type: ignore[arg-type]

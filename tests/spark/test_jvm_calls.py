@@ -147,7 +147,7 @@ def test_a_stage_that_ran_twice_is_told(spark: Any, tmp_path: Path) -> None:
 def test_a_batch_makes_few_calls(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of Spark's own verbs a batch made 220 of them."""
+    """Written with Spark's own methods, a batch made 220 calls."""
     made, inside = [0], [False]
     send = JavaClient.send_command
 

@@ -29,8 +29,8 @@ def batches(n: int) -> list[list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many batches were planned, and how many ran as others were."""
+def plans(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Count the batches that were planned, and those that ran by a cached plan."""
     counts = {"planned": 0, "as before": 0}
 
     def planned(*given: Any, **named: Any) -> Any:
@@ -48,13 +48,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_batches_that_come_alike_are_planned_once(
-    spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """The first one makes groups; after a commit of few rows they cross. Another query is planned anew."""
     given, sink, source = batches(9), wr.sinks.memory(), feed()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     start(spark, source, tmp_path, function, given[:5])
-    assert told == {"planned": 2, "as before": 3}
+    assert plans == {"planned": 2, "as before": 3}
     for plan in function._action._planned.values():
         assert plan is not None
         node = plan._between[0]
@@ -62,13 +62,13 @@ def test_batches_that_come_alike_are_planned_once(
             node = node.children().head()
         assert node.rdd().getNumPartitions() == 0, "what is kept holds the rows of no batch"
     start(spark, source, tmp_path, function, given[5:])
-    assert told == {"planned": 3, "as before": 6}
+    assert plans == {"planned": 3, "as before": 6}
     function.close()
     assert same(plain(sink.panes), embedded(define(), given))
 
 
 def test_groups_of_batches_that_come_alike_are_planned_once(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     """Until rows are late: from then on the plan says which, in numbers."""
     monkeypatch.setattr(action, "FEW_ROWS", -1)
@@ -81,12 +81,12 @@ def test_groups_of_batches_that_come_alike_are_planned_once(
     counters = function.last_progress["counters"]
     function.close()
     assert counters.get("dead.too_late", 0) + counters.get("dead.out_of_retention", 0) == 1
-    assert told == {"planned": 2, "as before": 4}
+    assert plans == {"planned": 2, "as before": 4}
     assert same(plain(sink.panes), embedded(closing, given))
 
 
 def test_more_partitions_than_are_grouped_by_themselves_are_planned_each_time(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     monkeypatch.setattr(action, "FEW_ROWS", -1)
     monkeypatch.setattr(routes, "FEW_TIMES", 0)
@@ -94,12 +94,12 @@ def test_more_partitions_than_are_grouped_by_themselves_are_planned_each_time(
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     start(spark, feed(), tmp_path, function, given)
     function.close()
-    assert told == {"planned": 0, "as before": 0}
+    assert plans == {"planned": 0, "as before": 0}
     assert same(plain(sink.panes), embedded(define(), given))
 
 
 def test_what_a_batch_has_of_its_own_is_never_another_s(
-    spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """Conditions, columns, caches that the user puts over what Spark hands in."""
     given, sink = batches(9), wr.sinks.memory()
@@ -112,7 +112,7 @@ def test_what_a_batch_has_of_its_own_is_never_another_s(
     }
     start(spark, feed(), tmp_path, lambda df, n: function(other.get(n, lambda df: df)(df), n), given)
     function.close()
-    assert told == {"planned": 2, "as before": 3}
+    assert plans == {"planned": 2, "as before": 3}
     meant = [list(rows) for rows in given]
     meant[3] = [r for r in given[3] if r["v"] > 0]
     meant[4] = [{**r, "v": r["v"] + 100} for r in given[4]]
@@ -122,7 +122,7 @@ def test_what_a_batch_has_of_its_own_is_never_another_s(
 
 
 def test_columns_that_change_while_a_query_runs_are_those_of_each_batch(
-    spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """One more, another order, wider types, values that may be missing; batches of nothing, and of nothing that counts."""
     long, wide, may_lack = "v long", "t timestamp, k string, v long", "k string, t timestamp, v int"
@@ -147,13 +147,13 @@ def test_columns_that_change_while_a_query_runs_are_those_of_each_batch(
     assert function.last_progress is not None
     assert function.last_progress["commit"] == len(under)
     function.close()
-    assert told["planned"] + told["as before"] == len(under) and told["as before"] >= 6
+    assert plans["planned"] + plans["as before"] == len(under) and plans["as before"] >= 6
     counted = [[row for row in rows if row["t"] is not None] for rows in given]
     assert same(plain(sink.panes), embedded(define(), counted))
 
 
 def test_what_is_kept_in_a_cache_is_not_read_past_it(
-    spark: Any, feed: Any, tmp_path: Path, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """The frame itself is cached: its rows may be others when they are made once more."""
     function = define().foreach_batch(str(tmp_path / "state"), clock=ManualClock())
@@ -163,11 +163,11 @@ def test_what_is_kept_in_a_cache_is_not_read_past_it(
 
     start(spark, feed(), tmp_path, batch, batches(5))
     function.close()
-    assert told == {"planned": 2, "as before": 1}
+    assert plans == {"planned": 2, "as before": 1}
 
 
 def test_a_large_plan_goes_once_to_each_executor(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     """So do the names of all shards' files: a broadcast a commit, which later plans share. None is left at the end."""
     monkeypatch.setattr(jvm_calls, "INLINE_BYTES", 2_000)
@@ -180,7 +180,7 @@ def test_a_large_plan_goes_once_to_each_executor(
     given, sink = batches(8), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     start(spark, feed(), tmp_path, function, given)
-    assert told == {"planned": 2, "as before": 6}
+    assert plans == {"planned": 2, "as before": 6}
     assert len(made) == 8 + 7 and len(destroyed) == 7 + 2
     function.close()
     assert set(map(id, destroyed)) == set(map(id, made))
@@ -188,7 +188,7 @@ def test_a_large_plan_goes_once_to_each_executor(
 
 
 def test_many_shards_share_tasks_where_rows_are_few(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     """The first batch, of which nothing is known, has a task a shard."""
     monkeypatch.setattr(action, "TASKS_A_CORE", 1)
@@ -209,12 +209,12 @@ def test_many_shards_share_tasks_where_rows_are_few(
     )
     start(spark, feed(), tmp_path, function, given)
     function.close()
-    assert partitions == [cores + 3, cores] and told == {"planned": 2, "as before": 3}
+    assert partitions == [cores + 3, cores] and plans == {"planned": 2, "as before": 3}
     assert same(plain(sink.panes), embedded(define(), given))
 
 
 def test_a_stage_that_ran_twice_is_run_again_with_files_of_its_own(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     second, looked = Tagged.second_attempts, [0]
 
@@ -227,14 +227,14 @@ def test_a_stage_that_ran_twice_is_run_again_with_files_of_its_own(
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     start(spark, feed(), tmp_path, function, given)
     function.close()
-    assert looked == [6] and told == {"planned": 2, "as before": 4}
+    assert looked == [6] and plans == {"planned": 2, "as before": 4}
     assert same(plain(sink.panes), embedded(define(), given))
 
 
-def test_tasks_are_told_where_spark_need_not_measure(
-    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int]
+def test_tasks_know_where_spark_need_not_measure(
+    spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
-    """What is planned hands no settings on: they go with the thread's jobs, and leave it as they found it."""
+    """A cached plan keeps no settings: they go with the thread's jobs, and leave it as they found it."""
     monkeypatch.setattr(action, "FEW_ROWS", 1)
     monkeypatch.setattr(action, "ROWS_A_GROUP", 1000)
     seen = tmp_path / "seen"
@@ -260,6 +260,6 @@ def test_tasks_are_told_where_spark_need_not_measure(
     lines = sorted(line.split() for line in seen.read_text().splitlines())
     said = {commit: {limit for number, _, limit in lines if number == commit} for commit, _, _ in lines}
     limit = spark.conf.get(MOST_BYTES)
-    assert told["as before"] >= 2
+    assert plans["as before"] >= 2
     assert said["4"] == said["5"] == {str(2**31 - 1)} != {limit}
     assert set(after) <= {None, limit}

@@ -1,4 +1,4 @@
-"""How rows of a batch come to their shards: both routes give the panes of the oracle, whatever the number of shards."""
+"""Routes of a batch's rows to their shards: both give the oracle's panes, whatever the number of shards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_driver_that_is_started_anew_knows_how_many_rows_came_last(
 def test_a_shard_answers_though_no_row_comes_to_it(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: Any, agg: Any
 ) -> None:
-    """Of four shards one has the only key. A row for each of them is added only where Spark may know that nothing comes."""
+    """One of four shards has the only key. Each gets an added row only if Spark may know that nothing comes."""
     monkeypatch.setattr(action, "FEW_ROWS", -1)
     added: list[int] = []
     control = routes.control_rows

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def values(**changes: Any) -> wr.Aggregate:
-    """Of the orders, by half minutes."""
+    """Aggregate the orders by half minutes."""
     settings: dict[str, Any] = {
         "by": "id", "event_time": "time", "window": wr.tumbling("30 seconds"), "agg": {"value": wr.sum("value")},
         "retention": "1 minute", "watermark": "5 seconds", "name": "values", "input": "orders",
@@ -43,7 +43,7 @@ def costs() -> wr.Join:
 
 
 def panes(rows: list[Any]) -> dict[tuple[int, int], int]:
-    """What the last pane of each window said."""
+    """Return the last pane of each window."""
     return {(p.window.start_us, p.key["id"]): p.values["value"] for p in rows}
 
 

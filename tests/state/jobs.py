@@ -58,7 +58,7 @@ def feed(op: Any, numbers: range) -> None:
 
 
 def answers(state: Any, definition: Any) -> dict[str, str]:
-    """What an open operator, or a state that is read, answers."""
+    """Return the answers of an open operator, or of a state that is read."""
     told: dict[str, Any] = {"watermark": state.watermark}
     if definition.by_input:
         told["messages"] = [state.get_messages(input=i.name) for i in definition.inputs]

@@ -383,7 +383,7 @@ sys.addaudithook(_audit)
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """What was imported, read, compiled or run meanwhile. What earlier tests left is not collected: stores flush themselves."""
+    """Record imports, reads, compilations and runs. Earlier garbage is not collected: stores flush themselves."""
     seen: list[str] = []
     gc.disable()
     _watched.append((threading.get_ident(), seen))

@@ -298,7 +298,7 @@ def test_pairs_that_wait_in_a_file_spill_with_the_others(
 
 
 def everything(kv: Any) -> list[Any]:
-    """What may be asked of a store."""
+    """Ask a store every question."""
     keys = [bytes((a, b)) for a in range(4) for b in range(4)]
     found: list[Any] = []
     for cf in "ab":

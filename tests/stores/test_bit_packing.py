@@ -41,7 +41,7 @@ def all_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some(chance: Random, kind: pa.DataType) -> Any:
-    """How values of a column are drawn: all the same, near each other, as far as can be."""
+    """Draw the values of a column: all the same, near each other, or as far apart as can be."""
     near, missing = chance.choice([0, 1, 200, 60_000, 1 << 31, 1 << 63]), chance.choice([0, 0, 0.1, 1])
     shape, head = chance.choice(["one", "long", "any"]), chance.randrange(1 << 62)
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):

@@ -36,7 +36,7 @@ Row = tuple[int, int, int]
 
 @pytest.fixture(autouse=True)
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
-    """What no other test has left there."""
+    """Name of a family that no other test uses."""
     held = Decoded()
     monkeypatch.setattr(keyed_event_store, "DECODED", held)
     return held

@@ -1,4 +1,4 @@
-"""What every store promises, run over every kind of store."""
+"""Contract of every key-value store, run over every kind."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def expire(store: MessageStore, kv: MemoryKV, *floor: Any) -> int:
 
 
 def in_order(store: MessageStore, row: Row) -> Any:
-    """What the layout sorts by, written down once more."""
+    """Return the sort key of the layout, written a second time."""
     position = (row.position[0].encode(), *row.position[1:])
     fields = key_of(row)
     return {
@@ -235,7 +235,7 @@ def test_one_keys_scan_reads_only_that_keys_range() -> None:
 
 
 def test_keys_without_messages_of_a_time_are_known_by_the_index_alone() -> None:
-    """Those of other buckets, too; a span of many buckets leaves nobody out."""
+    """Messages of other buckets are found too, and all of them in a span of many buckets."""
     store = MessageStore(Layout.FIELDS_TIME_OFFSET, bucket=BUCKET)
     rows = [
         Row(time, (name,), ("s", 0, i, 0)) for i, (name, time) in enumerate([("a", 3), ("b", 25), ("c", 31)])

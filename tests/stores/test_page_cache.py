@@ -204,7 +204,7 @@ def rows(keys: range, step: int) -> pa.Table:
 
 
 def test_rows_of_pages_are_the_same_in_the_same_order_whether_they_are_remembered(kv: RecentKV) -> None:
-    """Of all pages, of one page in two, of few: beside a reader that has not written anything."""
+    """All pages, one page in two, or few are cached, against a reader that has not written anything."""
     mine, other = (Pages(CF, "a.aux", ["k"], 4, remembers=remembers) for remembers in (True, False))
 
     def both(keys: range) -> Near:

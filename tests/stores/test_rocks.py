@@ -218,7 +218,7 @@ def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest
 
 
 def test_many_processes_take_turns_at_one_store(tmp_path: Path) -> None:
-    """What one takes away while it opens, another was about to look at: that is not a damaged store."""
+    """A file that one opener removes while another is about to read it is no damaged store."""
     turns = (
         "import sys; from windrow.stores.rocks import RocksKV\n"
         "for _ in range(int(sys.argv[2])): RocksKV(sys.argv[1], ('data',), lock_wait_s=250).close()"

@@ -1,4 +1,4 @@
-"""What changes in a bucket of sessions is added to it where many of its keys are asked for: what is read is what there is."""
+"""Deltas of a bucket of sessions with many queried keys: reads see exactly the current rows."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from windrow.core.keys import FIELDS_END
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.operators.aggregate.sessions.dynamic_gap import GAP, with_gaps
-from windrow.operators.join.columns import JoinStep
+from windrow.operators.join.columns import JoinStep, SideRows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import OPEN, JoinOperator
 from windrow.operators.join.output import NOBODY, Columns
@@ -174,7 +174,7 @@ class SessionJoinOperator(JoinOperator):
                 self._note_matches(step, side, both[side], rows, len(new[side]), len(new[1 - side]))
             matched = np.zeros(len(new[side]), dtype=bool)
             matched[rows[rows < len(new[side])]] = True
-            self._file(step, batch, side, new[side], keys[side].to_pylist(), matched)
+            self._file(step, batch, SideRows(side, new[side], keys[side].to_pylist()), matched)
         step.kv.write(batch)
 
     def _inside(self, changed: Changed, rows: Slice, keys: pa.Array, side: int, columns: Columns) -> IntArray:

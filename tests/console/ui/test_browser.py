@@ -85,7 +85,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def address(live: Live) -> Iterator[str]:
-    """Where `windrow ui` serves the job."""
+    """Serve the job with `windrow ui` and return its address."""
     command = (sys.executable, "-m", "windrow.console.main", "ui", str(live.location), "--port", "0")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

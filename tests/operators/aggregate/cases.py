@@ -319,7 +319,7 @@ def jobs(draw: st.DrawFn) -> Case:
 
 
 def shown(cases: st.SearchStrategy[Case], window: Any, **agg: Any) -> Operator:
-    """What the suites ask of one plain definition of the kind."""
+    """Case of the suites for one plain definition of the kind."""
     definition = wr.Aggregate(
         by="k",
         event_time="t",

@@ -1,4 +1,4 @@
-"""What anchors have promised, beside a loop."""
+"""Watermarks of keys that anchors promise, against a loop."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WHERES = (wr.col("v") > 1, wr.lit(6) / wr.col("v") < 4, wr.col("x").is_valid())
 
 
 class Tally:
-    """What came of each input, in order: what is taken twice, or in another order, or from another input, shows."""
+    """List the messages of each input in order: a repeated, reordered or misrouted message shows."""
 
     def initial(self) -> str:
         return ""

@@ -170,7 +170,7 @@ def chains_of_joins(draw: st.DrawFn) -> wr.Chain:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> wr.Chain:
-    """What lines of operators are not: operators side by side, on inputs of their own or on one, and a join of what they tell;
+    """Draw a graph that is no chain: operators side by side, on inputs of their own or on one, and a join of their rows;
     then perhaps one with an input of its own, or an aggregate.
     """
     watermarks = draw(st.sampled_from([["0 seconds", "2 seconds"], [wr.explicit()]]))

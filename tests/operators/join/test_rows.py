@@ -73,7 +73,7 @@ def test_messages_that_their_own_step_pushes_out_are_not_filed(how: str) -> None
 @pytest.mark.parametrize("per", ["key", "input"])
 @pytest.mark.parametrize("scale", ["small", "large"])
 def test_messages_of_one_input_at_once_are_as_those_that_come_one_by_one(per: str, scale: str) -> None:
-    """Of runs of one input: nobody comes between them."""
+    """Yield runs of one input, which no other input interrupts."""
     for seed in range(3):
         draw = random.Random(seed)
         definition = join(

@@ -174,7 +174,7 @@ def test_without_keys_and_bounds_stretches_follow_what_is_kept() -> None:
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_what_is_noted_of_matches_is_no_more_than_messages_come(together: int) -> None:
-    """Of many that match a message again it is known that they did; of as few as come it is noted again."""
+    """A match of many messages is noted once; one of as few as come is noted again."""
     form = left_join()
     form.ingest(messages("l", [S] * (3 * together - 2) + [20 * S]))  # each third one is of the key
     for n in range(4):

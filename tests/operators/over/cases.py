@@ -46,7 +46,7 @@ def spread(messages: pa.Table) -> int:
 
 @wr.aggregate_function(name="stood", returns=pa.string(), envelope=True)
 def stood(messages: pa.Table) -> str:
-    """Where each message stood, and when it was."""
+    """Return the place and the time of each message."""
     names = ("__partition", "__offset", "__ordinal", "t", "x")
     return repr([[str(row[name]) for name in names] for row in messages.to_pylist()])
 

@@ -22,7 +22,7 @@ RETRACTING = wr.Emit(late=wr.every_batch, mode="retracting")
 
 
 def seen(frame: Any, **options: Any) -> wr.Over:
-    """What is in the window around each message, by name."""
+    """Return the names in the window around each message."""
     is_counted = not hasattr(wr.count().over(frame).frame, "low_us")
     what: dict[str, Any] = {
         "event_time": "t",
@@ -43,7 +43,7 @@ def said(row: Any) -> str:
 
 
 def told(folder: Path, over: wr.Over, times: list[int], *, drain: bool = False) -> list[list[str]]:
-    """What each of these messages, which come one by one, and are called by their time, makes it tell."""
+    """Return the rows that each message emits. Messages come one by one and are named by their time."""
     found = []
     with TestDriver(over, folder / "job", clock=ManualClock()) as driver:
         for offset, t in enumerate(times):
@@ -136,7 +136,7 @@ def test_a_message_later_than_allowed_is_a_dead_letter_and_corrects_nothing(tmp_
 
 
 def _ledger(rows: list[Any]) -> list[tuple[int, str]]:
-    """What stands in the end."""
+    """Return the current rows at the end."""
     count: Counter[tuple[int, str]] = Counter()
     for row in rows:
         count[row["n"], "".join(map(str, row["seen"]))] += 1 if row.kind is Kind.INSERT else -1

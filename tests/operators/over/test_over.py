@@ -23,7 +23,7 @@ MS = 1_000
 def told(
     folder: Path, definition: wr.Over, messages: list[dict[str, Any]], *, drain: bool = True
 ) -> list[dict[str, Any]]:
-    """What is told of messages that come one by one, which is what the oracle says."""
+    """Return the rows for messages that come one by one, after a comparison with the oracle."""
     with TestDriver(definition, folder / "job") as driver:
         for n, message in enumerate(messages):
             driver.add(wr.Message(message, wr.Position("s", 0, n)))
@@ -52,7 +52,7 @@ def windows(tmp_path: Path, frame: Any, times: list[int], *, drain: bool = True)
 def values(
     tmp_path: Path, aggregation: Any, xs: list[Any], *, every_us: int = MS, **options: Any
 ) -> list[Any]:
-    """What an aggregation is of messages that come in equal steps."""
+    """Compute an aggregation of messages that come in equal steps."""
     is_counted = not hasattr(aggregation.frame, "low_us")
     over = wr.Over(
         event_time="t",
@@ -426,7 +426,7 @@ def test_an_aggregate_that_is_named_as_a_column_is_refused_when_the_column_comes
 
 
 def arriving(tmp_path: Path, frame: Any, times: list[int], **options: Any) -> list[list[Any]]:
-    """What each message makes told, by the numbers of the messages: the one that the row is of, and those in its window."""
+    """Return the rows that each message emits, by the numbers of messages: that of the row, and those in its window."""
     agg = {"seen": wr.collect_list("n")}
     over = wr.Over(
         **{

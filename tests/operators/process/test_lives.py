@@ -1,4 +1,4 @@
-"""What a function has set, or left, is there in the next life of its job, and goes when its time comes."""
+"""State and timers of a function in the next life of its job: kept, and evicted in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function keeps can be read back, and what it gives fits its columns; all else is a dead letter, as the oracle says."""
+"""Values of a function: state reads back, results fit their columns; all else is a dead letter, as the oracle says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forks Spark's Python workers in tests: as `pyspark.daemon`, but all that a worker imports it has imported already.
+"""Fork server of Spark's Python workers in tests: as `pyspark.daemon`, but with all imports of a worker already made.
 
 In a folder of its own, which all processes of a run find (`tests/conftest.py`).
 """
