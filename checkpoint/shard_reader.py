@@ -16,8 +16,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
 from windrow.core.errors import CorruptState, NewerFormat, StateError, StateLost
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
-from windrow.stores.read_replica import mirror
-from windrow.stores.rocks import RocksKV
+from windrow.stores.rocks import RocksKV, mirror
 from windrow.stores.snapshots import SnapshotStore
 
 #: Attempts to open a live store whose files are deleted meanwhile.

@@ -12,12 +12,20 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
+from windrow.core.arrays import IntArray
+from windrow.core.types import concat
 from windrow.stores.block_format import PAGES
 from windrow.stores.kv import Batch
+from windrow.stores.page_format import rows_in, unpack
 from windrow.stores.rocks import LOOKED_UP, RocksKV
+from windrow.stores.window_state import UPSERT, Schemas
 
 RECENT_BYTES: Final = 64 << 20
 #: The part of a page's key between its window and its number, and the bound after all pages of a window.
@@ -100,3 +108,95 @@ class _Pages:
 
 #: Stores that are open, or have not been dropped yet.
 _STORES: weakref.WeakSet[RecentKV] = weakref.WeakSet()
+
+
+# -- decoded page cache -----------------------------------------------------------------------------------------------
+# Cache of the pages that were written last with their decoded rows: a read of these very values need not decode them.
+# It does not matter which store they were read from, nor when: a value is recognized by identity. The cache of raw pages
+# is in `stores/page_cache.py`.
+
+#: So few values are runs of their own.
+FEW_VALUES = 64
+
+
+class _Source:
+    """Rows, page by page. bounds: where those of each page begin, and where the last ends; places: the place of each value"""
+
+    def __init__(self, values: list[bytes], rows: pa.Table, bounds: IntArray) -> None:
+        self.table = rows.append_column(UPSERT, pa.array(np.ones(len(rows), dtype=bool)))
+        self.bounds, self._values = bounds, values
+        self.places = dict(zip(map(id, values), range(len(values)), strict=True))
+        self.nbytes = int(rows.nbytes)
+
+
+class Written:
+    """Cache of the last write of one kind of pages, and of the largest write before it until most of that is rewritten."""
+
+    def __init__(self) -> None:
+        self._sources: tuple[_Source, ...] = ()
+
+    def add(self, values: list[bytes], rows: pa.Table, bounds: IntArray) -> None:
+        last = _Source(values, rows, bounds)
+        most = max(self._sources, key=lambda source: len(source.places), default=last)
+        self._sources = (last,) if len(most.places) <= 2 * len(values) else (most, last)
+
+    def release(self) -> None:
+        """Drop the cached rows if they are too large to keep beyond a commit."""
+        if sum(source.nbytes for source in self._sources) > RECENT_BYTES:
+            self._sources = ()
+
+    def has(self, value: bytes) -> bool:
+        """True if it was written last, or the last write was so large that it is buffered in a file."""
+        return any(id(value) in source.places or source.nbytes > RECENT_BYTES for source in self._sources)
+
+    def rows(self, values: list[bytes], schemas: Schemas) -> list[pa.Table]:
+        """Return the rows of pages, in their order; for cached pages without decoding."""
+        sources, n = self._sources, len(values)
+        ids, of, place = list(map(id, values)), np.full(n, len(sources)), np.zeros(n, dtype=np.int64)
+        for i, source in enumerate(sources):
+            cached = np.fromiter(map(source.places.get, ids, repeat(-1)), np.int64, n)
+            of[cached >= 0], place[cached >= 0] = i, cached[cached >= 0]
+        others = np.flatnonzero(of == len(sources))
+        read = [values[i] for i in others.tolist()]
+        tables = unpack(read, schemas)
+        if len(others) == n:
+            return tables
+        if len(tables) > 1:
+            return unpack(values, schemas)
+        place[others] = np.arange(len(others))
+        each = [(source.table, source.bounds) for source in sources]
+        each += [(table, np.r_[0, np.cumsum(rows_in(read))]) for table in tables]
+        return [_side_by_side(each, of, place)]
+
+
+def _side_by_side(each: Sequence[tuple[pa.Table, IntArray]], of: IntArray, place: IntArray) -> pa.Table:
+    """Join the rows of pages in order. each: tables, and where the rows of their pages begin; of, place: in which of
+    these a page is, and which of its pages it is.
+    """
+    begins = np.flatnonzero(np.r_[True, (of[1:] != of[:-1]) | (place[1:] != place[:-1] + 1)])
+    ends = np.r_[begins[1:], len(of)] - 1
+    sizes, lows = np.zeros(len(begins), dtype=np.int64), np.zeros(len(begins), dtype=np.int64)
+    for i, (_, bounds) in enumerate(each):
+        in_table = of[begins] == i
+        lows[in_table] = bounds[place[begins[in_table]]]
+        sizes[in_table] = bounds[place[ends[in_table]] + 1] - lows[in_table]
+    if len(begins) <= FEW_VALUES:
+        runs = zip(of[begins].tolist(), lows.tolist(), sizes.tolist(), strict=True)
+        return concat([each[i][0].slice(low, size) for i, low, size in runs])
+    # Each table by itself: of few rows of a large one nothing else is touched.
+    at, parts, places = np.r_[0, np.cumsum(sizes)[:-1]], list[pa.Table](), list[IntArray]()
+    for i, (table, _) in enumerate(each):
+        in_table = of[begins] == i
+        if in_table.any():
+            parts.append(table.take(pa.array(_ranges(lows[in_table], sizes[in_table]))))
+            places.append(_ranges(at[in_table], sizes[in_table]))
+    if len(parts) == 1:
+        return parts[0]
+    return concat(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def _ranges(lows: IntArray, sizes: IntArray) -> IntArray:
+    """Return the numbers of ranges, one range after the other."""
+    before = np.cumsum(sizes) - sizes
+    numbers: IntArray = np.arange(sizes.sum()) + np.repeat(lows - before, sizes)
+    return numbers

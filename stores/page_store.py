@@ -23,9 +23,9 @@ from windrow.core.arrays import IntArray, taken
 from windrow.core.byte_order import encode_i64, prefix_end
 from windrow.core.types import concat
 from windrow.stores.block_format import END_OF_CF, PAGES, SINCE, key_of, page_keys
-from windrow.stores.decoded_page_cache import FEW_VALUES, Written
 from windrow.stores.kv import KV, Batch
 from windrow.stores.mapped_run import Pairs
+from windrow.stores.page_cache import FEW_VALUES, Written
 from windrow.stores.page_format import (
     HASH,
     PAGE_ROWS,

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
+import re
 import shutil
 import time
 import weakref
@@ -37,11 +39,11 @@ from typing import Any, Final, Protocol
 
 import rocksdict
 
-from windrow.core.errors import CorruptState, StateError
-from windrow.stores.files import beheaded, inode_of, make_folder, refuse_links
+from windrow.core.errors import CorruptState, StateError, StateLocked
+from windrow.core.logs import get_logger
+from windrow.stores.files import beheaded, disk_failed, inode_of, inside, make_folder, refuse_links
 from windrow.stores.kv import Batch, Pair
 from windrow.stores.quarantine import OPEN, TURN
-from windrow.stores.rocks_errors import Waiting, is_passing, translate
 
 #: A checkpoint that is made to flush a store, and taken away.
 FLUSH_DIR: Final = "flush.tmp"
@@ -485,3 +487,118 @@ def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
+
+
+# -- rocks errors -----------------------------------------------------------------------------------------------------
+# Errors of rocksdict, which are plain Exceptions and differ by text only; and the wait for a store that is open elsewhere.
+
+logger = get_logger()
+
+#: A wait of this length for another process's lock is logged.
+PATIENCE_S = 0.1
+#: No code of this process releases a store while it waits, unless another thread is just closing it.
+OWN_WAIT_S = 1.0
+
+#: Text of the system in RocksDB's errors when the disk fails.
+_OF_THE_DISK = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def is_passing(error: Exception, path: str) -> bool:
+    """True if the store is in use elsewhere, or was given another column family since we looked.
+
+    Each open, or attempt, deletes old logs of RocksDB, which another process may have done first. An open writes a new
+    manifest, and deletes the one that CURRENT named when we began to look.
+    """
+    text = str(error)
+    gone = "No such file" in text
+    in_use = "/LOCK:" in text or (gone and "/LOG.old." in text)
+    if gone and (manifest := re.search(r"/(MANIFEST-\d+): No such file", text)):
+        in_use = manifest[1] != _manifest(path)
+    return (text.startswith("IO error") and in_use) or "Column families not opened" in text
+
+
+class Waiting:
+    """Wait for a store that is open elsewhere: it logs the wait once, and ends with an error."""
+
+    def __init__(self, path: str, wait_s: float) -> None:
+        self._path, self._wait_s = path, wait_s
+        self._began, self._reported = time.monotonic(), False
+
+    def go_on(self, error: Exception) -> None:
+        """Raises `StateLocked` when it has been long enough."""
+        by, waited_s = _holder(error), time.monotonic() - self._began
+        wait_s = min(self._wait_s, OWN_WAIT_S) if by == "this process" else self._wait_s
+        if waited_s >= wait_s:
+            raise StateLocked(
+                f"the store {self._path} is still open in {by or 'another process'} after {wait_s:g} seconds: wait until it is "
+                f"closed there, or build a private copy ({error})"
+            ) from error
+        if by is not None and waited_s >= PATIENCE_S and not self._reported:
+            self._reported = True
+            logger.warning(
+                "waiting for a store that is open elsewhere", path=self._path, by=by, seconds=wait_s
+            )
+
+
+def _holder(error: Exception) -> str | None:
+    """Return the process that has the store open; None if the error says nothing of that."""
+    text = str(error)
+    if "/LOCK:" not in text:
+        return None
+    return "this process" if "lock hold by current process" in text else "another process"
+
+
+def _manifest(path: str) -> str:
+    """Return the manifest that counts."""
+    with open(os.path.join(path, "CURRENT"), errors="replace") as file:
+        return file.read().strip()
+
+
+def translate(error: Exception, path: str) -> Exception:
+    """Our error for one of rocksdict's."""
+    if isinstance(error, StateError):
+        return error
+    text = str(error)
+    if text.startswith("Corruption") or "No such file or directory" in text:
+        return CorruptState(f"the store {path} is damaged: {text}")
+    for number in _OF_THE_DISK:
+        of_rocksdict = text.endswith(f"(os error {number})")  # of the file that it writes itself
+        if of_rocksdict or (text.startswith("IO error") and os.strerror(number) in text):
+            return disk_failed(f"the store {path}", text, number)
+    return StateError(f"the store {path} failed: {text}")
+
+
+# -- read replica of a store that another process has open, in a folder of its own ------------------------------------
+# RocksDB's secondary and read-only openings take no lock, but rocksdict writes its `rocksdict-config.json` into whatever folder
+# it opens, and RocksDB its LOG. So the small files that say what the store is (CURRENT, MANIFEST, options) are copied, the
+# immutable SST files are linked by name, and that folder is opened read-only. It holds what was flushed when it was made: whole
+# commits, as `atomic_flush` is on. SST files stay open from then on, whatever the owner deletes.
+
+#: Only these are copied; logs are empty (RocksDB's own log is off), LOCK is the owner's.
+_COPIED = ("OPTIONS-", "IDENTITY", "rocksdict-config.json")
+
+
+def mirror(path: str, target: str) -> None:
+    """Make at `target`, which must not be there, a folder that opens read-only as the store at `path` was just now.
+
+    Raises CorruptState where the owner replaced files meanwhile (try again) or the store is none.
+    """
+    os.makedirs(target)
+    try:
+        with open(os.path.join(path, "CURRENT"), "rb") as file:
+            current = file.read()
+        manifest = current.decode(errors="replace").strip()
+        if not manifest.startswith("MANIFEST-"):
+            raise CorruptState(f"the store {path} is damaged: its CURRENT says {manifest!r}")
+        # The manifest before the folder: it may name a file that is deleted since, never one that we do not see.
+        shutil.copyfile(inside(path, manifest), inside(target, manifest))
+        for name in os.listdir(path):
+            source = os.path.join(path, name)
+            if name.endswith(".sst"):
+                os.symlink(os.path.abspath(source), os.path.join(target, name))
+            elif name.startswith(_COPIED):
+                shutil.copyfile(source, os.path.join(target, name))
+        with open(os.path.join(target, "CURRENT"), "wb") as file:
+            file.write(current)
+    except FileNotFoundError as error:
+        raise CorruptState(f"the store {path} changed while it was looked at: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -17,8 +17,30 @@ import pyarrow.compute as pc
 import windrow as wr
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import to_datetime
-from windrow.testing.sample_functions import Busy
 from windrow.testing.variation import Variation
+
+
+class Busy:
+    """A process function that keeps state and sets timers of both kinds, as its messages order."""
+
+    def on_message(self, key: Any, message: dict[str, Any], state: Any, timers: Any) -> Any:
+        state["n"] = state.get("n", 0) + 1
+        match message["i"]:
+            case 0:
+                raise ValueError("no")
+            case 1:
+                timers.set(timers.time + timedelta(seconds=3))
+            case 2:
+                timers.set(timers.now + timedelta(seconds=4), of="now")
+            case 3 if state["n"] > 3:
+                state.clear()
+                return None
+        return {"said": "message", "n": state["n"]}
+
+    def on_timer(self, key: Any, at: Any, state: Any, timers: Any) -> Iterator[dict[str, Any]]:
+        state["fired"] = state.get("fired", 0) + 1
+        yield {"said": timers.of, "n": state["fired"]}
+
 
 T = TypeVar("T")
 S, HOUR = 1_000_000, 3_600_000_000

@@ -8,7 +8,6 @@ from windrow.operators.aggregations import ordered as ordered
 from windrow.operators.aggregations import retractable as retractable
 from windrow.operators.aggregations import sketches as sketches
 from windrow.operators.aggregations import user as user
-from windrow.operators.aggregations import weighted as weighted
 from windrow.operators.aggregations.base import KERNELS as KERNELS
 from windrow.operators.aggregations.base import Arguments as Arguments
 from windrow.operators.aggregations.base import Failure as Failure

@@ -24,8 +24,15 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.required_columns import AggregateNeeds
 from windrow.operators.aggregations.calculation import with_columns_of
 from windrow.operators.aggregations.required_columns import mentioned
-from windrow.operators.cogroup.definition import CoGroupDefinition
-from windrow.operators.cogroup.names import PASSES, TIME, WHICH, column, ending, marker
+from windrow.operators.cogroup.definition import (
+    PASSES,
+    TIME,
+    WHICH,
+    CoGroupDefinition,
+    column,
+    ending,
+    marker,
+)
 from windrow.operators.steps.columns import POSITION_COLUMNS, SOURCE, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns

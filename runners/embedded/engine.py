@@ -14,13 +14,13 @@ from windrow.checkpoint.health import Health, alive_at, health_of, note_alive
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.records import PANES_OF, Commit, Mark
 from windrow.checkpoint.replay import STEP_OF
-from windrow.checkpoint.shard import Replay, Shard, ShardSpec, StoreDamaged
+from windrow.checkpoint.shard import OpenStore, Replay, Shard, ShardSpec, StoreDamaged, open_rocks
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.truncation_summary import DEAD_FILE
 from windrow.connectors.pane_files import PaneFiles, Sink, mapped_rows
 from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, clock_of
-from windrow.core.errors import CorruptState, Fenced
+from windrow.core.errors import ConfigurationError, CorruptState, Fenced
 from windrow.core.inputs import Input
 from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
@@ -34,11 +34,19 @@ from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
 from windrow.runners.embedded.step_transaction import Attempt, Whole, ingested
-from windrow.runners.embedded.stores import opener
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
 from windrow.runners.telemetry import Stages, Telemetry
 from windrow.stores.files import on_disk
+from windrow.stores.in_memory import MemoryStore
+
+
+def opener(store: str) -> OpenStore:
+    """Return the function that opens the store of that name."""
+    if store not in ("rocksdb", "memory"):
+        raise ConfigurationError(f"store={store!r}: use 'rocksdb', on disk, or 'memory'")
+    return MemoryStore if store == "memory" else open_rocks
+
 
 logger = get_logger()
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from windrow.checkpoint.batches import BatchDecision
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import Health, alive_at, health_of
 from windrow.checkpoint.job import Job, Plan
+from windrow.checkpoint.offsets import gaps
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.transport import FILES, Transport
 from windrow.connectors.kafka.reading import cluster_of
@@ -30,6 +31,7 @@ from windrow.core.clock import Clock, clock_of
 from windrow.core.errors import SparkUnsupported, StateError
 from windrow.core.location import local_path
 from windrow.core.logs import get_logger
+from windrow.core.positions import Partition, shown_source
 from windrow.core.time import START_OF_TIME_US, to_datetime
 from windrow.operators.operator import Definition
 from windrow.runners import tasks
@@ -46,10 +48,52 @@ from windrow.runners.spark.replay import Source, replay_messages
 from windrow.runners.spark.session import check_session
 from windrow.runners.spark.shared_folder_check import Nonce
 from windrow.runners.spark.sinks import as_letters_sink, as_spark_sink, give
-from windrow.runners.spark.source_metadata import Asked
 from windrow.runners.task_result import Answer
 from windrow.runners.telemetry import Stages, Telemetry
 from windrow.stores.files import on_disk
+
+# -- metadata of a source's partitions: offsets that nobody has read, and offsets without a record --------------------
+
+
+class Asked:
+    """A source, and its last answer; None where no source can be asked."""
+
+    def __init__(self, source: KafkaSource | None) -> None:
+        self.source = source
+        self._newest: dict[Partition, int] = {}
+
+    def unread(self, job: Job) -> set[Partition]:
+        """Return the partitions of which the source has unread records."""
+        if self.source is None:
+            return set()
+        before, marks = job.progress.next_offsets, job.progress.marks
+        silent = {p for p in before if p not in marks or marks[p].seen_us != job.progress.now_us}
+        self._newest = self.source.newest(before, silent)
+        return {p for p, offset in self._newest.items() if offset > before[p]}
+
+    def explained(self, job: Job, first: Mapping[Partition, int], *, resumed: bool) -> set[Partition]:
+        """Return the partitions whose skipped offsets hold no record, or none that the stream lets through. resumed: it began
+        where the job stopped.
+        """
+        left_out = gaps(job.progress.next_offsets, first)
+        if resumed:
+            return set(left_out)
+        if self.source is None:
+            return set()
+        return {p for p, (start, end) in left_out.items() if self.source.is_empty(p, start, end)}
+
+    def lag(self, job: Job) -> dict[str, dict[str, int]] | None:
+        """Return how many offsets are unread of those the source last reported, by source and partition."""
+        if self.source is None:
+            return None
+        following, lag = job.progress.next_offsets, dict[str, dict[str, int]]()
+        for (source, partition), offset in sorted(self._newest.items()):
+            behind = max(0, offset - following.get((source, partition), offset))
+            lag.setdefault(shown_source(source), {})[str(partition)] = behind
+        return lag
+
+
+# -- batch ------------------------------------------------------------------------------------------------------------
 
 logger = get_logger()
 

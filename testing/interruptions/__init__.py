@@ -13,7 +13,7 @@ dead letter may be lost, doubled or wrong. The simulation (`windrow.testing.simu
 power, several drivers.
 """
 
-from windrow.testing.interruptions.outlet import Outlet as Outlet
+from windrow.testing.interruptions.reader import Outlet as Outlet
 from windrow.testing.interruptions.runner import interrupt as interrupt
 from windrow.testing.interruptions.runner import play as play
 from windrow.testing.interruptions.runner import shrink as shrink

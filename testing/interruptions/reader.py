@@ -9,21 +9,56 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import FileLog
 from windrow.checkpoint.records import Commit
+from windrow.connectors.pane_files import PaneFiles
 from windrow.core.errors import ConfigurationError, OperatorClosed, WindrowError
-from windrow.core.messages import Message, Position
+from windrow.core.messages import Message, Position, Token
 from windrow.core.time import START_OF_TIME_US
 from windrow.testing.clock import ManualClock
 from windrow.testing.error_injection import Error, Hit, disk_broken, disk_full, interrupt, no_memory
 from windrow.testing.expected_output import Broken
-from windrow.testing.interruptions.outlet import Outlet
 from windrow.testing.scenario import Feed
+
+# -- A sink that keeps its input, and refuses on request --------------------------------------------------------------
+
+#: The exception of a sink that refuses.
+Refused = OSError
+
+
+@dataclass
+class Outlet:
+    """A sink of rows by operator and commit. A commit that is published again has to be the same."""
+
+    refuses: Callable[[], bool]
+    tables: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
+
+    def publish(self, token: Token, panes: PaneFiles) -> None:
+        table = panes.table()
+        if self.refuses():
+            raise Refused("the sink refuses")
+        known = self.tables.setdefault((panes.operator, token.commit), table)
+        if not known.equals(table):
+            raise Broken(f"commit {token.commit} of {panes.operator} was published twice, with other rows")
+        if self.refuses():
+            raise Refused("the sink has it, and does not answer")
+
+    def last_commit(self, job: str, operator: str) -> int | None:
+        return None
+
+    def rows(self, operator: str) -> int:
+        return sum(len(t) for (name, _), t in self.tables.items() if name == operator)
+
+
+# -- reader -----------------------------------------------------------------------------------------------------------
 
 #: A topic that is read again has so many partitions.
 PARTITIONS = 2

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from windrow.testing.simulated_kafka.broker import Broker
+from windrow.testing.simulated_kafka.broker import (
+    Broker,
+    SimulatedAdmin,
+    SimulatedConsumer,
+    SimulatedProducer,
+)
 from windrow.testing.simulated_kafka.broker import Outcome as Outcome
 from windrow.testing.simulated_kafka.broker import Step as Step
 from windrow.testing.simulated_kafka.broker import no_faults as no_faults
-from windrow.testing.simulated_kafka.consumer import SimulatedAdmin, SimulatedConsumer
-from windrow.testing.simulated_kafka.producer import SimulatedProducer
 
 
 class SimulatedKafka(Broker):

@@ -14,28 +14,213 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from windrow.checkpoint import log
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.records import Commit, decode_payload
+from windrow.checkpoint.records import Commit, Record, decode, decode_payload
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.shard_commits import PackedCommit
+from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors import manifests
+from windrow.core.errors import CorruptState, StateError, StateLocked
 from windrow.core.messages import Message, Position
 from windrow.core.positions import Partition
 from windrow.core.sharding import Sharding
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners import local_stores, wire
 from windrow.runners.tasks import TaskPlan
+from windrow.stores.files import inode_of, write_whole
+from windrow.stores.kv import Batch, MemoryKV
+from windrow.stores.quarantine import OPEN
+from windrow.testing.faults import FaultyKV
 from windrow.testing.scenario import Feed
-from windrow.testing.simulated_kafka import SimulatedKafka
+from windrow.testing.simulated_kafka import Outcome, SimulatedKafka
 from windrow.testing.simulation.disk import Disk
-from windrow.testing.simulation.records import SimulatedRecords
 from windrow.testing.simulation.sinks import OUTLETS, PARTITIONS, LettersOutlet, Outlet, OutletOf
-from windrow.testing.simulation.stores import RestingStore, SimulatedStore
-from windrow.testing.simulation.world import World
+from windrow.testing.simulation.world import READS, TRUNCATES, Unanswered, World
+
+# -- simulated store of a shard, in memory and in one file: unflushed data is lost with its process -------------------
+
+
+class RestingStore(MemoryKV):
+    """A shard's store as its file has it; it takes no lock."""
+
+    def __init__(self, world: World, path: str, cfs: Sequence[str]) -> None:
+        super().__init__(cfs)
+        self.path = path
+        world.point("3.1 store", "before a store is read")
+        self.write(_flushed(path) or Batch())
+
+    def checkpoint(self, path: str) -> None:
+        raise StateError(f"the store {self.path} is read only")
+
+
+def _flushed(path: str) -> Batch | None:
+    """Return the content of a store's newest file, or of the copy that it was restored from; None where there is none."""
+    files = [n for n in os.listdir(path) if n.endswith(".sst")] if os.path.isdir(path) else []
+    if not files:
+        return None
+    with open(os.path.join(path, min(files)), "rb") as stored:
+        data = stored.read()
+    if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+        raise CorruptState(f"the store {path} is damaged")
+    return Batch.decode(data[8:])
+
+
+class SimulatedStore(FaultyKV):
+    """A shard's store: in memory, and in one file of its folder as of its last flush. One process at a time opens it."""
+
+    def __init__(self, world: World, disk: Disk, path: str, cfs: Sequence[str]) -> None:
+        super().__init__(cfs)
+        self._world, self._disk = world, disk
+        self.path = path
+        world.point("3.1 store", "before a store is opened")
+        if path in world.open_stores:
+            raise StateLocked(f"the store {path} is open in {world.open_stores[path]}")
+        os.makedirs(path, exist_ok=True)
+        with open(os.path.join(path, "CURRENT"), "wb"):
+            pass  # the name by which RocksDB, and readers of it, know that there is a store
+        if (batch := _flushed(path)) is not None:
+            self._alive().write(batch)
+            self._durable.extend(batch)
+        else:
+            write_whole(os.path.join(path, "000001.sst"), [self._image()], fsync=False)
+        world.open_stores[path] = self
+        OPEN[self] = inode_of(path)  # who evicts stores looks there
+        self._process = world.process
+        if self._process is not None:
+            self._process.stores.append(self)
+
+    def __repr__(self) -> str:
+        return f"<store of {self._process}>"
+
+    def _image(self) -> bytes:
+        data = self._durable.encode()
+        return xxhash.xxh3_64_digest(data) + data
+
+    def write(self, batch: Batch) -> None:
+        self._world.point("3.1 store", "before a segment is applied")
+        super().write(batch)
+
+    def checkpoint(self, path: str) -> None:
+        super().flush()
+        os.makedirs(path)
+        self._world.copies += 1  # no file of RocksDB's gets another content under its name
+        write_whole(os.path.join(path, f"{self._world.copies + 1:06}.sst"), [self._image()], fsync=False)
+
+    def close(self) -> None:
+        if self._world.open_stores.get(self.path) is not self:
+            self._world.point("3.1 store", "a store is closed")  # raises where its process is dead
+            return
+        self._world.point("3.1 store", "before a store is closed")
+        super().close()
+        write_whole(os.path.join(self.path, "000001.sst"), [self._image()], fsync=False)
+        self._disk.keep(os.path.join(self.path, "000001.sst"))
+        self._let_go()
+        if self._process is not None and self in self._process.stores:
+            self._process.stores.remove(self)
+
+    def die(self, survivors: int) -> None:
+        """Kill the process of the store: the first `survivors` of the unflushed batches are kept as well."""
+        if self._world.open_stores.get(self.path) is not self:
+            return
+        for batch in self._unflushed[:survivors]:
+            self._durable.extend(batch)
+        self._live = None
+        file = os.path.join(self.path, "000001.sst")
+        if os.path.isdir(self.path):
+            with open(file, "wb") as stored:
+                stored.write(self._image())
+            self._disk.keep(file)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        del self._world.open_stores[self.path]
+        OPEN.pop(self, None)
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+# The records of a log, in memory: a creation without an answer leaves them there, not there, or torn.
+
+
+class SimulatedRecords(MemoryRecords):
+    """The records of a log. A creation may fail with the record there, not there, or torn; the last one may not be synced."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._unsynced: set[int] = set()
+        #: The truncated records: the whole history, for the checks.
+        self.removed: dict[int, bytes] = {}
+        self.writes = "log"  # the current write, for the points
+
+    def create(self, seq: int, data: bytes) -> bool:
+        world, what = self._world, f"record {seq} ({self.writes})"
+        outcome = world.unanswered(self.writes, f"before {what}")
+        if outcome is Outcome.LOST:
+            raise Unanswered(f"no answer to {what}")
+        if seq in self.records:
+            return False
+        torn = outcome is Outcome.LATE and seq == max(self.records, default=-1) + 1
+        self.records[seq] = data[: world.random.randrange(len(data))] if torn else data
+        self._unsynced.add(seq)
+        if outcome is not None:
+            raise Unanswered(f"no answer to {what}")
+        world.point(self.writes, f"{what} is there, not synced")
+        self._unsynced.clear()
+        world.point(self.writes, f"{what} is synced")
+        return True
+
+    def remove(self, seq: int) -> None:
+        self._world.point(TRUNCATES, f"before record {seq} is removed")
+        if seq in self.records:
+            self._world.counts["records truncated"] += 1
+            # Not a record that an ended writer has put there when the number was free again.
+            self.removed.setdefault(seq, self.records[seq])
+        super().remove(seq)
+
+    def mark_truncated(self) -> None:
+        self._world.point(TRUNCATES, "before the log is marked as truncated")
+        super().mark_truncated()
+
+    def history(self) -> list[Record]:
+        """Return all records that were ever part of the log, in order."""
+        found = []
+        for _, data in sorted({**self.records, **self.removed}.items()):
+            with contextlib.suppress(CorruptState):  # torn, and declared void
+                found.append(decode(data))
+        return found
+
+    def read(self, seq: int) -> bytes | None:
+        self._world.point(READS, READS)
+        return super().read(seq)
+
+    def settle(self) -> None:
+        """Mark all records as synced: a reader that depends on them has synced them."""
+        self._unsynced.clear()
+
+    def lose(self) -> None:
+        """Cut the power: unsynced records may be gone or torn, and removed ones may be there again."""
+        if self.is_truncated():
+            back = [seq for seq in self.removed if seq not in self.records and self._world.chance(0.1)]
+            self.records.update({seq: self.removed[seq] for seq in back})
+        for seq in sorted(self._unsynced, reverse=True):
+            chance = self._world.random.random()
+            if chance < 0.4 and seq == max(self.records):
+                del self.records[seq]
+                self._world.counts["lost: records"] += 1
+            elif chance < 0.7 and seq == max(self.records):
+                self.records[seq] = self.records[seq][
+                    : self._world.random.randrange(len(self.records[seq]) + 1)
+                ]
+                self._world.counts["torn: records"] += 1
+        self._unsynced.clear()
+
+
+# -- environment ------------------------------------------------------------------------------------------------------
 
 EXECUTORS = 2
 

@@ -7,8 +7,8 @@ import pytest
 
 import windrow as wr
 from windrow.connectors.kafka import connectivity_probe
+from windrow.connectors.kafka.cluster import HIDDEN, Discreet, redacted, shown
 from windrow.connectors.kafka.options import parse
-from windrow.connectors.kafka.redaction import HIDDEN, Discreet, redacted, shown
 
 SECRET = "hunter2-hunter2"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{SECRET}";'

@@ -9,9 +9,8 @@ import pytest
 from tests import transcribed
 from windrow.core.messages import Message, Pane
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.testing.oracle_driver import OracleDriver
 from windrow.testing.transcript_parser import TranscriptError, parse
-from windrow.testing.transcripts import CUT, VARIATIONS, Transcript, check, load
+from windrow.testing.transcripts import CUT, VARIATIONS, OracleDriver, Transcript, check, load
 
 TRANSCRIPTS = [
     (file.stem, transcript) for file, some in transcribed.TRANSCRIPTS.items() for transcript in some

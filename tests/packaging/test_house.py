@@ -88,8 +88,6 @@ IN_CIRCLES = {
     "windrow.operators.aggregate.sessions.gap_evolution",
     "windrow.operators.aggregate.tuple_oracle",
     "windrow.operators.aggregate.tuples",
-    "windrow.operators.graph.logic",
-    "windrow.operators.graph.message_replay",
     "windrow.operators.join.asof",
     "windrow.operators.join.definition",
     "windrow.operators.join.chaining",

@@ -10,8 +10,7 @@ from tests.transcribed import FOLDER, TRANSCRIPTS
 from windrow.operators.operator import Definition
 from windrow.testing.clock import ManualClock
 from windrow.testing.driver import TestDriver
-from windrow.testing.oracle_driver import Fed
-from windrow.testing.transcripts import CUT, EXACT, Driver, OracleDriver, Transcript, check
+from windrow.testing.transcripts import CUT, EXACT, Driver, Fed, OracleDriver, Transcript, check
 
 #: Each scenario in one of these, its neighbours in the others: "two a step" lies between the cuts. "reversed" is in lives of
 #: two actions besides: what one of them leaves in memory is there, and what the next one reads. The oracle always has all of

@@ -211,7 +211,7 @@ def epoch_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 
 def record_replaces_another(patch: pytest.MonkeyPatch) -> None:
-    from windrow.testing.simulation.records import SimulatedRecords
+    from windrow.testing.simulation.environment import SimulatedRecords
 
     create = SimulatedRecords.create
 

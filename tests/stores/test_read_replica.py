@@ -6,8 +6,7 @@ import pytest
 
 from windrow.core.errors import CorruptState
 from windrow.stores.kv import Batch
-from windrow.stores.read_replica import mirror
-from windrow.stores.rocks import RocksKV
+from windrow.stores.rocks import RocksKV, mirror
 
 CFS = ("a", "b")
 

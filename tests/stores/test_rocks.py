@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -20,7 +21,7 @@ import rocksdict
 from tests.bare import BARE
 from tests.deep import usually
 from windrow.core.errors import CorruptState, DiskFailed, StateError, StateLocked
-from windrow.stores import rocks_errors
+from windrow.stores import rocks
 from windrow.stores.kv import Batch
 from windrow.stores.quarantine import destroy
 from windrow.stores.rocks import RocksKV
@@ -151,9 +152,11 @@ def test_what_a_killed_flush_left_behind_is_swept(tmp_path: Path) -> None:
 def test_a_store_that_is_open_in_this_process_is_not_waited_for_as_long_as_another_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rocks_errors, "OWN_WAIT_S", 0.2)
+    monkeypatch.setattr(rocks, "OWN_WAIT_S", 0.2)
     # A machine that stands still for so long would see it give up before it has said so.
-    monkeypatch.setattr(rocks_errors, "time", SimpleNamespace(monotonic=partial(next, count(0, 0.06))))
+    monkeypatch.setattr(
+        rocks, "time", SimpleNamespace(monotonic=partial(next, count(0, 0.06)), sleep=time.sleep)
+    )
     with (
         RocksKV(tmp_path, CFS),
         pytest.raises(StateLocked, match=r"still open in this process after 0\.2 seconds"),
@@ -178,7 +181,7 @@ def test_a_full_disk_is_told_as_one_whoever_meets_it() -> None:
         "IO error: No space left on device: While appending",
         "No space left on device (os error 28)",
     ):
-        assert isinstance(rocks_errors.translate(Exception(text), "store"), DiskFailed), text
+        assert isinstance(rocks.translate(Exception(text), "store"), DiskFailed), text
 
 
 def test_a_disk_that_fails_is_told_with_the_place_and_what_to_do() -> None:
@@ -186,7 +189,7 @@ def test_a_disk_that_fails_is_told_with_the_place_and_what_to_do() -> None:
         "IO error: While pread offset 0 len 53: job/local/shard-0000/000012.sst: Input/output error",
         "Input/output error (os error 5)",
     ):
-        told = rocks_errors.translate(Exception(text), "job/local/shard-0000")
+        told = rocks.translate(Exception(text), "job/local/shard-0000")
         assert isinstance(told, DiskFailed) and told.errno == 5, text
         assert "the store job/local/shard-0000 cannot be read or written" in str(told)
         assert "see what the system's log says of the disk" in str(told)

@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from windrow.core.time import MINUTE_US, SECOND_US
-from windrow.operators.join_window.kept_messages import Kept
+from windrow.operators.join_window.windows import Kept
 from windrow.testing import ManualClock
 
 S = SECOND_US
