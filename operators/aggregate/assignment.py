@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +13,20 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.time import START_OF_TIME_US
+from windrow.operators.aggregate.base import Steps
+from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner
-from windrow.operators.steps.columns import END, START
+from windrow.operators.steps.columns import END, START, STEP
 from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO_LATE, DeadLetters
-from windrow.operators.steps.groups import Groups
-from windrow.operators.steps.intake import Slice, event_time_marks
+from windrow.operators.steps.derived_columns import with_derived
+from windrow.operators.steps.groups import Groups, combine
+from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
+from windrow.operators.steps.poison_rows import OF_STEPS, sifted_into
+from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.step import passed
+from windrow.stores.kv import KV
 
 
 @dataclass(frozen=True)
@@ -163,3 +171,52 @@ def _passed(watermark_us: int | IntArray, by_us: int) -> Any:
         return passed(watermark_us, by_us)
     distinct, inverse = np.unique(watermark_us, return_inverse=True)
     return np.array([passed(w, by_us) for w in distinct.tolist()], dtype=np.int64)[inverse]
+
+
+def refile(
+    operator: Steps,
+    assigner: WindowAssigner,
+    limits: SizeLimits,
+    kv: KV,
+    tables: Mapping[str, pa.Table],
+    redone: Redone,
+) -> int:
+    """Store rows as their steps did, each under the watermark that it had; steps of one `now`.
+
+    The window metadata that belongs to them is there already. The replay emits no pane, dead letter or metadata. If size limits
+    put windows out of retention, messages that only those took may be left out.
+    """
+    sifted_into(partial(_refiled, operator, assigner, limits, redone), kv, tables, OF_STEPS)
+    return 0
+
+
+def _refiled(
+    operator: Steps,
+    assigner: WindowAssigner,
+    limits: SizeLimits,
+    redone: Redone,
+    kv: KV,
+    tables: Mapping[str, pa.Table],
+) -> None:
+    history, progress = operator.history, operator.progress(kv)
+    assert history is not None and progress.schema is not None, "nothing was filed before"
+    operator._bind(progress.schema)
+    silent = DeadLetters(0)
+    [table] = tables.values()
+    if len(table) == 0:
+        return
+    first = combine(table.column(STEP))[0].as_py()
+    table = with_derived(operator.definition.makes, table)
+    table, _ = operator._passing(table, int(redone.nows_us[first]), silent)
+    rows = countable_rows(operator.definition, table, int(redone.nows_us[first]), silent)
+    if len(rows) == 0:
+        return
+    watermark_us = redone.watermarks_us[combine(rows.table.column(STEP)).to_numpy()]
+    size_floor = limits.floors(kv, rows.table) if limits.active else None
+    filed = file_rows(operator.definition, assigner, rows, watermark_us, size_floor, silent)
+    if len(filed.row_of) == 0:
+        return
+    step = np.asarray(redone.numbers[combine(filed.rows.table.column(STEP)).to_numpy()], dtype=np.int64)
+    # It raises where it did: a message on which it does was not stored.
+    operator.deltas(operator.noted(filed.rows, step), filed.row_of, filed.starts, filed.ends)
+    history.add(kv, filed.rows, step, operator.calculation, closed=filed.closed)

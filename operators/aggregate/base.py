@@ -16,8 +16,9 @@ from windrow.core.types import concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.kept_messages import History
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
+from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.required_columns import AggregateNeeds
-from windrow.operators.aggregate.state_rows import delta_rows, in_window_order
+from windrow.operators.aggregate.state_rows import delta_rows
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import END, START

@@ -24,19 +24,28 @@ from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.aggregate import external_sort
-from windrow.operators.aggregate.assignment import Filed, bury_broken, bury_failed, file_rows, without_failed
+from windrow.operators.aggregate import pane_order
+from windrow.operators.aggregate.assignment import (
+    Filed,
+    bury_broken,
+    bury_failed,
+    file_rows,
+    refile,
+    without_failed,
+)
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emitter import fire
 from windrow.operators.aggregate.kept_messages_by_key import KeyedHistory
-from windrow.operators.aggregate.merge_failures import broken_where_they_meet
-from windrow.operators.aggregate.message_replay import drop_expired, refile
-from windrow.operators.aggregate.micro_batching.boundaries import WindowRuns
 from windrow.operators.aggregate.output import sorted_states
-from windrow.operators.aggregate.partials import ingest_groups, pushdown
-from windrow.operators.aggregate.state_rows import Windows, apart, merge_rows, merge_slices
+from windrow.operators.aggregate.partials import pushdown, window_groups
+from windrow.operators.aggregate.state_rows import (
+    apart,
+    broken_where_they_meet,
+    merge_rows,
+    merge_slices,
+)
 from windrow.operators.aggregate.triggers import Due, Judged, Moment, delays
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import FileAgain, Grouping
@@ -117,9 +126,9 @@ class WindowAggregator(Steps, Grouping):
         fire_rows: fires merged rows, and returns the rows after
         """
         kv, result, dead = work.kv, work.result, work.dead
-        emitted = Away(result.panes, external_sort.SLICE_BYTES)
+        emitted = Away(result.panes, pane_order.SLICE_BYTES)
         # The messages of a window are read at once: where they are kept the window is not divided.
-        most = external_sort.SLICE_BYTES if self.history is None else sys.maxsize
+        most = pane_order.SLICE_BYTES if self.history is None else sys.maxsize
         for chunk in self.store.chunks(kv, starts, most):
             if chunk.shares is not None:
                 self._fire_shares(work, chunk.starts[0], chunk.shares, watermark_us, fire_rows)
@@ -137,7 +146,7 @@ class WindowAggregator(Steps, Grouping):
         fire_rows: Callable[[StepResult, pa.Table], pa.Table],
     ) -> None:
         """Fire one large window, some partitions of its keys at a time."""
-        result, by, most = work.result, self.definition.by, external_sort.SLICE_BYTES
+        result, by, most = work.result, self.definition.by, pane_order.SLICE_BYTES
         left = Spill() if start >= self._stored_from(watermark_us) else None
 
         def runs() -> Iterator[pa.Table]:
@@ -152,7 +161,7 @@ class WindowAggregator(Steps, Grouping):
                     left.add(rows, number)
                 yield from fired.panes
 
-        panes = external_sort.in_order(runs(), by, most)
+        panes = pane_order.in_order(runs(), by, most)
         if panes is not None:
             result.panes.append(panes)
         if left is not None:
@@ -301,7 +310,7 @@ class WindowAggregator(Steps, Grouping):
         if progress.schema is None:
             return
         self._bind(progress.schema)
-        by, most = self.definition.by, external_sort.SLICE_BYTES if self.history is None else sys.maxsize
+        by, most = self.definition.by, pane_order.SLICE_BYTES if self.history is None else sys.maxsize
         starts = self.store.starts(kv, max(low_us, progress.purged_us), high_us)
         keys = None if key is None else one_key(by, key, self.seen_schema(progress.schema))
         if keys is not None:
@@ -314,7 +323,7 @@ class WindowAggregator(Steps, Grouping):
                 if chunk.rows is not None:
                     yield self._valued(kv, chunk.rows)
                 continue
-            ordered = external_sort.in_order(
+            ordered = pane_order.in_order(
                 (self._valued(kv, rows) for rows in grouped(chunk.shares, most)), by, most
             )
             if ordered is not None:
@@ -454,23 +463,6 @@ class WindowAggregator(Steps, Grouping):
         progress.begin(now_us)
         return self._end(work)
 
-    def ingest_partials(
-        self, kv: KV, slices: pa.Table, now_us: int, schema: pa.Schema, windows: Windows | None = None
-    ) -> StepResult:
-        """Ingest rows that were checked and pre-aggregated elsewhere (Spark) to state rows of slices.
-
-        `windows`: the windows that they are part of; a (slice, key) may have several rows.
-        """
-        work = self._begin(kv, now_us)
-        progress, dead = work.progress, work.dead
-        self._learn(progress, schema)
-        if windows is not None and len(windows.row_of):
-            merged, broken = merge_slices(self.calculation, slices, windows)
-            bury_broken(merged, broken, self.definition, dead)
-            self._add(work, merged)
-        progress.begin(now_us)
-        return self._end(work)
-
     # -- pushdown to SQL --------------------------------------------------------------------------------------------
 
     def pushdown(self, schema: pa.Schema) -> Pushdown | None:
@@ -479,7 +471,16 @@ class WindowAggregator(Steps, Grouping):
     def ingest_groups(
         self, kv: KV, groups: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
     ) -> Grouped:
-        return ingest_groups(self, kv, groups, schema, watermark_us, now_us)
+        grouped, slices, schema, windows = window_groups(self, kv, groups, schema, watermark_us, now_us)
+        work = self._begin(kv, now_us)
+        self._learn(work.progress, schema)
+        if windows is not None and len(windows.row_of):
+            merged, broken = merge_slices(self.calculation, slices, windows)
+            bury_broken(merged, broken, self.definition, work.dead)
+            self._add(work, merged)
+        work.progress.begin(now_us)
+        grouped.step = grouped.step.then(self._end(work))
+        return grouped
 
     # -- replay of lost messages ------------------------------------------------------------------------------------
 
@@ -490,10 +491,18 @@ class WindowAggregator(Steps, Grouping):
             logic=self,
             kept_from=self.kept_from,
             begun=self.begun,
-            file=partial(refile, self),
-            drop_expired=partial(drop_expired, self),
+            file=partial(refile, self, self.assigner, self.limits),
+            drop_expired=self._drop_expired,
             by_number=True,
         )
+
+    def _drop_expired(self, kv: KV) -> None:
+        """Delete replayed messages that no retained window needs."""
+        assert self.history is not None
+        floor, limited = self.progress(kv).purged_us, self.limits.active
+        if limited:
+            floor = max(floor, self.store.first_start(kv) or floor)
+        self.history.drop(kv, floor, exactly=limited)
 
     def runs(
         self,
@@ -505,6 +514,8 @@ class WindowAggregator(Steps, Grouping):
     ) -> Runs | None:
         if self._owes(kv):
             return None
+        from windrow.operators.aggregate.micro_batching.ingest import WindowRuns
+
         return WindowRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     # -- ingest -----------------------------------------------------------------------------------------------------

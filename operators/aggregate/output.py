@@ -12,10 +12,9 @@ from windrow.core.arrays import BoolArray
 from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, WindowInfo
 from windrow.core.types import as_type
-from windrow.operators.aggregate.chaining import WINDOW_END, WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import WINDOW_END, WINDOW_START, WINDOW_TIME, AggregateDefinition
+from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.panes import dicts, make_window
-from windrow.operators.aggregate.state_rows import in_window_order
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     END,

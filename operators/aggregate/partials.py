@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,8 @@ from windrow.core.faults import faults, may_have_faults
 from windrow.core.message_keys import position_keys
 from windrow.core.sql import quoted
 from windrow.core.types import is_text
-from windrow.core.windows import Global, Hopping, Tumbling
+from windrow.core.windows import Global, Hopping, Session, Tumbling
+from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.state_rows import Windows
 from windrow.operators.aggregations.calculation import Calculation
@@ -36,6 +37,7 @@ from windrow.operators.steps.columns import (
     SLICE,
     SOURCE,
     TIME_MAX,
+    TIME_MIN,
 )
 from windrow.operators.steps.dead_letters import SCHEMA as DEAD_SCHEMA
 from windrow.operators.steps.dead_letters import letters_by_input
@@ -44,10 +46,6 @@ from windrow.operators.steps.intake import last_times
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.step import StepResult, passed
 from windrow.stores.kv import KV
-
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.base import Steps
-    from windrow.operators.aggregate.logic import WindowAggregator
 
 
 def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | None:
@@ -124,10 +122,10 @@ def faults_of(definition: AggregateDefinition, schema: pa.Schema) -> str | None:
     return " or ".join(cases) or None
 
 
-def ingest_groups(
-    operator: WindowAggregator, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
-) -> Grouped:
-    """Turn groups of (slice, key) into state rows of windows, and ingest them."""
+def window_groups(
+    operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema, watermark_us: int, now_us: int
+) -> tuple[Grouped, pa.Table, pa.Schema, Windows | None]:
+    """Return groups of (slice, key) as state rows of slices, and the windows that these are part of."""
     definition, windows = operator.definition, None
     taken, table, schema = counted_groups(operator, kv, table, schema)
     if len(table):
@@ -137,8 +135,7 @@ def ingest_groups(
         else:
             windows = _windows_of(definition, table, watermark_us)
             table = slices_of(definition, table)
-    taken.step = taken.step.then(operator.ingest_partials(kv, table, now_us, schema, windows))
-    return taken
+    return taken, table, schema, windows
 
 
 def counted_groups(
@@ -284,3 +281,47 @@ def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> 
             }
         )
     step.dead = letters_by_input(pa.Table.from_pylist(rows, DEAD_SCHEMA))
+
+
+def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | None:
+    """Return the part that SQL can do, if it can compute part of every aggregation."""
+    window = definition.window
+    assert isinstance(window, Session)
+    if definition.own_gap is not None:  # only single rows show which gap reaches furthest
+        return None
+    if window.cut is not None or definition.full_state or definition.ids is not None:
+        return None
+    sizes = definition.retention.windows is not None or definition.retention.messages is not None
+    if definition.where is not None or definition.makes or sizes:
+        return None
+    parts = parts_of(definition, Calculation(definition, schema))
+    if parts is None:
+        return None
+    return Pushdown(
+        faults=faults_of(definition, schema),
+        input=definition.inputs[0],
+        by=definition.by,
+        nulls_count=definition.null_keys != "dead_letter",
+        parts=parts,
+        length_us=window.gap_us,
+        offset_us=0,
+        window=None,
+        retention_us=definition.retention.time_us,
+        lateness_us=definition.allowed_lateness_us,
+        first_times=True,
+        late_rows=False,
+    )
+
+
+def session_groups(
+    operator: Steps, kv: KV, table: pa.Table, schema: pa.Schema, open_from_us: int, now_us: int
+) -> tuple[Grouped, pa.Table, pa.Schema]:
+    """Return groups of (slice, key), none if some are late. open_from_us: time from which a message is not late by itself"""
+    taken, table, schema = counted_groups(operator, kv, table, schema)
+    if len(table):
+        late = combine(table.column(TIME_MIN)).to_numpy() < open_from_us
+        taken.uncounted = int(combine(table.column(ROWS)).to_numpy()[late].sum())
+        taken.uncounted += rows_ahead(operator.definition, table, now_us)
+        if taken.uncounted:
+            table = table.slice(0, 0)
+    return taken, table, schema

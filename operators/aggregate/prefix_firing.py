@@ -27,8 +27,7 @@ from windrow.core.emit import (
 )
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitted_values import Values, last_emitted, note_before_merge, of_gone
-from windrow.operators.aggregate.emitter import bury
+from windrow.operators.aggregate.emitter import Values, bury, last_emitted, note_before_merge, of_gone
 from windrow.operators.aggregate.micro_batching.entries import Entries, Laid
 from windrow.operators.aggregate.triggers import true_of
 from windrow.operators.aggregations.base import take_or_null

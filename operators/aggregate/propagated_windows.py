@@ -18,11 +18,10 @@ from windrow.core.messages import WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
 from windrow.core.types import concat
 from windrow.core.windows import Tumbling
-from windrow.operators.aggregate.chaining import WINDOW_START
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.definition import WINDOW_START, AggregateDefinition
 from windrow.operators.aggregate.delegating import Delegating
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
-from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.views import AggregateView
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Refiling

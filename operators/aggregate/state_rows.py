@@ -6,16 +6,16 @@ a left fold in that order, so the same commits give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray, taken
-from windrow.operators.aggregate.emitted_values import note_before_merge
+from windrow.core.types import concat
+from windrow.operators.aggregate.emitter import note_before_merge
 from windrow.operators.aggregations.calculation import Broken, Calculation
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
@@ -31,11 +31,8 @@ from windrow.operators.steps.columns import (
     TAKEN_FROM,
     UPSERT,
 )
-from windrow.operators.steps.groups import Groups, combine, value_order, without
+from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.intake import Slice, encoded_positions
-
-#: From this number on, rows are sorted as numbers, where they can be.
-_MANY = 1 << 12
 
 
 def delta_rows(
@@ -254,53 +251,22 @@ def _stays(name: str, fresh: Mapping[str, pa.Array]) -> bool:
     return name != UPSERT and name not in fresh and not name.startswith(ACCUMULATOR)
 
 
-def in_window_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
-    """Return indices that sort by (start, end, key), stably: the order of panes in a step. Null keys come first, NaN last."""
-    if len(rows) < 2:
-        return np.arange(len(rows), dtype=np.int64)
-    starts = combine(rows.column(START)).to_numpy()
-    if (fast := _numbers_order(rows, starts, by)) is not None:
-        return fast
-    if starts[0] != starts[-1]:
-        order = np.argsort(starts, kind="stable")
-        same = np.diff(starts[order]) == 0
-        tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False])
-        if 2 * len(tied) < len(rows):  # the start decides for most, as of sessions
-            ties = order[tied]
-            order[tied] = ties[_in_whole_order(rows.select([START, END, *by]).take(pa.array(ties)), by)]
-            return order
-    return _in_whole_order(rows, by)
+def broken_where_they_meet(
+    calculation: Calculation, stored: pa.Table | None, deltas: pa.Table, codes: IntArray | None = None
+) -> list[Broken]:
+    """Return the failures of user code by row of `deltas`, a row a (window, key). No code is called where nothing is stored.
 
-
-def _numbers_order(rows: pa.Table, starts: IntArray, by: Sequence[str]) -> IntArray | None:
-    """Return `in_window_order` of many windows whose keys are near each other; None of others."""
-    if len(rows) < _MANY:
-        return None
-    lengths = combine(rows.column(END)).to_numpy() - starts
-    names = [START, *by] if bool((lengths == lengths[0]).all()) else [START, END, *by]
-    return value_order([combine(rows.column(name)) for name in names])
-
-
-def _in_whole_order(rows: pa.Table, by: Sequence[str]) -> IntArray:
-    """Return `in_window_order`, comparing all columns of all rows."""
-    columns: dict[str, pa.Array] = {}
-    for name in (START, END, *by):
-        column = combine(rows.column(name))
-        if name in (START, END) and _is_constant(column):
-            continue  # of one window
-        if pa.types.is_floating(column.type):
-            nan = pc.is_nan(column)
-            columns[f"{len(columns)}"] = pc.fill_null(nan, False)
-            column = pc.if_else(nan, pa.scalar(0.0, column.type), column)
-        columns[f"{len(columns)}"] = column
-    if len(columns) == 1:
-        [column] = columns.values()
-        order = pc.array_sort_indices(column, null_placement="at_start")  # it is stable
-        return np.asarray(order.to_numpy(), dtype=np.int64)
-    columns["row"] = pa.array(np.arange(len(rows)))
-    sort_keys = [(name, "ascending", "at_start") for name in columns]
-    return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys).to_numpy(), dtype=np.int64)
-
-
-def _is_constant(column: pa.Array) -> bool:
-    return len(column) == 0 or (column[0] == column[-1] and len(set(pc.min_max(column).values())) == 1)
+    stored: state rows, oldest first, of these (window, key)s and perhaps of others. codes: a number for the (window, key) of
+    each row, stored ones first, if known
+    """
+    if not calculation.runs_code or stored is None or len(stored) == 0:
+        return []
+    rows = concat([stored, deltas.append_column(UPSERT, pa.array(np.zeros(len(deltas), dtype=bool)))])
+    if codes is None:
+        codes = Groups([rows.column(name) for name in (START, *calculation.definition.by)], len(rows)).codes
+    place = np.full(int(codes.max()) + 1, -1, dtype=np.int64)
+    place[codes[len(stored) :]] = np.arange(len(deltas))
+    with_delta = place[codes] >= 0
+    groups = Groups.of_codes(place[codes[with_delta]], len(deltas))
+    _, broken = merge_rows(calculation, rows.filter(pa.array(with_delta)), groups=groups)
+    return broken

@@ -23,10 +23,8 @@ from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emitter import fire
-from windrow.operators.aggregate.merge_failures import broken_where_they_meet
-from windrow.operators.aggregate.micro_batching.boundaries import TupleRuns
 from windrow.operators.aggregate.output import sorted_states
-from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregate.state_rows import broken_where_they_meet, merge_rows
 from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
@@ -103,6 +101,8 @@ class TupleAggregator(Steps):
         watermark_us: int,
         now_us: int | None,
     ) -> Runs:
+        from windrow.operators.aggregate.micro_batching.ingest import TupleRuns
+
         return TupleRuns(self, kv, largest_us, seen_us, watermark_us, now_us)
 
     def refiling(self) -> RunAgain | None:

@@ -51,8 +51,7 @@ from windrow.core.windows import (
     WindowSpec,
     span_is_small,
 )
-from windrow.operators.aggregate.chaining import WINDOW_START
-from windrow.operators.aggregate.definition import default_lateness
+from windrow.operators.aggregate.definition import WINDOW_START, default_lateness
 from windrow.operators.steps.derived_columns import Makes, keys_of, time_of
 from windrow.operators.steps.input_filter import filter_of
 

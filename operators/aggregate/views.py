@@ -19,14 +19,13 @@ from windrow.core.message_keys import decode_position
 from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
-from windrow.operators.aggregate import external_sort
-from windrow.operators.aggregate.chaining import WINDOW_START, WINDOW_TIME
-from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate import pane_order
+from windrow.operators.aggregate.definition import WINDOW_START, WINDOW_TIME, AggregateDefinition
 from windrow.operators.aggregate.kept_messages import CLOSED, moments
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
+from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.sessions.kept_messages import of_sessions
-from windrow.operators.aggregate.sessions.merge_provenance import JOINED_BY
-from windrow.operators.aggregate.state_rows import in_window_order
+from windrow.operators.aggregate.sessions.merging import JOINED_BY
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -163,7 +162,7 @@ class AggregateView(View):
         runs: list[pa.Table] = []
         for kv in self.stores:
             tables: list[pa.Table] = []
-            gathered = Away(tables, external_sort.SLICE_BYTES)
+            gathered = Away(tables, pane_order.SLICE_BYTES)
             for rows in self._states(kv, low, high, wanted):
                 starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
                 mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)
@@ -172,8 +171,8 @@ class AggregateView(View):
                     gathered.gathered()
             if tables:
                 runs.append(concat(tables))
-        if sum(run.nbytes for run in runs) > external_sort.SLICE_BYTES:
-            return external_sort.in_order(runs, by, external_sort.SLICE_BYTES) if len(runs) > 1 else runs[0]
+        if sum(run.nbytes for run in runs) > pane_order.SLICE_BYTES:
+            return pane_order.in_order(runs, by, pane_order.SLICE_BYTES) if len(runs) > 1 else runs[0]
         if len(runs) < 2:
             return runs[0] if runs else None
         whole = concat(runs)

@@ -21,8 +21,12 @@ from windrow.core.positions import Ids
 from windrow.core.show import call
 from windrow.core.time import START_OF_TIME_US, Duration, show_duration
 from windrow.core.windows import Inherited, Session, WindowSpec
-from windrow.operators.aggregate.definition import AggregateDefinition, NullKeys, default_lateness
-from windrow.operators.aggregate.evolution import needs_messages
+from windrow.operators.aggregate.definition import (
+    AggregateDefinition,
+    NullKeys,
+    default_lateness,
+    needs_messages,
+)
 from windrow.operators.aggregate.validation import normalise
 from windrow.operators.operator import Logic, Taker
 from windrow.operators.several_inputs import NamedInputs, normalise_inputs

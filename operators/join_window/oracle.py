@@ -12,8 +12,7 @@ from typing import Any
 from windrow.core.messages import JoinedRow, Message, Position, Timing, TupleWindow, Window
 from windrow.core.time import to_datetime
 from windrow.operators.aggregate.oracle import AggregateOracle
-from windrow.operators.aggregate.sessions.oracle import SessionOracle
-from windrow.operators.aggregate.sessions.tuple_oracle import TupleSessionOracle
+from windrow.operators.aggregate.sessions.oracle import SessionOracle, TupleSessionOracle
 from windrow.operators.join_window.definition import JoinWindowDefinition
 from windrow.operators.oracle.cells import Cell, Key, SessionCell, Taken
 from windrow.operators.oracle.times import shown

@@ -13,6 +13,9 @@ from windrow.core.positions import Partition
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
 
+#: Steps of one message: an ingest and an advance.
+STEPS = 2
+
 
 @dataclass
 class Run:

@@ -188,9 +188,9 @@ def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -
 @pytest.mark.parametrize(
     ("emit", "part"),
     [
-        (wr.Emit.append(), "_end_some"),
-        (wr.Emit(early=wr.every_batch, mode="retracting"), "_end_some"),
-        (wr.Emit(late=wr.every(100), closing_pane=True), "_close_some"),
+        (wr.Emit.append(), "_fire_ended"),
+        (wr.Emit(early=wr.every_batch, mode="retracting"), "_fire_ended"),
+        (wr.Emit(late=wr.every(100), closing_pane=True), "_fire_closing"),
     ],
 )
 def test_many_sessions_that_end_or_close_at_once_are_told_in_slices(
@@ -223,9 +223,9 @@ def test_few_sessions_that_end_among_many_are_one_slice(monkeypatch: pytest.Monk
     with TestDriver(visits()) as driver:
         driver.feed(rows(*((0 if i % 50 == 0 else 100, f"k{i}") for i in range(500))))
         logic, reads = driver.op.engine.logic, []
-        read = logic._end_some
+        read = logic._fire_ended
         monkeypatch.setattr(
-            logic, "_end_some", lambda step, hashes, w: reads.append(len(hashes)) or read(step, hashes, w)
+            logic, "_fire_ended", lambda step, hashes, w: reads.append(len(hashes)) or read(step, hashes, w)
         )
         driver.advance_event_time(50 * S)
         assert reads == [10]

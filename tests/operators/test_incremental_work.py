@@ -21,7 +21,7 @@ from tests.operators.aggregate.cases import FULL, INCREMENTAL, OPERATOR, longest
 from tests.operators.contract import PUBLISHED, S, life
 from tests.operators.test_contract import DEATHS, actions
 from windrow.checkpoint import shard
-from windrow.operators.aggregate import external_sort
+from windrow.operators.aggregate import pane_order
 from windrow.operators.steps.step import StepResult
 from windrow.stores import page_store, segment
 from windrow.stores.kv import MemoryKV
@@ -35,7 +35,7 @@ SIZES = [1, 3_000]
 def sliced(most: int) -> Iterator[None]:
     """Firing in slices of so many bytes, and what they change is written in parts as small."""
     with (
-        mock.patch.object(external_sort, "SLICE_BYTES", most),
+        mock.patch.object(pane_order, "SLICE_BYTES", most),
         mock.patch.object(segment, "PART_BYTES", most),
         mock.patch.object(shard, "PART_BYTES", most),
         mock.patch.object(page_store, "RUN_BYTES", most),

@@ -24,7 +24,7 @@ from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.message_keys import decode_position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.aggregate.sessions import assignment as session_filing
-from windrow.operators.aggregate.sessions.merge_provenance import JOINED_BY
+from windrow.operators.aggregate.sessions.merging import JOINED_BY
 from windrow.stores import sessions, write_buffer
 from windrow.stores.block_format import SINCE, key_of
 from windrow.stores.sessions import HOT

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import windrow as wr
-from windrow.operators.aggregate.state_rows import in_window_order, merge_rows
+from windrow.operators.aggregate.pane_order import in_window_order
+from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.columns import (
     EMIT_STEP,

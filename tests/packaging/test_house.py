@@ -27,8 +27,6 @@ TOO_COMPLEX = {
 #: Classes with exactly one subclass, which is in the same package.
 ONE_SUBCLASS = {
     "windrow.checkpoint.job_paths.JobFolders",
-    "windrow.operators.aggregate.oracle_intake.PlainIntake",
-    "windrow.operators.aggregate.sessions.session_state.StoredSessions",
     "windrow.operators.aggregate.views.SessionView",
     "windrow.operators.aggregations.basic.Avg",
     "windrow.operators.aggregations.basic.Count",
@@ -40,11 +38,11 @@ ONE_SUBCLASS = {
     "windrow.operators.aggregations.ordered.TopK",
     "windrow.operators.join.time_layout.BlockJoinOperator",
     "windrow.operators.join_window.oracle.SessionJoinWindowOracle",
-    "windrow.operators.over.anchors.logic.AnchoredOvers",
-    "windrow.operators.over.required_columns.OverNeeds",
-    "windrow.operators.over.oracle.OverOracle",
     "windrow.operators.oracle.arrow.Arguments",
     "windrow.operators.oracle.cells.Cell",
+    "windrow.operators.over.anchors.logic.AnchoredOvers",
+    "windrow.operators.over.oracle.OverOracle",
+    "windrow.operators.over.required_columns.OverNeeds",
     "windrow.runners.spark.kafka.KafkaDataSource",
     "windrow.runners.spark.kafka.KafkaStreamReader",
     "windrow.runners.spark.source.StateReader",
@@ -53,50 +51,23 @@ ONE_SUBCLASS = {
 }
 #: Operators more than three classes below `Logic`.
 TOO_DEEP = {
-    "windrow.operators.aggregate.sessions.tuples.TupleSessionAggregator",
-    "windrow.operators.join.sessions.windows.JoinSessions",
-    "windrow.operators.join_window.windows.SessionWindows",
     "windrow.operators.join_window.windows.TupleSessionWindows",
 }
 #: Modules in circles of imports, those under `TYPE_CHECKING` counted.
 IN_CIRCLES = {
-    "windrow.checkpoint.job",
-    "windrow.checkpoint.shard_inspection",
-    "windrow.checkpoint.shard",
     "windrow.checkpoint.garbage_collection",
-    "windrow.operators.aggregate.definition",
-    "windrow.operators.aggregate.evolution",
-    "windrow.operators.aggregate.chaining",
-    "windrow.operators.aggregate.logic",
-    "windrow.operators.aggregate.oracle",
-    "windrow.operators.aggregate.partials",
-    "windrow.operators.aggregate.message_replay",
-    "windrow.operators.aggregate.micro_batching.ingest",
-    "windrow.operators.aggregate.micro_batching.boundaries",
-    "windrow.operators.aggregate.sessions.logic",
-    "windrow.operators.aggregate.sessions.splitting",
-    "windrow.operators.aggregate.sessions.eviction",
-    "windrow.operators.aggregate.sessions.assignment",
-    "windrow.operators.aggregate.sessions.lateness",
-    "windrow.operators.aggregate.sessions.merging",
-    "windrow.operators.aggregate.sessions.partials",
-    "windrow.operators.aggregate.sessions.micro_batching",
-    "windrow.operators.aggregate.sessions.session_state",
-    "windrow.operators.aggregate.sessions.retractions",
-    "windrow.operators.aggregate.sessions.processing_time_timers",
-    "windrow.operators.aggregate.sessions.merge_buffer",
-    "windrow.operators.aggregate.sessions.gap_evolution",
-    "windrow.operators.aggregate.tuple_oracle",
-    "windrow.operators.aggregate.tuples",
+    "windrow.checkpoint.job",
+    "windrow.checkpoint.shard",
+    "windrow.checkpoint.shard_inspection",
     "windrow.operators.join.asof",
-    "windrow.operators.join.definition",
     "windrow.operators.join.chaining",
+    "windrow.operators.join.definition",
     "windrow.operators.join.logic",
     "windrow.operators.over.anchors.validation",
     "windrow.operators.over.definition",
 }
-#: Functions of a definition that make its parts: they import modules of higher layers, which is how kinds are registered.
-REGISTRY = {"logic", "view", "oracle"}
+#: Functions of a definition, or of its logic, that make its parts: they import modules of higher layers, which registers kinds.
+REGISTRY = {"logic", "view", "oracle", "runs"}
 
 
 def modules() -> dict[str, Path]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,40 +23,34 @@ from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.assignment import bury_broken, bury_failed
 from windrow.operators.aggregate.kept_messages import moments
-from windrow.operators.aggregate.merge_failures import broken_where_they_meet
-from windrow.operators.aggregate.micro_batching.ingest import STEPS
-from windrow.operators.aggregate.sessions.extents import Extents, by_code, joined, reach_of
+from windrow.operators.aggregate.sessions.dynamic_gap import GAP
+from windrow.operators.aggregate.sessions.extents import Extents, by_code, holders, joined, reach_of, reached
+from windrow.operators.aggregate.sessions.gap_evolution import floor_of
 from windrow.operators.aggregate.sessions.kept_messages import closed_to
-from windrow.operators.aggregate.sessions.lateness import (
-    ends_of,
-    in_retention,
-    is_gone,
-    own_ends,
-    shut_out,
-    without_late,
-)
-from windrow.operators.aggregate.sessions.merge_buffer import CAME, settle, settled
-from windrow.operators.aggregate.sessions.merge_provenance import Pieces
 from windrow.operators.aggregate.sessions.merging import (
+    CAME,
     COMPONENT,
     Incoming,
     Parts,
+    Pieces,
     by_cell,
     merge_parts,
+    settle,
+    settled,
     with_taken_from,
 )
+from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.retractions import Going, counted_on, going
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, unfolded
 from windrow.operators.aggregate.sessions.splitting import NOTHING, REACH, Gone, divide
-from windrow.operators.aggregate.state_rows import Windows, delta_rows, merge_slices
+from windrow.operators.aggregate.state_rows import Windows, broken_where_they_meet, delta_rows, merge_slices
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
+from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
+from windrow.operators.steps.micro_batching import STEPS
 from windrow.stores.sessions import CURRENT, HOME, HOT
-
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.logic import SessionAggregator
 
 #: A step of more messages merges them into their sessions at once: many of them share a page.
 MOST_WAITING = 1_000
@@ -75,7 +69,7 @@ class Filed(NamedTuple):
     owed: BoolArray | None = None
 
 
-def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | None:
+def file_sessions(logic: Sessions, step: Step, rows: Slice) -> Filed | None:
     """Find the sessions of these messages; None where none is accepted."""
     rows = in_retention(logic, step, rows)
     if len(rows) == 0:
@@ -86,7 +80,7 @@ def file_sessions(logic: SessionAggregator, step: Step, rows: Slice) -> Filed | 
     return _file(logic, step, rows, given_near(logic, step, rows.table, moments(rows), ends))
 
 
-def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
+def may_wait(logic: Sessions, step: Step, rows: Slice) -> bool:
     """True for messages that need not be merged into their sessions now: few, and beyond the watermark."""
     if not logic.lets_wait or not 0 < len(rows) <= MOST_WAITING or rows.sign is not None:
         return False
@@ -95,7 +89,7 @@ def may_wait(logic: SessionAggregator, step: Step, rows: Slice) -> bool:
     return logic.store.lets_wait(step.kv, len(rows)) and not is_gone(logic, step, rows).any()
 
 
-def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
+def let_wait(logic: Sessions, step: Step, rows: Slice) -> None:
     """Buffer messages with the sessions that they touch, each as the session that it would be by itself."""
     rows = logic.noted(rows, step.progress.step)
     each, ends, number = np.arange(len(rows), dtype=np.int64), ends_of(logic, rows), step.progress.step
@@ -108,7 +102,7 @@ def let_wait(logic: SessionAggregator, step: Step, rows: Slice) -> None:
         settle(logic, step.kv, step.emitted_us)
 
 
-def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[Filed | None]:
+def file_run(logic: Sessions, step: Step, rows: Slice) -> Iterator[Filed | None]:
     """Process messages in order of arrival as `file_sessions` does, in as many parts as needed; each is kept before the next is
     read. A message that merges two sessions is folded by start, so that it is a part of its own.
     """
@@ -124,7 +118,7 @@ def file_run(logic: SessionAggregator, step: Step, rows: Slice) -> Iterator[File
         yield file_sessions(logic, step, rows.take(np.arange(low, high)))
 
 
-def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: Parts) -> list[int]:
+def _joining(logic: Sessions, rows: Slice, incoming: Incoming, parts: Parts) -> list[int]:
     """Return the messages, in order of arrival, that touch two sessions that were separate."""
     held = parts.stored >= 0
     pieces = np.r_[parts.stored[held], parts.piece]
@@ -149,7 +143,7 @@ def _joining(logic: SessionAggregator, rows: Slice, incoming: Incoming, parts: P
 
 
 def _file(
-    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, joins: IntArray | None = None
+    logic: Sessions, step: Step, rows: Slice, incoming: Incoming, joins: IntArray | None = None
 ) -> Filed | None:
     """Assign messages. joins: of messages one after the other, none late, those that touched two separate sessions"""
     lost = shut_out(logic, step, rows, incoming)
@@ -182,7 +176,7 @@ def _file(
 
 
 def file_groups(
-    logic: SessionAggregator, step: Step, groups: pa.Table, first_us: IntArray, last_us: IntArray
+    logic: Sessions, step: Step, groups: pa.Table, first_us: IntArray, last_us: IntArray
 ) -> Filed:
     """Find the sessions of groups of messages, of which none is as late as to reach a closed session.
 
@@ -203,9 +197,7 @@ def file_groups(
     return _merged(logic, step, deltas, incoming, parts, pieces)
 
 
-def given_near(
-    logic: SessionAggregator, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
-) -> Incoming:
+def given_near(logic: Sessions, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray) -> Incoming:
     """Return the open sessions of the keys of these rows, and those past ones that may accept them, or reject them."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
@@ -250,7 +242,7 @@ def _positions(rows: Slice, at: pa.Array) -> pa.Array:
     return pa.nulls(len(at), pa.binary()) if few is None else few.take(places)
 
 
-def _joined_rows(logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming) -> Parts:
+def _joined_rows(logic: Sessions, step: Step, rows: Slice, incoming: Incoming) -> Parts:
     """Join messages and open sessions where they touch."""
     at = moments(rows)
     if logic.own_gap is not None:
@@ -292,7 +284,7 @@ def _runs(codes: IntArray, times: IntArray, gap_us: int) -> tuple[IntArray, Exte
 
 
 def _deltas(
-    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming, parts: Parts, change: Going | None
+    logic: Sessions, step: Step, rows: Slice, incoming: Incoming, parts: Parts, change: Going | None
 ) -> pa.Table:
     """Return the contributions of messages, a row a component; messages on which user code raised contribute nothing."""
     starts, ends = parts.joined.starts[parts.piece], parts.joined.ends[parts.piece]
@@ -330,7 +322,7 @@ def _deltas(
 
 
 def _broken_where_they_meet(
-    logic: SessionAggregator, incoming: Incoming, parts: Parts, deltas: pa.Table, component: IntArray
+    logic: Sessions, incoming: Incoming, parts: Parts, deltas: pa.Table, component: IntArray
 ) -> list[Broken]:
     """Return the failures of user code on merging sessions, by row of `deltas`, each of a component."""
     is_stored = parts.stored >= 0
@@ -356,7 +348,7 @@ def _number(step: Step, rows: Slice) -> int | IntArray:
 
 
 def _merged(
-    logic: SessionAggregator,
+    logic: Sessions,
     step: Step,
     deltas: pa.Table,
     incoming: Incoming,
@@ -379,3 +371,84 @@ def _merged(
     width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
     fresh = merged.held_to // width != ends // width
     return Filed(incoming.stored, incoming.stored.others(merged.of_stored), rows, fresh)
+
+
+def in_time(logic: Sessions, step: Step, others: Slice) -> Slice:
+    """Return messages that did not pass the filter, and would be in time by themselves."""
+    ends = own_ends(logic, others.times, max(logic.gap_us, 1))
+    return others.take(np.flatnonzero(~is_gone(logic, step, others) & (ends >= step.closed_us)))
+
+
+def is_gone(logic: Sessions, step: Step, rows: Slice) -> BoolArray:
+    """True for messages out of retention whatever session would take them: it is no longer known which ids were seen, which
+    sessions were evicted, or with which closed ones such a message would share its time.
+    """
+    floor_us = floor_of(logic, step.kv)
+    if logic.disjoint or logic.limited or logic.seen is not None:
+        floor_us = max(floor_us, logic.kept_from(step.progress.watermark_us))
+    gone: BoolArray = moments(rows) < floor_us
+    return gone | (rows.times <= logic.limits.floors(step.kv, rows.table)) if logic.limited else gone
+
+
+def in_retention(logic: Sessions, step: Step, rows: Slice) -> Slice:
+    gone = is_gone(logic, step, rows)
+    if not gone.any():
+        return rows
+    detail = "its own window is out of retention"
+    step.dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), pa.array(rows.times))
+    return rows.take(np.flatnonzero(~gone))
+
+
+def without_late(
+    logic: Sessions, step: Step, rows: Slice, incoming: Incoming, lost: BoolArray, detail: str
+) -> tuple[Slice, Incoming]:
+    """Return the messages that are not too late."""
+    gone = lost & (ends_of(logic, rows) < logic.retained_from(step.progress.watermark_us))
+    times = pa.array(rows.times)
+    for reason, dropped in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
+        step.dead.add_rows(reason, detail, rows.table, np.flatnonzero(dropped), times)
+    return rows.take(np.flatnonzero(~lost)), incoming._replace(codes=incoming.codes[~lost])
+
+
+def shut_out(logic: Sessions, step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
+    """True for messages that no session may accept: late ones in no open session where sessions have a maximum length; else
+    those that touch a closed session where sessions are disjoint.
+    """
+    lost = np.zeros(len(rows), dtype=bool)
+    if int(moments(rows).min()) >= step.closed_us:
+        return lost
+    if logic.longest_us is not None:
+        ends = (
+            rows.times if logic.disjoint else np.minimum(ends_of(logic, rows), rows.times + logic.longest_us)
+        )
+        return (ends < step.closed_us) & _outside_open(step, rows, incoming)
+    if not logic.disjoint:
+        return lost
+    closed = incoming.sessions.ends < step.closed_us
+    if not closed.any():
+        return lost
+    own = Extents(incoming.codes, rows.times, ends_of(logic, rows))
+    return reached(Extents(*(column[closed] for column in incoming.sessions)), own)
+
+
+def _outside_open(step: Step, rows: Slice, incoming: Incoming) -> BoolArray:
+    """True for messages in no open session. A late one enters only these, so that no cut before the watermark moves."""
+    sessions = incoming.sessions
+    open_ = Extents(*(column[sessions.ends >= step.closed_us] for column in sessions))
+    holder = holders(open_, incoming.codes, rows.times)
+    ends = open_.ends[np.maximum(holder, 0)] if len(open_.ends) else rows.times
+    outside: BoolArray = (holder < 0) | (rows.times >= ends)
+    return outside
+
+
+def ends_of(logic: Sessions, rows: Slice) -> IntArray:
+    """Return the end of each message's own window."""
+    own = logic.own_gap is not None
+    gaps = combine(rows.table.column(GAP)).to_numpy() if own else logic.gap_us
+    return own_ends(logic, moments(rows), gaps)
+
+
+def own_ends(logic: Sessions, times: IntArray, gaps: Any) -> IntArray:
+    """Return the ends of the windows of messages of these times alone."""
+    ends: IntArray = np.minimum(times, LAST_END_US - gaps) + gaps
+    return ends if logic.cells is None else np.minimum(ends, logic.cells.assign(times)[2])

@@ -9,7 +9,6 @@ stays so.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.sessions.extents import joined
 from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
 from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
+from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import (
     Rows,
     Step,
@@ -37,19 +37,16 @@ from windrow.stores.kv import KV, Batch
 from windrow.stores.sessions import CURRENT, HOME, HOT
 from windrow.stores.window_state import Near
 
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.logic import SessionAggregator
-
 _GAP = b"\x00gap"
 
 
-def floor_of(logic: SessionAggregator, kv: KV) -> int:
+def floor_of(logic: Sessions, kv: KV) -> int:
     """Return the time before which messages were out of retention when the gap grew."""
     value = None if logic.definition.gap_before_us is None else kv.get(logic.aux_cf, _GAP)
     return START_OF_TIME_US if value is None else decode_i64(value, 8)
 
 
-def widen(logic: SessionAggregator, step: Step) -> None:
+def widen(logic: Sessions, step: Step) -> None:
     """Widen sessions of a state whose gap is smaller than the definition's, and emit those that have ended."""
     kv, watermark_us, first_us = step.kv, step.progress.watermark_us, logic.definition.gap_before_us
     value = None if first_us is None else kv.get(logic.aux_cf, _GAP)
@@ -79,13 +76,11 @@ def widen(logic: SessionAggregator, step: Step) -> None:
         # The step is the one before the new messages: these are not emitted yet.
         brings = step.moment.before_us is None
         then = step._replace(progress=replace(step.progress, step=step.progress.step - brings))
-        _put(logic, step, logic._fired(then, wider, passed & logic.fires_in_time(wider), ON_TIME), passed)
-        logic._emit(step)
+        _put(logic, step, logic.fire(then, wider, passed & logic.fires_in_time(wider), ON_TIME), passed)
+        logic.emit(step)
 
 
-def _ends(
-    logic: SessionAggregator, sessions: pa.Table, before: IntArray, more_us: int, closed_us: int
-) -> IntArray:
+def _ends(logic: Sessions, sessions: pa.Table, before: IntArray, more_us: int, closed_us: int) -> IntArray:
     """Return the ends of sessions under the larger gap; closed ones keep theirs, and a cell limits them."""
     wider = np.minimum(before, LAST_END_US - more_us) + more_us
     if logic.cells is not None:
@@ -94,7 +89,7 @@ def _ends(
     return ends
 
 
-def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) -> None:
+def _put(logic: Sessions, step: Step, rows: Rows, passed: BoolArray) -> None:
     """Store sessions anew. passed: those that move to the bucket of their end."""
     if len(rows.sessions) == 0:
         return
@@ -106,7 +101,7 @@ def _put(logic: SessionAggregator, step: Step, rows: Rows, passed: BoolArray) ->
     logic.keep(step, Near(None, {}), nothing, rows, homes)
 
 
-def _joined(logic: SessionAggregator, step: Step, rows: Rows, ends: IntArray) -> Rows:
+def _joined(logic: Sessions, step: Step, rows: Rows, ends: IntArray) -> Rows:
     """Merge open sessions that touch, given their new ends."""
     by = logic.definition.by
     codes = codes_of([rows.sessions], by)

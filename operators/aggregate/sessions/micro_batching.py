@@ -8,7 +8,6 @@ which advance passed it. A message below the watermark is a run of its own.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,22 +16,19 @@ from windrow.core.arrays import IntArray
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.operators.aggregate.micro_batching.boundaries import AggregateRuns
-from windrow.operators.aggregate.micro_batching.ingest import STEPS, Taken
+from windrow.operators.aggregate.micro_batching.ingest import AggregateRuns, Taken
 from windrow.operators.aggregate.sessions.assignment import file_run
-from windrow.operators.aggregate.sessions.panes import fire, in_order
+from windrow.operators.aggregate.sessions.logic import SessionAggregator
+from windrow.operators.aggregate.sessions.panes import fire_sessions, in_order
 from windrow.operators.aggregate.sessions.rows import Step, unfolded
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import ARRIVED, END, ON_TIME
 from windrow.operators.steps.groups import without
 from windrow.operators.steps.intake import event_time_marks
-from windrow.operators.steps.micro_batching import Run
+from windrow.operators.steps.micro_batching import STEPS, Run
 from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import KV
 from windrow.stores.sessions import HOT
-
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.logic import SessionAggregator
 
 
 class SessionRuns(AggregateRuns["SessionAggregator"]):
@@ -79,14 +75,10 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
 def _advance(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> StepResult:
     """Run the ingests of messages beyond the watermark, and all but the last of their advances."""
     taken = Taken(operator, kv, table, run)
-    progress = taken.progress
-    closed_us, moment = operator.closed_before(progress.watermark_us), Moment(progress.step, run.nows_us[0])
-    step = Step(
-        kv, progress, taken.result, taken.dead, [], moment, closed_us, progress.watermark_us, of_run=True
-    )
+    step = operator._step(taken.work, Moment(taken.progress.step, run.nows_us[0]), of_run=True)
     marks = dict(event_time_marks(taken.rows))
     for filed in file_run(operator, step, taken.rows):
-        operator.keep_filed(step, filed)
+        operator.keep_assigned(step, filed)
     taken.result.marks = marks
     _end(operator, step, np.array(run.after_us[:-1], dtype=np.int64))
     return taken.end()
@@ -108,7 +100,7 @@ def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
     side = "left" if operator.has_passed(after_us[-1:], watermark_us).all() else "right"
     at: IntArray = np.searchsorted(after_us, ends, side=side)  # type: ignore[call-overload]
     closed_us = np.array([operator.closed_before(w) for w in after_us.tolist()], dtype=np.int64)
-    fired = fire(
+    fired = fire_sessions(
         operator.definition,
         rows._replace(sessions=rows.sessions.append_column(ARRIVED, pa.array(at))),
         partial(operator.values, kv, panes=rows.panes),

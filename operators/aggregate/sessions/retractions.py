@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgpack
 import numpy as np
@@ -22,6 +21,7 @@ from windrow.core.keys import encode_equal
 from windrow.operators.aggregate.kept_messages import History, moments
 from windrow.operators.aggregate.sessions.extents import Extents, holders
 from windrow.operators.aggregate.sessions.merging import Incoming
+from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import Step
 from windrow.operators.steps.columns import PANES, SIGN, STEP
 from windrow.operators.steps.dead_letters import TOO_LATE
@@ -29,9 +29,6 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
 from windrow.stores.window_state import pack_column
-
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.logic import SessionAggregator
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Going:
 
 
 def going(
-    logic: SessionAggregator, step: Step, rows: Slice, incoming: Incoming
+    logic: Sessions, step: Step, rows: Slice, incoming: Incoming
 ) -> tuple[Slice, Incoming, Going | None]:
     """Return the rows that add or retract something in the end; None without retractions. A row that retracts a message that no
     open session holds is a dead letter.
@@ -92,7 +89,7 @@ def going(
     return rows.take(np.flatnonzero(stays)), incoming._replace(codes=incoming.codes[stays]), change
 
 
-def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: BoolArray) -> pa.Table:
+def counted_on(logic: Sessions, step: Step, sessions: pa.Table, lost: BoolArray) -> pa.Table:
     """Return sessions whose pane counts continue from those of their key where it lost messages before; record the counts of
     those that have lost some now.
     """
@@ -106,7 +103,7 @@ def counted_on(logic: SessionAggregator, step: Step, sessions: pa.Table, lost: B
 
 
 def _kept(
-    logic: SessionAggregator,
+    logic: Sessions,
     step: Step,
     rows: Slice,
     incoming: Incoming,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from windrow.operators.aggregate.sessions.dynamic_gap import gaps_of
 from windrow.operators.aggregate.sessions.extents import Extents, holders, reach_of
 from windrow.operators.aggregate.sessions.kept_messages import messages_of
 from windrow.operators.aggregate.sessions.panes import taken_back
+from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, flags, owners
 from windrow.operators.steps.columns import (
     EARLY,
@@ -43,9 +44,6 @@ from windrow.operators.steps.columns import (
 )
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT
-
-if TYPE_CHECKING:
-    from windrow.operators.aggregate.sessions.logic import SessionAggregator
 
 REACH = "__reach"
 #: No moment.
@@ -77,7 +75,7 @@ NOTHING = Gone(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def divide(
-    logic: SessionAggregator,
+    logic: Sessions,
     step: Step,
     stored: Stored,
     selected: BoolArray,
@@ -125,7 +123,7 @@ def divide(
     return Divided(stored.others(selected), _without_crossing(logic, step, rows), owed)
 
 
-def _parts(logic: SessionAggregator, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
+def _parts(logic: Sessions, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.Table, IntArray]:
     """Return (the parts of these sessions as state rows, the session of each)."""
     assert logic.history is not None
     rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
@@ -243,7 +241,7 @@ def _of_their_keys(keys: IntArray, own: IntArray) -> Iterator[IntArray]:
         yield order[low:high]
 
 
-def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
+def _dated(logic: Sessions, step: Step, parts: pa.Table, old: pa.Table | None) -> pa.Table:
     """Return the parts with the time since when they hold messages that no pane has emitted, where a trigger needs it: since
     the first pending one of the sessions that they overlap, or since now.
     """
@@ -270,7 +268,7 @@ def _dated(logic: SessionAggregator, step: Step, parts: pa.Table, old: pa.Table 
     return parts.append_column(SINCE, pa.array(since, mask=since == NEVER_US))
 
 
-def _without_crossing(logic: SessionAggregator, step: Step, rows: Rows) -> Rows:
+def _without_crossing(logic: Sessions, step: Step, rows: Rows) -> Rows:
     """Return the rows without the panes that no session holds whole: these are retracted."""
     if len(rows.panes) == 0:
         return rows

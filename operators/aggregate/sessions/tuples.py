@@ -17,9 +17,9 @@ import pyarrow as pa
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.sessions.advance import tick
 from windrow.operators.aggregate.sessions.assignment import file_sessions
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
-from windrow.operators.aggregate.sessions.processing_time_timers import tick
 from windrow.operators.aggregate.sessions.rows import Rows, Step
 from windrow.operators.aggregate.triggers import Moment
 from windrow.operators.steps.columns import END, NUMBER, ON_TIME
@@ -69,11 +69,10 @@ class TupleSessionAggregator(SessionAggregator):
         after = before + len(rows)
         if len(rows):
             numbers = pa.array(np.arange(before + 1, after + 1, dtype=np.int64))
-            moment = Moment(progress.step, now_us)
-            step = Step(kv, progress, result, dead, [], moment, self.closed_before(before), before)
+            step = self._step(work, Moment(progress.step, now_us))
             filed = file_sessions(self, step, Slice(rows.table.append_column(NUMBER, numbers), rows.times))
             progress.watermark_us = after
-            self.keep_filed(step, filed)
+            self.keep_assigned(step, filed)
             self._fire_on_time(step, after)
             self._forget(step)
             self.marks.closing.drop(kv)  # a session emitted at its end needs no last pane
@@ -85,15 +84,13 @@ class TupleSessionAggregator(SessionAggregator):
     def advance(self, kv: KV, watermark_us: int, now_us: int) -> StepResult:
         """Fire the timers of processing time."""
         work = self._begin(kv, now_us)
-        progress, result, dead = work.progress, work.result, work.dead
+        progress = work.progress
         if progress.schema is not None:
-            last = progress.watermark_us
-            moment = Moment(progress.step, now_us, progress.now_us)
-            step = Step(kv, progress, result, dead, [], moment, self.closed_before(last), last)
+            step = self._step(work, Moment(progress.step, now_us, progress.now_us))
             if self._emission_changed(kv):
                 self._look_again(step)
             tick(self, step)
-            self._emit(step)
+            self.emit(step)
         progress.now_us = now_us
         return self._end(work)
 
@@ -101,9 +98,9 @@ class TupleSessionAggregator(SessionAggregator):
         work.result.panes = [self._shown(panes) for panes in work.result.panes]
         return super()._end(work)
 
-    def _judged(self, step: Step, rows: Rows) -> Rows:
+    def _fire_by_step(self, step: Step, rows: Rows) -> Rows:
         over = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
-        return super()._judged(step, self._fired(step, rows, over, ON_TIME))
+        return super()._fire_by_step(step, self.fire(step, rows, over, ON_TIME))
 
     def _shown(self, rows: pa.Table) -> pa.Table:
         """Return rows with the last number that is in a session in the place of its end."""

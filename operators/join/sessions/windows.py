@@ -89,10 +89,8 @@ class JoinSessions(SessionAggregator):
         work.dead = refused
         progress, result = work.progress, work.result
         self._learn(progress, rows.table.schema)
-        watermark_us = progress.watermark_us
-        moment, closed_us = Moment(progress.step, now_us), self.closed_before(watermark_us)
-        step = Step(kv, progress, result, refused, [], moment, closed_us, watermark_us)
-        self.keep_filed(step, file_sessions(self, step, rows))
+        step = self._step(work, Moment(progress.step, now_us))
+        self.keep_assigned(step, file_sessions(self, step, rows))
         progress.begin(now_us)
         self._end(work)
         return (_changed(concat(result.panes)) if result.panes else None), refused
