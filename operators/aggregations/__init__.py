@@ -13,6 +13,7 @@ from windrow.operators.aggregations.base import Arguments as Arguments
 from windrow.operators.aggregations.base import Failure as Failure
 from windrow.operators.aggregations.base import Kernel as Kernel
 from windrow.operators.aggregations.base import Parts as Parts
+from windrow.operators.aggregations.base import Typed as Typed
 from windrow.operators.aggregations.base import concat_parts as concat_parts
 from windrow.operators.aggregations.base import lift_where as lift_where
 from windrow.operators.aggregations.base import make_kernel as make_kernel

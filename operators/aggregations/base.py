@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,40 @@ import pyarrow.compute as pc
 
 from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import IntArray
-from windrow.core.errors import BadAggregate
+from windrow.core.errors import BadAggregate, TypeClash
 from windrow.core.types import as_type, concat, plain_type
 from windrow.operators.steps.groups import Groups, combine
 
 Parts = dict[str, pa.Array]
+Accumulators = Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An aggregation, the types of its arguments, and the options of its operator."""
+
+    aggregation: Aggregation
+    types: tuple[pa.DataType, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def kind(self) -> pa.DataType:
+        """Return the plain type of its first argument."""
+        return plain_type(self.types[0])
+
+    def check_order(self, places: Sequence[int] = (-1,), lack: str = "has no order") -> None:
+        """Raise `TypeClash` unless these arguments have an order."""
+        for i in places:
+            if not is_ordered(self.types[i]):
+                argument = f"{self.aggregation.args[i]!r} of type {self.types[i]}"
+                raise TypeClash(f"{self.aggregation!r}: {argument} {lack}: name one of its fields")
+
+    def check_number(self, lack: str) -> None:
+        """Raise `TypeClash` unless the first argument is a number."""
+        if not is_number(self.kind):
+            raise TypeClash(
+                f"{self.aggregation!r}: column of type {self.types[0]} {lack}: cast it to a number first"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,28 +101,28 @@ class Kernel(Protocol):
 
     folds: bool = True
     regroups: bool = True
+    #: The plain type of its first argument.
+    _kind: pa.DataType
 
     def lift(self, rows: Arguments) -> Parts:
         """Return one accumulator per row."""
         ...
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         """Return one accumulator per group. A group in `failures` has the identity: keep its old state instead."""
         ...
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         """Return one value per accumulator, the identity's too.
 
         Raises nothing for data. An int64 overflow is a null reported by `overflowed`. An exception of user code
-        goes into `failures` with a null value (without a list it is raised).
+        goes into `failures` with a null value (without a list it is raised). By default the value is the part v.
         """
-        ...
+        return as_type(present(parts, "v", size, self.output_type()), self.output_type())
 
     def output_type(self) -> pa.DataType:
         """Return the Arrow type of the value."""
-        ...
+        return self._kind
 
     def overflowed(self, values: pa.Array) -> pa.Array:
         """True where a value of `finish` did not fit its type."""
@@ -104,7 +133,7 @@ class Kernel(Protocol):
         return None
 
 
-def fold(kernel: Kernel, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+def fold(kernel: Kernel, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
     """Merge the accumulators of each group one after the other, in row order."""
     counts = np.zeros(0, dtype=np.int64) if kernel.folds else np.bincount(groups.codes, minlength=groups.size)
     deepest = int(counts.max(initial=0))
@@ -129,15 +158,16 @@ def fold(kernel: Kernel, parts: Mapping[str, pa.Array], groups: Groups, failures
     return merged
 
 
-KernelFactory = Callable[[Aggregation, tuple[pa.DataType, ...], Mapping[str, Any]], Kernel]
+KernelFactory = Callable[[Typed], Kernel]
 KERNELS: dict[str, KernelFactory] = {}
+F = TypeVar("F", bound=KernelFactory)
 
 
-def kernel(kind: str) -> Callable[[KernelFactory], KernelFactory]:
-    """Register the factory of a kind."""
+def kernel(*kinds: str) -> Callable[[F], F]:
+    """Register the factory of these kinds."""
 
-    def register(factory: KernelFactory) -> KernelFactory:
-        KERNELS[kind] = factory
+    def register(factory: F) -> F:
+        KERNELS.update(dict.fromkeys(kinds, factory))
         return factory
 
     return register
@@ -151,7 +181,7 @@ def make_kernel(
         raise BadAggregate(
             f"{aggregation!r} is no incremental aggregation: known are {', '.join(sorted(KERNELS))}"
         )
-    return KERNELS[aggregation.kind](aggregation, tuple(types), options or {})
+    return KERNELS[aggregation.kind](Typed(aggregation, tuple(types), options or {}))
 
 
 def lift_where(kernel: Kernel, rows: Arguments, mask: pa.Array) -> Parts:
@@ -164,7 +194,7 @@ def lift_where(kernel: Kernel, rows: Arguments, mask: pa.Array) -> Parts:
     return {name: take_or_null(part, target) for name, part in lifted.items()}
 
 
-def concat_parts(pieces: Sequence[tuple[Mapping[str, pa.Array], int]]) -> Parts:
+def concat_parts(pieces: Sequence[tuple[Accumulators, int]]) -> Parts:
     """Concatenate parts of several (parts, size); nulls where a piece lacks a part, types widened."""
     table = concat([pa.table({**parts, "": pa.nulls(size)}) for parts, size in pieces])
     return {name: combine(table.column(name)) for name in table.column_names if name}
@@ -175,7 +205,7 @@ def plain(values: pa.Array) -> pa.Array:
     return as_type(values, plain_type(values.type))
 
 
-def present(parts: Mapping[str, pa.Array], name: str, size: int, kind: pa.DataType) -> pa.Array:
+def present(parts: Accumulators, name: str, size: int, kind: pa.DataType) -> pa.Array:
     """Return part `name`, or nulls where no commit has written it yet."""
     return parts[name] if name in parts else pa.nulls(size, kind)
 

@@ -7,26 +7,26 @@ bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Context, Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash
 from windrow.core.sql import quoted
-from windrow.core.types import as_type, plain_type
+from windrow.core.types import as_type
 from windrow.operators.aggregations.arrays import filled
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
+    Typed,
     is_number,
-    is_ordered,
     kernel,
     plain,
     present,
@@ -69,51 +69,43 @@ def join_limbs(hi: pa.Array, lo: pa.Array) -> pa.Array:
     return pc.add(pc.shift_left(safe, _LIMB), lo)
 
 
+@kernel("count")
 class Count(Kernel):
     """The count of rows, or of non-null values. Part: n."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        self._column = bool(aggregation.args)
+    _kind = pa.int64()
+
+    def __init__(self, of: Typed) -> None:
+        self._column = bool(of.aggregation.args)
 
     def lift(self, rows: Arguments) -> Parts:
         if self._column:
             return {"n": pc.is_valid(rows.values[0]).cast(pa.int64())}
         return {"n": pa.array(np.ones(len(rows), dtype=np.int64))}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         return {"n": groups.aggregate([(parts["n"], "sum")])[0]}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         return filled(present(parts, "n", size, pa.int64()), 0)
-
-    def output_type(self) -> pa.DataType:
-        return pa.int64()
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         return {"n": f"count({quoted(column_names[0])})" if self._column else "count(1)"}
 
 
-kernel("count")(Count)
-
-
+@kernel("sum")
 class Sum(Kernel):
     """The sum. Parts: hi, lo of integers; f of floats; d of decimals. After int widened to float there are both."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        kind = plain_type(types[0])
+    def __init__(self, of: Typed) -> None:
+        kind = of.kind
         if not is_number(kind) or (
             pa.types.is_decimal(kind) and not (0 <= kind.scale <= _DIGITS and kind.precision <= _MOST_DIGITS)
         ):
             raise TypeClash(
-                f"{aggregation!r}: column of type {types[0]} cannot be summed: cast it to a number first"
+                f"{of.aggregation!r}: column of type {of.types[0]} cannot be summed: cast it to a number first"
             )
-        self._decimal_overflow = options.get("integer_overflow") == "decimal"
+        self._decimal_overflow = of.options.get("integer_overflow") == "decimal"
         if pa.types.is_null(kind):
             kind = pa.int64()
         if pa.types.is_boolean(kind):
@@ -130,7 +122,7 @@ class Sum(Kernel):
         hi, lo = split_limbs(values)
         return {"hi": hi, "lo": lo}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         columns = {n: parts[n] for n in ("hi", "lo", "f", "d") if n in parts}
         if "d" in columns:
             columns["d"] = columns["d"].cast(_wide(columns["d"].type))
@@ -141,9 +133,7 @@ class Sum(Kernel):
             merged["hi"], merged["lo"] = normalise_limbs(hi, merged["lo"])
         return merged
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         if pa.types.is_decimal(self._kind):
             return self._decimals(parts, size)
         hi = filled(present(parts, "hi", size, pa.int64()), 0)
@@ -163,7 +153,7 @@ class Sum(Kernel):
             return pa.array(exact, pa.decimal128(_DIGITS, 0))
         return join_limbs(hi, lo)
 
-    def _decimals(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+    def _decimals(self, parts: Accumulators, size: int) -> pa.Array:
         """Return decimal sums, and integer sums from before the column widened; null beyond the digits of their type."""
         wide, kind = _wide(self._kind), self.output_type()
         total = filled(present(parts, "d", size, wide).cast(wide), pa.scalar(0, pa.int64()).cast(wide))
@@ -207,28 +197,25 @@ def _wide(kind: pa.DataType) -> pa.DataType:
     return pa.decimal256(75, kind.scale)  # one digit is left for an addition
 
 
-kernel("sum")(Sum)
-
-
+@kernel("avg")
 class Avg(Kernel):
     """The average: the quotient of the exact sum and the count, as float64. Parts of the sum, and n."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        self._sum = Sum(aggregation, types, {"integer_overflow": "decimal"})
-        self._decimal = pa.types.is_decimal(plain_type(types[0]))
+    _of_sums = Sum
+    _kind = pa.float64()
+
+    def __init__(self, of: Typed) -> None:
+        self._sum = self._of_sums(replace(of, options={"integer_overflow": "decimal"}))
+        self._decimal = pa.types.is_decimal(of.kind)
         self.regroups = self._sum.regroups
 
     def lift(self, rows: Arguments) -> Parts:
         return {**self._sum.lift(rows), "n": pc.is_valid(rows.values[0]).cast(pa.int64())}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         return {**self._sum.merge(parts, groups, failures), "n": groups.aggregate([(parts["n"], "sum")])[0]}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         n = filled(present(parts, "n", size, pa.int64()), 0)
         count = pc.if_else(pc.equal(n, 0), pa.scalar(None, pa.float64()), n.cast(pa.float64()))
         if self._decimal or "d" in parts:
@@ -241,7 +228,7 @@ class Avg(Kernel):
         total = pc.add(filled(present(parts, "f", size, pa.float64()), 0.0), whole)
         return pc.divide(total, count)
 
-    def _exact(self, parts: Mapping[str, pa.Array], count: pa.Array) -> pa.Array:
+    def _exact(self, parts: Accumulators, count: pa.Array) -> pa.Array:
         hi, lo = filled(parts["hi"], 0), filled(parts["lo"], 0)
         total = join_limbs(hi, lo)
         if total.null_count == 0:
@@ -252,15 +239,9 @@ class Avg(Kernel):
             [None if n is None else s / int(n) for s, n in zip(sums, counts, strict=True)], pa.float64()
         )
 
-    def output_type(self) -> pa.DataType:
-        return pa.float64()
-
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         parts = self._sum.spark_partials(column_names)
         return None if parts is None else {**parts, "n": f"count({quoted(column_names[0])})"}
-
-
-kernel("avg")(Avg)
 
 
 def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
@@ -275,18 +256,14 @@ def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
     return pc.if_else(takes_nan, pa.scalar(float("nan"), values.type), best)
 
 
+@kernel("min", "max")
 class Extreme(Kernel):
     """The min or max of any ordered type. Part: v, in a type that Arrow can group."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_ordered(types[0]):
-            raise TypeClash(
-                f"{aggregation!r}: column of type {types[0]} has no order: name one of its fields"
-            )
-        self.fn = aggregation.kind
-        self._kind = plain_type(types[0])
+    def __init__(self, of: Typed) -> None:
+        of.check_order()
+        self.fn = of.aggregation.kind
+        self._kind = of.kind
 
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
@@ -296,16 +273,8 @@ class Extreme(Kernel):
             values = values.cast(pa.int64())
         return {"v": values}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         return {"v": extremes(parts["v"], self.fn, groups)}
-
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
-        return as_type(present(parts, "v", size, self._kind), self._kind)
-
-    def output_type(self) -> pa.DataType:
-        return self._kind
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         """Return None for text and bytes: their min and max make Spark sort instead of hash."""
@@ -317,7 +286,3 @@ class Extreme(Kernel):
             or pa.types.is_decimal128(kind)
         )
         return {"v": f"{self.fn}({quoted(column_names[0])})"} if fixed else None
-
-
-kernel("min")(Extreme)
-kernel("max")(Extreme)

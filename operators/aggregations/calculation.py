@@ -17,7 +17,7 @@ from windrow.core.errors import UnknownColumn
 from windrow.core.expressions import Expr, note
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import Session
-from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel
+from windrow.operators.aggregations import KERNELS, RETRACTABLE, Arguments, Failure, Kernel, Typed
 from windrow.operators.aggregations.base import Parts, SumOverflow, fold, lift_where, take_or_null
 from windrow.operators.aggregations.user import evaluate_table_functions
 from windrow.operators.steps.columns import ACCUMULATOR, MESSAGES, PENDING, POSITION_COLUMNS, START
@@ -88,7 +88,7 @@ class Calculation:
             if aggregation.kind == "table_function":
                 self.kernels[alias] = None
             else:
-                self.kernels[alias] = kinds[aggregation.kind](aggregation, types, options)
+                self.kernels[alias] = kinds[aggregation.kind](Typed(aggregation, types, options))
             if aggregation.condition is not None:
                 aggregation.condition.evaluate(empty)
         self.ordered = any(a.kind in _ORDERED for a in definition.agg.values())

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import IntArray
-from windrow.core.errors import TypeClash
-from windrow.core.types import as_type, plain_type
+from windrow.core.types import as_type
 from windrow.operators.aggregations.arrays import (
     Key,
     fill_empty,
@@ -27,11 +22,12 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
-    is_ordered,
+    Typed,
     kernel,
     plain,
     present,
@@ -39,14 +35,23 @@ from windrow.operators.aggregations.base import (
 from windrow.operators.steps.groups import Groups, stable_order
 
 
-class CollectList(Kernel):
+class Lists(Kernel):
+    """The base of kernels whose value is a list: the part v, empty for no values."""
+
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
+        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
+
+    def output_type(self) -> pa.DataType:
+        return pa.list_(self._kind)
+
+
+@kernel("collect_list")
+class CollectList(Lists):
     """The list of values. Parts, lists of equal length: v (values), o (positions, or empty bytes), t (times, if needed)."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        self._kind = plain_type(types[0])
-        self._timed = aggregation.param("order") == "event_time"
+    def __init__(self, of: Typed) -> None:
+        self._kind = of.kind
+        self._timed = of.aggregation.param("order") == "event_time"
 
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
@@ -56,7 +61,7 @@ class CollectList(Kernel):
             parts["t"] = unit_lists(rows.time_us.cast(pa.int64()), keep)
         return parts
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         size = groups.size
         codes, positions = flatten(parts["o"], groups.codes)
         needs_positions = bool(position_key(positions, len(positions)))
@@ -71,14 +76,6 @@ class CollectList(Kernel):
             columns = {n: _take(c, order) for n, c in columns.items()}
         return {n: group_lists(codes, size, c) for n, c in columns.items()}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
-        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
-
-    def output_type(self) -> pa.DataType:
-        return pa.list_(self._kind)
-
 
 def positions_of(rows: Arguments) -> pa.Array:
     """Return encoded positions, empty bytes for none."""
@@ -90,21 +87,14 @@ def _take(values: pa.Array, rows: IntArray) -> pa.Array:
     return values.take(pa.array(rows))
 
 
-kernel("collect_list")(CollectList)
-
-
-class SortList(Kernel):
+@kernel("sort_list")
+class SortList(Lists):
     """The sorted list. Parts, sorted lists of equal length: v (values), o (positions, empty bytes for none), b (sort keys)."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_ordered(types[-1]):
-            raise TypeClash(
-                f"{aggregation!r}: {aggregation.args[-1]!r} of type {types[-1]} has no order: name one of its fields"
-            )
-        self._kind = plain_type(types[0])
-        self._descending: bool = aggregation.param("descending")
+    def __init__(self, of: Typed) -> None:
+        of.check_order()
+        self._kind = of.kind
+        self._descending: bool = of.aggregation.param("descending")
 
     def lift(self, rows: Arguments) -> Parts:
         columns = [plain(v) for v in rows.values]
@@ -114,7 +104,7 @@ class SortList(Kernel):
             parts["b"] = unit_lists(columns[1], keep)
         return parts
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         codes, positions = flatten(parts["o"], groups.codes)
         columns = {n: flatten(p, groups.codes)[1] for n, p in parts.items()}
         by = sort_key(columns.get("b", columns["v"]))
@@ -122,30 +112,15 @@ class SortList(Kernel):
         order = sort_rows(codes, groups.size, keys)
         return {n: group_lists(codes[order], groups.size, _take(c, order)) for n, c in columns.items()}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
-        return as_type(fill_empty(present(parts, "v", size, self.output_type())), self.output_type())
 
-    def output_type(self) -> pa.DataType:
-        return pa.list_(self._kind)
-
-
-kernel("sort_list")(SortList)
-
-
+@kernel("collect_set", "count_distinct")
 class CollectSet(Kernel):
     """The set of values. Part: v, the distinct values in order of first arrival. 0.0 and -0.0 are one value, NaN is one."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_ordered(types[0]):
-            raise TypeClash(
-                f"{aggregation!r}: values of type {types[0]} cannot be compared: name one of its fields"
-            )
-        self._kind = plain_type(types[0])
-        self._count = aggregation.kind == "count_distinct"
+    def __init__(self, of: Typed) -> None:
+        of.check_order(lack="cannot be compared")
+        self._kind = of.kind
+        self._count = of.aggregation.kind == "count_distinct"
 
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
@@ -154,7 +129,7 @@ class CollectSet(Kernel):
             values = pc.add(values.cast(wide), pa.scalar(0.0, wide))  # -0.0 becomes 0.0
         return {"v": unit_lists(values, validity(values))}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         codes, values = flatten(parts["v"], groups.codes)
         if pa.types.is_null(values.type):
             return {"v": group_lists(codes, groups.size, values)}
@@ -162,9 +137,7 @@ class CollectSet(Kernel):
         first = first[stable_order(codes[first], groups.size)]
         return {"v": group_lists(codes[first], groups.size, _take(values, first))}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         lists = present(parts, "v", size, pa.list_(self._kind))
         if self._count:
             return pa.array(integers(pc.list_value_length(lists)))
@@ -174,7 +147,3 @@ class CollectSet(Kernel):
 
     def output_type(self) -> pa.DataType:
         return pa.int64() if self._count else pa.list_(self._kind)
-
-
-kernel("collect_set")(CollectSet)
-kernel("count_distinct")(CollectSet)

@@ -5,16 +5,11 @@ Part: v, the list of values as float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregation import Aggregation
-from windrow.core.errors import TypeClash
-from windrow.core.types import as_type, plain_type
+from windrow.core.types import as_type
 from windrow.operators.aggregations.arrays import (
     bounds,
     flatten,
@@ -24,11 +19,12 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
-    is_number,
+    Typed,
     kernel,
     plain,
     present,
@@ -44,29 +40,25 @@ def double_lists(values: pa.Array) -> pa.Array:
     return unit_lists(numbers, validity(numbers))
 
 
+@kernel("median", "percentile")
 class Percentile(Kernel):
     """Spark's `percentile`: place `fraction * (n - 1)` of the sorted values, linear between, NaN largest."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_number(plain_type(types[0])):
-            raise TypeClash(
-                f"{aggregation!r}: column of type {types[0]} has no percentiles: cast it to a number first"
-            )
-        self._fraction: float = 0.5 if aggregation.kind == "median" else aggregation.param("fraction")
+    _kind = pa.float64()
+
+    def __init__(self, of: Typed) -> None:
+        of.check_number("has no percentiles")
+        self._fraction: float = 0.5 if of.aggregation.kind == "median" else of.aggregation.param("fraction")
 
     def lift(self, rows: Arguments) -> Parts:
         return {"v": double_lists(plain(rows.values[0]))}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         codes, values = flatten(parts["v"], groups.codes)
         order = stable_order(codes, groups.size)
         return {"v": group_lists(codes[order], groups.size, values.take(pa.array(order)))}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         codes, flat = flatten(present(parts, "v", size, _LIST), np.arange(size))
         values = floats(flat)
         order = np.argsort(values, kind="stable")  # NaN last
@@ -83,10 +75,3 @@ class Percentile(Kernel):
             between = (high - place) * below + (place - low) * above
         exact = (low == high) | (below == above)
         return pa.array(np.where(exact, below, between), mask=empty)
-
-    def output_type(self) -> pa.DataType:
-        return pa.float64()
-
-
-kernel("median")(Percentile)
-kernel("percentile")(Percentile)

@@ -8,24 +8,22 @@ common to all values costs no digits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windrow.core.aggregation import Aggregation
-from windrow.core.errors import TypeClash
 from windrow.core.sql import quoted
-from windrow.core.types import plain_type
 from windrow.operators.aggregations.arrays import floats, integers, validity
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
-    is_number,
+    Typed,
     kernel,
     plain,
     present,
@@ -36,21 +34,17 @@ from windrow.operators.steps.groups import Groups
 _SCALE = 2.0**-512
 
 
+@kernel("variance", "stddev")
 class Variance(Kernel):
     """Variance, and its square root for stddev."""
 
     folds = regroups = False
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_number(plain_type(types[0])):
-            raise TypeClash(
-                f"{aggregation!r}: column of type {types[0]} has no variance: cast it to a number first"
-            )
-        self._ddof: int = aggregation.param("ddof")
-        self._root = aggregation.kind == "stddev"
-        self._kind = plain_type(types[0])
+    def __init__(self, of: Typed) -> None:
+        of.check_number("has no variance")
+        self._ddof: int = of.aggregation.param("ddof")
+        self._root = of.aggregation.kind == "stddev"
+        self._kind = of.kind
 
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
@@ -64,7 +58,7 @@ class Variance(Kernel):
             "m2": pa.array(np.abs(squares), mask=~valid),
         }
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         counts = integers(parts["n"])
         kept = np.flatnonzero(counts > 0)
         codes, size = groups.codes[kept], groups.size
@@ -85,9 +79,7 @@ class Variance(Kernel):
                 "m2": pa.array(_without(squares, rest * rest / total), mask=empty),
             }
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         n = integers(present(parts, "n", size, pa.int64()))
         m2 = floats(present(parts, "m2", size, pa.float64()))
         short = n <= self._ddof
@@ -123,7 +115,3 @@ class Variance(Kernel):
 def _without(squares: npt.NDArray[Any], rest: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Subtract `rest` from squares; infinite ones stay infinite."""
     return np.where(np.isinf(squares), squares, np.maximum(squares - rest, 0.0))
-
-
-kernel("variance")(Variance)
-kernel("stddev")(Variance)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from windrow.core.aggregation import Aggregation
 from windrow.core.errors import TypeClash, UnknownColumn
 from windrow.core.expressions import Expr
-from windrow.operators.aggregations import KERNELS
+from windrow.operators.aggregations import KERNELS, make_kernel
 from windrow.operators.aggregations.calculation import Aggregating, Calculation
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.schema_inference import check_types, condition_refusal, expression_refusal
@@ -47,7 +47,7 @@ def refusal_of(
                     combine(a.evaluate(empty)).type if isinstance(a, Expr) else types.get(a, pa.null())
                     for a in aggregation.args
                 )
-                KERNELS[aggregation.kind](aggregation, kinds, options)
+                make_kernel(aggregation, kinds, options)
         except (TypeClash, UnknownColumn) as error:
             return error.message
     return None

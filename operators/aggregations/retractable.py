@@ -8,14 +8,12 @@ negative number of values. Kernels that need single values keep each with its co
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.aggregation import Aggregation
 from windrow.core.arrays import IntArray
 from windrow.core.types import as_type
 from windrow.operators.aggregations.arrays import (
@@ -29,6 +27,7 @@ from windrow.operators.aggregations.arrays import (
     validity,
 )
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
@@ -60,7 +59,7 @@ def _times(values: pa.Array, sign: IntArray) -> pa.Array:
     return pc.multiply(values, pa.array(sign))
 
 
-def _counts(parts: Mapping[str, pa.Array], name: str, size: int) -> IntArray:
+def _counts(parts: Accumulators, name: str, size: int) -> IntArray:
     return integers(present(parts, name, size, pa.int64()))
 
 
@@ -83,12 +82,10 @@ class NetSum(Sum):
             return {"d": pc.if_else(pa.array(sign < 0), pc.negate(parts["d"]), parts["d"]), **n}
         return {name: _times(part, sign) for name, part in parts.items()} | n
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         return {**super().merge(parts, groups, failures), **_summed(parts, groups, ("n", *_ODD))}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         total = super().finish(parts, size)
         if "f" in parts:  # without values the sum is 0, not a rounding error
             nothing = _counts(parts, "n", size) == 0
@@ -99,18 +96,12 @@ class NetSum(Sum):
 class NetAvg(Avg):
     """The net average. Parts of the sum, n among them."""
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        super().__init__(aggregation, types, options)
-        self._sum = NetSum(aggregation, types, {"integer_overflow": "decimal"})
+    _of_sums = NetSum
 
     def lift(self, rows: Arguments) -> Parts:
         return self._sum.lift(rows)
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         return _with_odd(super().finish(parts, size), parts, size)
 
 
@@ -125,13 +116,13 @@ def _odd_apart(values: pa.Array, sign: IntArray) -> Parts:
     }
 
 
-def _summed(parts: Mapping[str, pa.Array], groups: Groups, names: tuple[str, ...]) -> Parts:
+def _summed(parts: Accumulators, groups: Groups, names: tuple[str, ...]) -> Parts:
     there = [name for name in names if name in parts]
     sums = groups.aggregate([(pc.fill_null(parts[name], 0), "sum") for name in there])
     return dict(zip(there, sums, strict=True))
 
 
-def _with_odd(values: pa.Array, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+def _with_odd(values: pa.Array, parts: Accumulators, size: int) -> pa.Array:
     """Apply the current values that are no finite numbers to a sum, or a mean, of floats."""
     if _NAN not in parts:
         return values
@@ -163,7 +154,7 @@ class NetVariance(Variance):
         made[_NAN] = pa.array(np.where(valid & ~finite, sign, 0))
         return made
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         merged = _summed(parts, groups, ("ni", _NAN))
         whole = [name for name in ("s", "q") if name in parts]
         merged |= dict(zip(whole, groups.aggregate([(parts[n], "sum") for n in whole]), strict=True))
@@ -173,9 +164,7 @@ class NetVariance(Variance):
                 merged |= {name + mark: part for name, part in merged_parts.items()}
         return {n: p.cast(_SQUARES) if n in whole else p for n, p in merged.items()}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         (n_came, mean_came, m2_came), (n_went, mean_went, m2_went) = (
             _moments(_of(parts, mark), size) for mark in ("", _GONE)
         )
@@ -211,7 +200,7 @@ def _whole_moments(values: pa.Array, sign: IntArray) -> Parts:
     return {"ni": _times(pc.is_valid(values).cast(pa.int64()), sign), **signed}
 
 
-def _with_whole(parts: Mapping[str, pa.Array], n: IntArray, total: Any, m2: Any) -> tuple[IntArray, Any]:
+def _with_whole(parts: Accumulators, n: IntArray, total: Any, m2: Any) -> tuple[IntArray, Any]:
     """Return (number, squared distances) of these and of whole numbers, exactly where there are no others."""
     added = _counts(parts, "ni", len(n))
     sums, squares = ([int(v or 0) for v in parts[name].to_pylist()] for name in ("s", "q"))
@@ -225,11 +214,11 @@ def _with_whole(parts: Mapping[str, pa.Array], n: IntArray, total: Any, m2: Any)
     return n + added, distances
 
 
-def _of(parts: Mapping[str, pa.Array], mark: str) -> Parts:
+def _of(parts: Accumulators, mark: str) -> Parts:
     return {name: parts[name + mark] for name in ("n", "mean", "m2") if name + mark in parts}
 
 
-def _moments(parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, Any, Any]:
+def _moments(parts: Accumulators, size: int) -> tuple[IntArray, Any, Any]:
     n = _counts(parts, "n", size)
     mean, m2 = (floats(present(parts, name, size, pa.float64())) for name in ("mean", "m2"))
     return n, np.where(n > 0, mean, 0.0), np.where(n > 0, m2, 0.0)
@@ -237,8 +226,6 @@ def _moments(parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, Any, A
 
 class _Present(Kernel):
     """The base of kernels on single values. Parts, lists of equal length: v, the distinct ones; c, the count of each."""
-
-    _kind: pa.DataType
 
     @abstractmethod
     def _values(self, rows: Arguments) -> pa.Array:
@@ -249,7 +236,7 @@ class _Present(Kernel):
         keep = validity(values)
         return {"v": unit_lists(values, keep), "c": unit_lists(pa.array(signs(rows)), keep)}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         codes, values = flatten(parts["v"], groups.codes)
         each = flatten(parts["c"], groups.codes)[1]
         known = [] if pa.types.is_null(values.type) else [values]
@@ -264,14 +251,14 @@ class _Present(Kernel):
             "c": group_lists(codes[first], groups.size, counts),
         }
 
-    def each(self, parts: Mapping[str, pa.Array], size: int) -> pa.Array:
+    def each(self, parts: Accumulators, size: int) -> pa.Array:
         """Return lists of the current values of each group, every value as often as it occurs."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
         counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
         index = np.repeat(np.arange(len(codes)), np.maximum(counts, 0))
         return group_lists(codes[index], size, values.take(pa.array(index)))
 
-    def present_values(self, parts: Mapping[str, pa.Array], size: int) -> tuple[IntArray, pa.Array]:
+    def present_values(self, parts: Accumulators, size: int) -> tuple[IntArray, pa.Array]:
         """Return (group, value) of each current value."""
         codes, values = flatten(present(parts, "v", size, pa.list_(self._kind)), np.arange(size))
         counts = integers(flatten(present(parts, "c", size, pa.list_(pa.int64())), np.arange(size))[1])
@@ -285,9 +272,7 @@ class NetExtreme(_Present, Extreme):
     def _values(self, rows: Arguments) -> pa.Array:
         return Extreme.lift(self, rows)["v"]
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         codes, values = self.present_values(parts, size)
         if len(values) == 0:
             return pa.nulls(size, self._kind)
@@ -304,9 +289,7 @@ class NetSet(_Present, CollectSet):
         places[codes] = np.arange(len(codes))
         return values.take(pa.array(places, mask=places < 0))
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         codes, values = self.present_values(parts, size)
         if self._count:
             return pa.array(np.bincount(codes, minlength=size).astype(np.int64))
@@ -318,14 +301,10 @@ class NetSet(_Present, CollectSet):
 class NetPercentile(_Present, Percentile):
     """The net median, percentile: of values that are kept in the state row, and not of the window's messages."""
 
-    _kind = pa.float64()
-
     def _values(self, rows: Arguments) -> pa.Array:
         return pc.add(as_type(plain(rows.values[0]), self._kind), 0.0)
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         return Percentile.finish(self, {"v": self.each(parts, size)}, size, failures)
 
 
@@ -335,9 +314,7 @@ class NetTopK(_Present, TopK):
     def _values(self, rows: Arguments) -> pa.Array:
         return plain(rows.values[0])
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         apart = Groups.of_codes(np.arange(size), size)
         return TopK.finish(self, TopK.merge(self, {"v": self.each(parts, size)}, apart, []), size)
 

@@ -7,7 +7,6 @@ give the same bits. `kll.py` is KLL with coins that are a function of the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Context, Decimal
 from typing import Any
 
@@ -17,18 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from windrow.core.aggregation import Aggregation
-from windrow.core.errors import TypeClash
-from windrow.core.types import plain_type
 from windrow.operators.aggregations import kll
 from windrow.operators.aggregations.arrays import bounds, flatten, floats, group_lists, validity
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
-    is_number,
-    is_ordered,
+    Typed,
     kernel,
     plain,
     present,
@@ -41,27 +37,24 @@ _INT64_END = 2.0**63
 _EXACT = Context(prec=76)
 
 
+@kernel("approx_count_distinct")
 class ApproxCountDistinct(Kernel):
     """The approximate distinct count. Parts: s, a serialised HLL_8 sketch of states; h, the hashes that rows add to it.
 
     Numbers are hashed by value, so that 1 and 1.0 are the same before and after a column widens. States have no h.
     """
 
+    _kind = pa.int64()
     regroups = False  # a sketch of several values depends on their order, a union of sketches does not
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_ordered(types[0]):
-            raise TypeClash(
-                f"{aggregation!r}: values of type {types[0]} cannot be compared: name one of its fields"
-            )
-        self._lg_k: int = aggregation.param("lg_k")
+    def __init__(self, of: Typed) -> None:
+        of.check_order(lack="cannot be compared")
+        self._lg_k: int = of.aggregation.param("lg_k")
 
     def lift(self, rows: Arguments) -> Parts:
         return {"h": hashable(plain(rows.values[0]))}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         size = groups.size
         sketches, sketch_ends = _by_group(present(parts, "s", groups.rows, pa.binary()), groups)
         added, added_ends = _distinct_by_group(present(parts, "h", groups.rows, pa.int64()), groups)
@@ -85,15 +78,10 @@ class ApproxCountDistinct(Kernel):
         result = target.get_result(datasketches.tgt_hll_type.HLL_8) if sketches else target
         return bytes(result.serialize_compact())
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         read = datasketches.hll_sketch.deserialize
         states = present(parts, "s", size, pa.binary()).to_pylist()
         return pa.array([0 if s is None else round(read(s).get_estimate()) for s in states], pa.int64())
-
-    def output_type(self) -> pa.DataType:
-        return pa.int64()
 
 
 def hashable(values: pa.Array) -> pa.Array:
@@ -144,23 +132,17 @@ def _distinct_by_group(values: pa.Array, groups: Groups) -> tuple[list[Any], Any
     return _by_group(values.take(pa.array(pairs)), Groups.of_codes(groups.codes[pairs], groups.size))
 
 
-kernel("approx_count_distinct")(ApproxCountDistinct)
-
-
+@kernel("approx_percentile")
 class ApproxPercentile(Kernel):
     """The approximate percentile. Parts: v and l, lists of the retained values and their levels; lo, hi: exact extremes."""
 
+    _kind = pa.float64()
     folds = regroups = False
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if not is_number(plain_type(types[0])):
-            raise TypeClash(
-                f"{aggregation!r}: column of type {types[0]} has no percentiles: cast it to a number first"
-            )
-        self._fraction: float = aggregation.param("fraction")
-        self._k: int = aggregation.param("k")
+    def __init__(self, of: Typed) -> None:
+        of.check_number("has no percentiles")
+        self._fraction: float = of.aggregation.param("fraction")
+        self._k: int = of.aggregation.param("k")
 
     def lift(self, rows: Arguments) -> Parts:
         values = plain(rows.values[0])
@@ -171,7 +153,7 @@ class ApproxPercentile(Kernel):
         numbers = pa.array(floats(values), mask=~validity(values))
         return {"v": lists, "l": levels, "lo": numbers, "hi": numbers}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         codes, flat = flatten(parts["v"], groups.codes)
         levels = flatten(parts["l"], groups.codes)[1].to_numpy()
         sketch = kll.compress(kll.Items(codes, floats(flat), levels), groups.size, self._k)
@@ -182,9 +164,7 @@ class ApproxPercentile(Kernel):
             "hi": extremes(parts["hi"], "max", groups),
         }
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         if self._fraction in (0.0, 1.0):
             return present(parts, "lo" if self._fraction == 0.0 else "hi", size, pa.float64())
         if "v" not in parts:
@@ -193,9 +173,3 @@ class ApproxPercentile(Kernel):
         levels = flatten(parts["l"], np.arange(size))[1].to_numpy()
         values, empty = kll.quantile(kll.Items(codes, floats(flat), levels), size, self._fraction)
         return pa.array(values, mask=empty)
-
-    def output_type(self) -> pa.DataType:
-        return pa.float64()
-
-
-kernel("approx_percentile")(ApproxPercentile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -16,10 +15,12 @@ from windrow.core.errors import BadAggregate, TypeClash
 from windrow.core.types import as_type, plain_type
 from windrow.operators.aggregations.arrays import bounds, sort_rows, validity
 from windrow.operators.aggregations.base import (
+    Accumulators,
     Arguments,
     Failure,
     Kernel,
     Parts,
+    Typed,
     is_number,
     kernel,
     plain,
@@ -37,6 +38,7 @@ def unpack_state(data: bytes) -> Any:
     return msgpack.unpackb(data, strict_map_key=False)
 
 
+@kernel("user")
 class User(Kernel):
     """The kernel of a user class. Parts: s, the packed state; r, the arguments of a row (a struct; states have none).
 
@@ -45,14 +47,12 @@ class User(Kernel):
     others alone. Null arguments are passed as None. The identity finishes as `finish(initial())`.
     """
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        if aggregation.function is None or aggregation.function.whole_table:
-            raise BadAggregate(f"{aggregation!r} is no class with initial, add, merge and finish")
-        self._body = aggregation.function.body
-        returns = aggregation.function.returns
-        self._returns = _reduced(aggregation, types[0]) if returns is None else returns
+    def __init__(self, of: Typed) -> None:
+        if of.aggregation.function is None or of.aggregation.function.whole_table:
+            raise BadAggregate(f"{of.aggregation!r} is no class with initial, add, merge and finish")
+        self._body = of.aggregation.function.body
+        returns = of.aggregation.function.returns
+        self._kind = _reduced(of.aggregation, of.types[0]) if returns is None else returns
 
     def lift(self, rows: Arguments) -> Parts:
         if not rows.values:
@@ -60,7 +60,7 @@ class User(Kernel):
         names = [str(i) for i in range(len(rows.values))]
         return {"r": pa.StructArray.from_arrays([plain(v) for v in rows.values], names=names)}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         states = present(parts, "s", groups.rows, pa.binary())
         added = present(parts, "r", groups.rows, pa.struct([]))
         known = validity(states)
@@ -94,9 +94,7 @@ class User(Kernel):
                 state = body.merge(state, unpack_state(data))
         return pack_state(state)
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         body = self._body
         values: list[Any] = []
         for g, data in enumerate(present(parts, "s", size, pa.binary()).to_pylist()):
@@ -108,13 +106,7 @@ class User(Kernel):
                 failures.append(Failure(g, error))
                 value = None
             values.append(value)
-        return to_array(values, self._returns, failures)
-
-    def output_type(self) -> pa.DataType:
-        return self._returns
-
-
-kernel("user")(User)
+        return to_array(values, self._kind, failures)
 
 
 def _reduced(aggregation: Aggregation, kind: pa.DataType) -> pa.DataType:
@@ -171,21 +163,23 @@ def evaluate_table_functions(
 
 
 # -- weighted ---------------------------------------------------------------------------------------------------------
-# Kernel of weighted_avg. Parts: xw (sum of value times weight) and w (sum of weights), both float64.
 
 
+@kernel("weighted_avg")
 class WeightedAvg(Kernel):
-    """The weighted average. Rows where the value or the weight is null are skipped; null where the weights sum to 0."""
+    """The weighted average. Parts, both float64: xw, the sum of value times weight, and w, the sum of weights.
 
+    Rows where the value or the weight is null are skipped; null where the weights sum to 0.
+    """
+
+    _kind = pa.float64()
     regroups = False
 
-    def __init__(
-        self, aggregation: Aggregation, types: tuple[pa.DataType, ...], options: Mapping[str, Any]
-    ) -> None:
-        for role, kind in zip(("column", "weight"), types, strict=True):
+    def __init__(self, of: Typed) -> None:
+        for role, kind in zip(("column", "weight"), of.types, strict=True):
             if not is_number(plain_type(kind)):
                 raise TypeClash(
-                    f"{aggregation!r}: the {role} of type {kind} is no number: cast it to a number first"
+                    f"{of.aggregation!r}: the {role} of type {kind} is no number: cast it to a number first"
                 )
 
     def lift(self, rows: Arguments) -> Parts:
@@ -193,22 +187,14 @@ class WeightedAvg(Kernel):
         product = pc.multiply(value, weight)
         return {"xw": product, "w": pc.if_else(pc.is_valid(product), weight, pa.scalar(None, pa.float64()))}
 
-    def merge(self, parts: Mapping[str, pa.Array], groups: Groups, failures: list[Failure]) -> Parts:
+    def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:
         xw, w = groups.aggregate([(parts["xw"], "sum"), (parts["w"], "sum")])
         return {"xw": xw, "w": w}
 
-    def finish(
-        self, parts: Mapping[str, pa.Array], size: int, failures: list[Failure] | None = None
-    ) -> pa.Array:
+    def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         xw, w = (present(parts, n, size, pa.float64()) for n in ("xw", "w"))
         return pc.divide(xw, pc.if_else(pc.equal(w, 0.0), pa.scalar(None, pa.float64()), w))
-
-    def output_type(self) -> pa.DataType:
-        return pa.float64()
 
 
 def _doubles(values: pa.Array) -> pa.Array:
     return as_type(plain(values), pa.float64())
-
-
-kernel("weighted_avg")(WeightedAvg)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import windrow as wr
 from tests.deep import examples
 from windrow.core.messages import Position
-from windrow.operators.aggregations import RETRACTABLE, Arguments
+from windrow.operators.aggregations import RETRACTABLE, Arguments, Typed
 from windrow.operators.aggregations.base import concat_parts
 from windrow.operators.oracle.aggregates import Row, evaluate
 from windrow.operators.steps.groups import Groups
@@ -44,7 +44,7 @@ VALUES: dict[pa.DataType, Any] = {
 
 def left(kind: str, values: list[Any], type_: pa.DataType, signs: list[int], cuts: list[int]) -> Any:
     """Aggregate rows that come in pieces."""
-    kernel = RETRACTABLE[kind](KINDS[kind], (type_,), {"integer_overflow": "decimal"})
+    kernel = RETRACTABLE[kind](Typed(KINDS[kind], (type_,), {"integer_overflow": "decimal"}))
     pieces = []
     for start, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
         n = end - start
