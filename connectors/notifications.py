@@ -270,8 +270,8 @@ class RouteSink:
                 rows.setdefault(id(sink), (sink, []))[1].append(number)
         if lost:
             _LOG.warning("rows have no sink", sink=repr(self), values=sorted(map(str, lost)))
-        for sink, some in rows.values():
-            _publish_rows(sink, token, panes, np.array(some))
+        for sink, row_numbers in rows.values():
+            _publish_rows(sink, token, panes, np.array(row_numbers))
 
     def last_commit(self, job: str, operator: str) -> int | None:
         return None  # each sink knows for itself what it has

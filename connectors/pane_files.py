@@ -91,8 +91,8 @@ def mapped_rows(path: str) -> pa.Table:
     if os.path.getsize(path) <= MAPPED_BYTES:
         return read_file(path)
     rows = Spill()
-    for some in read_slices(path, SLICE_ROWS):
-        rows.add(some)
+    for rows_slice in read_slices(path, SLICE_ROWS):
+        rows.add(rows_slice)
     return rows.mapped()[0]
 
 

@@ -55,8 +55,8 @@ class UserFunction:
                 if self.adds
                 else "its columns, and no others"
             )
-            given = [*map(repr, columns), *(f"{name}={of!r}" for name, of in of_inputs.items())]
-            raise BadAggregate(f"{self.name}({', '.join(given)}): give {asked}")
+            written = [*map(repr, columns), *(f"{name}={of!r}" for name, of in of_inputs.items())]
+            raise BadAggregate(f"{self.name}({', '.join(written)}): give {asked}")
         if self.adds:
             shares = {n: of if isinstance(of, (tuple, list)) else (of,) for n, of in of_inputs.items()}
             taken = tuple((name, tuple(map(argument, shares[name]))) for name in sorted(shares))

@@ -33,10 +33,10 @@ def suggests(function: Callable[P, R]) -> Callable[P, R]:
                 said = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
                 raise UnknownOption(f"{said_of} has no option {name!r}: {said}")
         if len(args) > len(by_place):
-            some = ", ".join(f"{name}=..." for name in known[:2])
+            examples = ", ".join(f"{name}=..." for name in known[:2])
             raise UnknownOption(
                 f"{said_of} is given {len(args) - bound} arguments by place, and takes {len(by_place) - bound}: name the "
-                f"others, {some}"
+                f"others, {examples}"
             )
         return function(*args, **kwargs)
 

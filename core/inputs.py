@@ -374,7 +374,7 @@ def make_table(
 
 def which(name: str | None, inputs: Sequence[Input], whose: str) -> str:
     """Why no input is meant by that name. whose: the operator that has these inputs."""
-    names = [given.name for given in inputs]
+    names = [input.name for input in inputs]
     called = f"input {name!r} is none of {whose!r}" if name is not None else f"{whose!r} has several inputs"
     if names == [UNNAMED]:
         return f"{called}, whose one input has no name: leave input= out"

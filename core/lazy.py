@@ -77,8 +77,8 @@ class LazyList(Sequence[T]):
     def __repr__(self) -> str:
         if self._size <= _SHOWN:
             return repr(list(self))
-        some = ", ".join(map(repr, self._built(0, _SHOWN)))
-        return f"[{some}, ... {self._size - _SHOWN:,} more]"
+        first_items = ", ".join(map(repr, self._built(0, _SHOWN)))
+        return f"[{first_items}, ... {self._size - _SHOWN:,} more]"
 
     def _repr_html_(self) -> str:
         from windrow.core.notebook import MOST, of_items

@@ -282,8 +282,8 @@ def _merged(a: pa.StructType, b: pa.StructType) -> pa.DataType | None:
         return None
     fields = []
     for name in names:
-        mine, theirs = (s.field(name).type if s.get_field_index(name) >= 0 else pa.null() for s in (a, b))
-        kind = widened(mine, theirs)
+        ours, theirs = (s.field(name).type if s.get_field_index(name) >= 0 else pa.null() for s in (a, b))
+        kind = widened(ours, theirs)
         if kind is None:
             return None
         fields.append(pa.field(name, kind))

@@ -124,9 +124,9 @@ class TestDriver:
         input: the input of the messages, where there are several
         """
         by_input = messages if isinstance(messages, Mapping) else {self._input(input).name: messages}
-        made = {name: [_message(one) for one in some] for name, some in by_input.items()}
-        for name, some in made.items():
-            self._remember(name, some)
+        made = {name: [_message(one) for one in rows] for name, rows in by_input.items()}
+        for name, rows in made.items():
+            self._remember(name, rows)
         if self.definition.by_input:
             self.op.add_messages(made)
         else:
@@ -160,13 +160,13 @@ class TestDriver:
         return placed._replace(source=input.source_prefix + placed.source)
 
     def _remember(self, name: str, messages: Sequence[Message]) -> None:
-        given, reached = self._input(name), dict(self._reached)
-        unnamed = (given.source_prefix, 0)
+        input, reached = self._input(name), dict(self._reached)
+        unnamed = (input.source_prefix, 0)
         for message in messages:
             if message.position is None:
                 position = Position(*unnamed, self._reached.get(unnamed, 0))
             else:
-                position = self._place(given, message.position)
+                position = self._place(input, message.position)
             partition = (position.source, position.partition)
             if position.offset >= reached.get(partition, 0):
                 # A message that a crash lost may come again as another one; the newest counts.
@@ -248,12 +248,12 @@ class TestDriver:
         """Return everything, in no particular order."""
         inputs = self.definition.inputs
         fed = {
-            given.name: [
+            input.name: [
                 Message(m.payload, as_given(self.definition, position))
                 for position, m in sorted(self._fed.items(), reverse=True)
-                if position.source.startswith(given.source_prefix)
+                if position.source.startswith(input.source_prefix)
             ]
-            for given in inputs
+            for input in inputs
         }
         return fed if self.definition.by_input else fed[inputs[0].name]
 
@@ -322,10 +322,10 @@ class TestDriver:
         fed = dict(self._fed)
         for letter in self.op.dead_letters() if len(self.definition.parts) == 1 else ():
             if letter.position is not None and _OF_TYPE.match(letter.detail):
-                given = self._input(letter.input)
-                place = self._place(given, letter.position)
+                input = self._input(letter.input)
+                place = self._place(input, letter.position)
                 if place in fed:
-                    fed[place] = Message({**fed[place].payload, given.event_time: None}, fed[place].position)
+                    fed[place] = Message({**fed[place].payload, input.event_time: None}, fed[place].position)
         return expect(self._lives, self.steps(), fed, self._pushed, self._schema)
 
     def check(self, panes: Sequence[Any] | None = None, *, dead_letters: bool = False) -> Expected:

@@ -272,7 +272,7 @@ class Draw:
         )
 
     def _aggregations(self, column: str) -> dict[str, Any]:
-        some = {
+        aggregations = {
             "total": wr.sum(column),
             "mean": wr.avg(column),
             "least": wr.min(column),
@@ -284,8 +284,8 @@ class Draw:
             "middle": wr.median(column),
             "quarter": wr.percentile(column, 0.25),
         }
-        chosen = self.chance.sample(sorted(some), self.pick(1, 1, 2, 3))
-        return {"n": wr.count(), **{name: some[name] for name in chosen}}
+        chosen = self.chance.sample(sorted(aggregations), self.pick(1, 1, 2, 3))
+        return {"n": wr.count(), **{name: aggregations[name] for name in chosen}}
 
     def watermark(self) -> Any:
         return self.pick(

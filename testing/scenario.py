@@ -46,29 +46,29 @@ class Scenario:
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
-        given = (self.operators,) if isinstance(self.operators, Definition) else tuple(self.operators)
-        for one in given:
+        operators = (self.operators,) if isinstance(self.operators, Definition) else tuple(self.operators)
+        for one in operators:
             check.of_type(
                 one, Definition, "operators", "give a definition, such as wr.Aggregate(...), or a list"
             )
-        if not given:
+        if not operators:
             raise ConfigurationError("operators=[] has no operator: give a definition, or several")
-        return given
+        return operators
 
     def feed(self, random: Random) -> Feed:
         """Return the messages of one seed's schedule."""
         definitions = self.definitions
-        given = self.messages(random) if callable(self.messages) else self.messages
+        messages = self.messages(random) if callable(self.messages) else self.messages
         inputs = inputs_of(definitions)
         if list(inputs) == [ONLY]:
-            tables = {ONLY: _table(given)}
+            tables = {ONLY: _table(messages)}
         else:
-            if not isinstance(given, Mapping) or set(given) != set(inputs):
-                shown = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+            if not isinstance(messages, Mapping) or set(messages) != set(inputs):
+                shown = sorted(messages) if isinstance(messages, Mapping) else type(messages).__name__
                 raise ConfigurationError(
                     f"messages are {shown}, and the job has the inputs {sorted(inputs)}: give a dict by the names of these"
                 )
-            tables = {name: _table(given[name]) for name in inputs}
+            tables = {name: _table(messages[name]) for name in inputs}
         _check_columns(definitions, tables)
         tables = {name: _with_times(definitions, name, table) for name, table in tables.items()}
         arrivals = _merged({name: table.to_pylist() for name, table in tables.items()})
@@ -128,7 +128,7 @@ def inputs_of(definitions: Sequence[Definition]) -> dict[str, Input]:
         raise ConfigurationError(
             f"{unnamed[0]!r} does not say which of the inputs of the job it takes: give it input='name'"
         )
-    return {given.name: given for definition in definitions for given in definition.inputs}
+    return {input.name: input for definition in definitions for input in definition.inputs}
 
 
 def feed_of(played: Played, random: Random) -> Feed:
@@ -183,9 +183,9 @@ def _table(value: Any) -> pa.Table:
 
 def _check_columns(definitions: Sequence[Definition], tables: Mapping[str, pa.Table]) -> None:
     for definition in definitions:
-        for given in definition.inputs:
-            table = tables[given.name if definition.by_input else ONLY]
-            for column in definition.columns_of(given):
+        for input in definition.inputs:
+            table = tables[input.name if definition.by_input else ONLY]
+            for column in definition.columns_of(input):
                 if column not in table.column_names:
                     raise UnknownColumn(
                         f"column {column!r} of {definition.name!r} is not in the messages, which have {table.column_names}"
@@ -195,23 +195,23 @@ def _check_columns(definitions: Sequence[Definition], tables: Mapping[str, pa.Ta
 def _with_times(definitions: Sequence[Definition], name: str, table: pa.Table) -> pa.Table:
     """Convert event times that are text to times, as operators keep them; other values are null."""
     for definition in definitions:
-        for given in definition.inputs:
-            if name not in (given.name, ONLY) or not pa.types.is_string(
-                table.schema.field(given.event_time).type
+        for input in definition.inputs:
+            if name not in (input.name, ONLY) or not pa.types.is_string(
+                table.schema.field(input.event_time).type
             ):
                 continue
-            times = [_time(given, row) for row in table.to_pylist()]
-            where = table.column_names.index(given.event_time)
-            table = table.set_column(where, given.event_time, pa.array(times, pa.timestamp("us", "UTC")))
+            times = [_time(input, row) for row in table.to_pylist()]
+            where = table.column_names.index(input.event_time)
+            table = table.set_column(where, input.event_time, pa.array(times, pa.timestamp("us", "UTC")))
     return table
 
 
 def _merged(rows: Mapping[str, list[dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
     """Return the messages of all inputs as one sequence: they begin and end together."""
     placed = [
-        ((i + 1) / (len(some) + 1), n, name, row)
-        for n, (name, some) in enumerate(rows.items())
-        for i, row in enumerate(some)
+        ((i + 1) / (len(input_rows) + 1), n, name, row)
+        for n, (name, input_rows) in enumerate(rows.items())
+        for i, row in enumerate(input_rows)
     ]
     return [(name, row) for _, _, name, row in sorted(placed, key=lambda one: one[:2])]
 

@@ -43,10 +43,10 @@ class Summary:
         lines = [f"{self.seeds:,} seeds, {self.failed} failed"]
         deaths = {k.removeprefix(DIES): n for k, n in self.counts.items() if k.startswith(DIES)}
         others = {k: n for k, n in self.counts.items() if not k.startswith(DIES)}
-        for title, some in (("processes died at", deaths), ("besides", others)):
-            if some:
+        for title, counts in (("processes died at", deaths), ("besides", others)):
+            if counts:
                 lines.append(f"{title}:")
-                lines += [f"  {name:<32}{n:>10,}" for name, n in sorted(some.items())]
+                lines += [f"  {name:<32}{n:>10,}" for name, n in sorted(counts.items())]
         return "\n".join(lines)
 
 
@@ -189,20 +189,20 @@ def command(
     parser.add_argument("--seeds", type=int, default=seeds, help=f"how many (default: {seeds:,})")
     parser.add_argument("--jobs", type=int, default=1, help="in so many processes (default: 1)")
     more(parser)
-    given = parser.parse_args(arguments)
-    play = player(given)
-    options = [f" --{name} {getattr(given, name)}" for name in repeat if getattr(given, name)]
+    parsed = parser.parse_args(arguments)
+    play = player(parsed)
+    options = [f" --{name} {getattr(parsed, name)}" for name in repeat if getattr(parsed, name)]
     again = f"python -m {prog}{''.join(options)}"
-    if given.seed is not None:
-        return _one(play, given, again)
+    if parsed.seed is not None:
+        return _one(play, parsed, again)
     counts: Counter[str] = Counter()
     failed = 0
-    for report in all_of(play, range(given.first, given.first + given.seeds), given.jobs):
+    for report in all_of(play, range(parsed.first, parsed.first + parsed.seeds), parsed.jobs):
         counts += report.counts
         if report.failure is not None:
             failed += 1
             tqdm.write(failure_text(report, again))
-    print(Summary(given.seeds, failed, counts))
+    print(Summary(parsed.seeds, failed, counts))
     return min(failed, 100)
 
 

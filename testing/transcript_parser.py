@@ -166,8 +166,8 @@ class _Steps:
     def __init__(self, definition: Definition, start_us: int, columns: tuple[str, ...] | None) -> None:
         self._definition, self._columns = definition, columns
         self._now_us = start_us
-        self._offsets = {given.name: 0 for given in definition.inputs}
-        self._times = {given.name: given.event_time for given in definition.inputs}
+        self._offsets = {input.name: 0 for input in definition.inputs}
+        self._times = {input.name: input.event_time for input in definition.inputs}
         self._seen: set[str] = set()
         self.actions: list[Action] = []
 
@@ -183,7 +183,7 @@ class _Steps:
             case "add":
                 self._act(Action("add", label, messages=list(self._messages(value))))
             case "watermark":
-                if any(given.watermark.kind != "explicit" for given in self._definition.inputs):
+                if any(input.watermark.kind != "explicit" for input in self._definition.inputs):
                     raise TranscriptError(f"{label}: the watermark of the definition is not wr.explicit()")
                 self._act(self._watermark(label, value))
             case "now":
@@ -196,7 +196,7 @@ class _Steps:
                 self._last(kind, label).windows = [self._window_info(row) for row in _list(value)]
             case "kept":
                 _known(value, tuple(self._offsets), ())
-                self._last(kind, label).kept = {name: _list(some) for name, some in value.items()}
+                self._last(kind, label).kept = {name: _list(kept) for name, kept in value.items()}
             case _:
                 raise TranscriptError(f"step {number}: unknown key {kind!r}")
 

@@ -95,7 +95,7 @@ def expect(
 def _taken(definition: Definition, unread: Unread, step: Step) -> dict[str, list[Message]]:
     """Return the messages that an ingest took, by input, which are not taken again."""
     taken: dict[str, list[Message]] = {}
-    prefixes = [(given.name, given.source_prefix) for given in definition.inputs]
+    prefixes = [(input.name, input.source_prefix) for input in definition.inputs]
     for partition, first in sorted(step.first_offsets.items()):
         waiting = unread.get(partition, [])
         low, high = (bisect_left(waiting, at, key=_offset) for at in (first, step.next_offsets[partition]))
@@ -133,7 +133,7 @@ def compare(
 
 def as_given(definition: Definition, position: Position) -> Position:
     """Return a message's position as its user gave it: without the name of its input."""
-    for prefix in (given.source_prefix for given in definition.inputs):
+    for prefix in (input.source_prefix for input in definition.inputs):
         if position.source.startswith(prefix):
             return position._replace(source=position.source.removeprefix(prefix))
     return position
@@ -183,13 +183,13 @@ def check_kept(definition: Definition, op: Embedded, oracle: Oracle) -> None:
         if windows is not None:
             wanted = [info_as_given(definition, info) for info in windows]
             compare(f"window of {part.name!r}", op.get_windows(operator=part.name), wanted, _infos_equal)
-        for given in part.inputs:
-            messages = said.kept(given.name)
+        for input in part.inputs:
+            messages = said.kept(input.name)
             if messages is None:
                 continue
-            kept = sorted(m.position for m in op.get_messages(input=given.name, operator=part.name))
+            kept = sorted(m.position for m in op.get_messages(input=input.name, operator=part.name))
             there = sorted(as_given(definition, m.position) for m in messages if m.position is not None)
-            compare(f"message of {given.name!r}", kept, there, lambda a, b: bool(a == b))
+            compare(f"message of {input.name!r}", kept, there, lambda a, b: bool(a == b))
 
 
 def info_as_given(definition: Definition, info: WindowInfo) -> WindowInfo:

@@ -99,14 +99,14 @@ class Kafka:
         need("confluent_kafka", "kafka", "wr.Kafka")
         if not servers or not isinstance(servers, str):
             raise ConfigurationError(f"servers {servers!r}: give host:port, several with commas")
-        given = {str(k).removeprefix("kafka."): str(v) for k, v in (config or {}).items()}
-        servers_too = given.pop("bootstrap.servers", servers)
+        settings = {str(k).removeprefix("kafka."): str(v) for k, v in (config or {}).items()}
+        servers_too = settings.pop("bootstrap.servers", servers)
         if servers_too != servers:
             raise ConfigurationError(
                 f"bootstrap.servers {servers_too!r} contradict servers {servers!r}: leave them out of config"
             )
         object.__setattr__(self, "servers", servers)
-        object.__setattr__(self, "config", tuple(sorted(given.items())))
+        object.__setattr__(self, "config", tuple(sorted(settings.items())))
 
     def __repr__(self) -> str:
         more = f", {shown(dict(self.config))!r}" if self.config else ""

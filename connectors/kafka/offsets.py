@@ -233,8 +233,8 @@ def shared(ahead: Mapping[tuple[str, int], int], most: int | None) -> dict[tuple
     if most < len(busy):
         longest = {topic: partition for topic, partition in reversed(busy)}.items()
         first = [tp for tp in busy if tp in longest]
-        some = set([*first, *(tp for tp in busy if tp not in longest)][:most])
-        return {tp: int(tp in some) for tp in ahead}
+        chosen = set([*first, *(tp for tp in busy if tp not in longest)][:most])
+        return {tp: int(tp in chosen) for tp in ahead}
     for tp in busy:
         parts[tp] = max(parts[tp], 1)
     left = most - sum(parts.values())

@@ -187,18 +187,18 @@ def _subscription(
     options: Mapping[str, str],
 ) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
     """Return (topics, pattern, assigned partitions), of which exactly one is set."""
-    given = [n for n in ("subscribe", "subscribePattern", "assign") if n.lower() in options]
-    if len(given) != 1:
+    kinds = [n for n in ("subscribe", "subscribePattern", "assign") if n.lower() in options]
+    if len(kinds) != 1:
         raise ConfigurationError(
-            f"{' and '.join(given) or 'none'} of subscribe, subscribePattern and assign is given: give one of them"
+            f"{' and '.join(kinds) or 'none'} of subscribe, subscribePattern and assign is given: give one of them"
         )
-    text = options[given[0].lower()]
-    if given == ["subscribe"]:
+    text = options[kinds[0].lower()]
+    if kinds == ["subscribe"]:
         topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
         if not topics:
             raise ConfigurationError(f"subscribe {text!r} names no topic: give one, several with commas")
         return topics, None, None
-    if given == ["subscribePattern"]:
+    if kinds == ["subscribePattern"]:
         try:
             re.compile(text)
         except re.error as error:

@@ -130,7 +130,7 @@ def _fetch(
     from confluent_kafka import KafkaError
 
     position, fetched, chunk = wanted.start, Fetched(attributes), CHUNK_ROWS
-    heard = time.monotonic()
+    answered_s = time.monotonic()
     while position < wanted.end:
         got = consumer.consume(min(chunk, wanted.end - position), WAIT_S)
         errors = [e for e in [m.error() for m in got] if e is not None]
@@ -140,12 +140,12 @@ def _fetch(
             if position > wanted.end:
                 messages = messages[: bisect_left(messages, wanted.end, key=lambda m: m.offset())]
             fetched.add(messages)
-            heard = time.monotonic()
+            answered_s = time.monotonic()
         if len(fetched) >= BATCH_ROWS or fetched.bytes >= BATCH_BYTES:
             chunk = max(1, min(CHUNK_ROWS, BATCH_BYTES * len(fetched) // max(1, fetched.bytes)))
             yield fetched
             fetched = Fetched(attributes)
-            heard = time.monotonic()
+            answered_s = time.monotonic()
         for message in got if errors else ():
             error = message.error()
             if error is None:
@@ -157,7 +157,7 @@ def _fetch(
                 _assign(consumer, wanted, position)
             else:
                 raise _failed(error, wanted, position)
-        if not messages and position < wanted.end and time.monotonic() - heard > options.poll_timeout_s:
+        if not messages and position < wanted.end and time.monotonic() - answered_s > options.poll_timeout_s:
             raise KafkaFailed(
                 f"{wanted.topic}-{wanted.partition} gave nothing in {options.poll_timeout_s:g} s at offset {position}, to be "
                 f"read up to {wanted.end}: see whether its leader is up, or raise kafkaConsumer.pollTimeoutMs"

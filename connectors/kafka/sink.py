@@ -194,23 +194,23 @@ class KafkaSink:
     def records(self, panes: PaneFiles) -> Iterator[list[Record]]:
         """Yield the records for the topic, in order, in portions."""
         if panes.letters_of is not None:
-            for some in panes.tables():
-                made = [_letter(row) for row in some.to_pylist()]
+            for table_slice in panes.tables():
+                made = [_letter(row) for row in table_slice.to_pylist()]
                 yield from (made[i : i + CHUNK_RECORDS] for i in range(0, len(made), CHUNK_RECORDS))
             return
         by = list(panes.key_columns)
         # The newest row of a (window, key) is known only from all rows of its shard.
         upsert = self.mode == "upsert"
         tables = (newest_of(rows, by) for rows in panes.by_shard()) if upsert else panes.tables()
-        for some in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
-            keys = self._keys(some, by)
-            values: Sequence[Any] = json_rows(some) if self.encode is None else self.encode(some)
-            if len(values) != len(some):
+        for table_slice in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
+            keys = self._keys(table_slice, by)
+            values: Sequence[Any] = json_rows(table_slice) if self.encode is None else self.encode(table_slice)
+            if len(values) != len(table_slice):
                 raise ConfigurationError(
-                    f"encode gave {len(values)} values for {len(some)} rows: give one each"
+                    f"encode gave {len(values)} values for {len(table_slice)} rows: give one each"
                 )
             if self.mode == "upsert":
-                kinds = some.column("pane").combine_chunks().field("kind").to_pylist()
+                kinds = table_slice.column("pane").combine_chunks().field("kind").to_pylist()
                 values = [
                     None if kind == "RETRACT" else value for kind, value in zip(kinds, values, strict=True)
                 ]
@@ -274,12 +274,12 @@ class _Session:
         room = max(1, min(CHUNK_RECORDS, WAITING_BYTES // max(size, 1)))
         for i in range(0, len(portion), room):
             self._wait_for_room(room)
-            some = portion[i : i + room]
-            if "headers" in some[0]:
-                for record in some:
+            chunk = portion[i : i + room]
+            if "headers" in chunk[0]:
+                for record in chunk:
                     self.producer.produce(topic, **record)
-            elif self.producer.produce_batch(topic, some) < len(some):
-                errors = [r["_error"] for r in some if "_error" in r]
+            elif self.producer.produce_batch(topic, chunk) < len(chunk):
+                errors = [r["_error"] for r in chunk if "_error" in r]
                 raise KafkaFailed(f"{len(errors)} records were not taken: {errors[0]}")
 
     def _wait_for_room(self, room: int) -> None:

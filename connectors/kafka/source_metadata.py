@@ -130,9 +130,9 @@ class Cluster:
             except KafkaException as error:
                 self.admin.poll(0)  # for `_hear`, and for what librdkafka logs
                 if time.monotonic() > until or not _may_pass(error.args[0]):
-                    heard = f" (last error: {self._last_error})" if self._last_error else ""
+                    last_error = f" (last error: {self._last_error})" if self._last_error else ""
                     raise KafkaFailed(
-                        f"{self.kafka.servers} did not answer: {error.args[0].str()}{heard}. Is the broker running, reachable "
+                        f"{self.kafka.servers} did not answer: {error.args[0].str()}{last_error}. Is the broker running, reachable "
                         f"from here, and is {self.kafka!r} how it is reached?"
                     ) from error
                 time.sleep(PAUSE_S)

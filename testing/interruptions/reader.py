@@ -123,11 +123,11 @@ class Reader:
         }
         for name, row in self.feed.arrivals:
             n = chance.randrange(PARTITIONS)
-            some = topics[name, n]
+            topic = topics[name, n]
             payload = dict(row)
             if self.feed.wrong and chance.random() < 0.06:
                 payload |= chance.choice(self.feed.wrong)
-            some.append(Message(payload, Position(name, n, len(some))))
+            topic.append(Message(payload, Position(name, n, len(topic))))
         return topics
 
     # -- the story --------------------------------------------------------------------------------------------------
@@ -200,15 +200,15 @@ class Reader:
             self._do("open", self._open)
             return
         source = chance.choice(sorted(self.topics))
-        some = self._next(source, chance.choice([1, 3, 12]))
+        messages = self._next(source, chance.choice([1, 3, 12]))
         deed = chance.choices(
             ["one by one", "together", "timeout", "results", "offsets", "clock", "again", "look", "push"],
             [5, 4, 3, 3, 1, 1, 1, 1, 1],
         )[0]
-        if deed == "one by one" and some:
-            self._do(f"add {len(some)} of {source}", lambda: self._add_one_by_one(source, some))
-        elif deed == "together" and some:
-            self._do(f"add together {len(some)} of {source}", lambda: self._add_messages(source, some))
+        if deed == "one by one" and messages:
+            self._do(f"add {len(messages)} of {source}", lambda: self._add_one_by_one(source, messages))
+        elif deed == "together" and messages:
+            self._do(f"add together {len(messages)} of {source}", lambda: self._add_messages(source, messages))
         elif deed == "clock":
             self.clock.advance(timedelta(microseconds=chance.randrange(3 * self.feed.unit_us)))
         elif deed == "results":
@@ -330,7 +330,7 @@ class Reader:
             return None
 
         def everything(name: str) -> list[Message]:
-            return [m for (of, _), some in self.topics.items() if of == name for m in some]
+            return [m for (of, _), messages in self.topics.items() if of == name for m in messages]
 
         if self.feed.by_input:
             return lambda ranges: {name: everything(name) for name in ranges}
@@ -421,7 +421,7 @@ class Reader:
             commits = {r.commit: [one for one in results if one.commit == r.commit] for r in results}
             if commits and min(commits) <= self.acknowledged:
                 raise Broken(f"commit {min(commits)} was given again, {self.acknowledged} was acknowledged")
-            if any(self.received.setdefault(commit, some) != some for commit, some in commits.items()):
+            if any(self.received.setdefault(commit, panes) != panes for commit, panes in commits.items()):
                 raise Broken(f"of the commits {sorted(commits)} one was given twice, with other panes")
             self.op.flush()
             self.acknowledged = max(commits, default=self.acknowledged)

@@ -146,19 +146,19 @@ class Checks:
 
     def dead_letters(self, emitted: Mapping[int, ExpectedOutput]) -> None:
         """Check the dead-letter sink: it has those of every commit, or some where a step has more than are kept whole."""
-        given = self.stage.dead_letters.dead_letters
+        received = self.stage.dead_letters.dead_letters
         limit = min(part.dead_letter_limit for part in self.stage.feed.parts.values())
-        for commit in sorted({*given, *emitted}):
-            found = [self._letter(letter) for letter in given.get(commit, [])]
+        for commit in sorted({*received, *emitted}):
+            found = [self._letter(letter) for letter in received.get(commit, [])]
             due = [self._placed(one) for one in emitted[commit].dead_letters] if commit in emitted else []
             how = letters_differ(found, due, at_least=limit)
             if how is not None:
                 raise Broken(f"commit {commit}: {how}")
 
     def _letter(self, letter: DeadLetter) -> Letter:
-        position, given = letter.position, self.stage.feed.inputs.get(letter.input or ONLY)
-        if position is not None and given is not None:
-            position = position._replace(source=given.source_prefix + position.source)
+        position, input = letter.position, self.stage.feed.inputs.get(letter.input or ONLY)
+        if position is not None and input is not None:
+            position = position._replace(source=input.source_prefix + position.source)
         return self._placed((letter.reason, position))
 
     def _placed(self, letter: Letter) -> Letter:
@@ -192,9 +192,9 @@ class Checks:
         kv = MemoryKV([cf for definition in definitions for cf in definition.logic().cfs()])
         for commit, rows in zip(self.commits, self.slices, strict=True):
             over, now_us = Overlay(kv), commit.steps[0].now_us
-            for definition, mine in tasks.by_definition(definitions, self.stage.table(rows, shard)):
+            for definition, input_rows in tasks.by_definition(definitions, self.stage.table(rows, shard)):
                 watermark_us = commit.meta["watermarks"][definition.name]
-                tasks.both_steps(definition.logic(), over, mine, watermark_us, now_us)
+                tasks.both_steps(definition.logic(), over, input_rows, watermark_us, now_us)
             kv.write(over.batch)
         return kv
 

@@ -323,13 +323,13 @@ class Stage:
     def table(self, rows: Sequence[Row], shard: int, old: Sequence[bool] | None = None) -> pa.Table:
         """Return rows as a shard gets them: each once for every definition that takes it."""
         several = len(self.definitions) > 1
-        mine = [
+        shard_rows = [
             (number, i)
             for i, row in enumerate(rows)
             for number in range(len(self.definitions))
             if self.shard_of(number, row) == shard
         ]
-        chosen = [rows[i] for _, i in mine]
+        chosen = [rows[i] for _, i in shard_rows]
         columns: dict[str, pa.Array] = {}
         if self.feed.by_input:
             columns[wire.INPUT] = pa.array([row.input for row in chosen], pa.string())
@@ -344,9 +344,9 @@ class Stage:
         columns[OFFSET] = pa.array([row.position.offset for row in chosen], pa.int64())
         columns[ORDINAL] = pa.array([0] * len(chosen), pa.int64())
         if several:
-            columns[wire.OPERATOR] = pa.array([number for number, _ in mine], pa.int32())
+            columns[wire.OPERATOR] = pa.array([number for number, _ in shard_rows], pa.int32())
         if old is not None:
-            columns[wire.OLD] = pa.array([old[i] for _, i in mine], pa.bool_())
+            columns[wire.OLD] = pa.array([old[i] for _, i in shard_rows], pa.bool_())
         return pa.table(columns)
 
     def spec(self, job: str, executor: int) -> ShardSpec:
