@@ -149,7 +149,9 @@ def _from_text(column: pa.ChunkedArray, kind: pa.DataType, zone: str) -> pa.Chun
             raise
     # All are in the other form: without the zone that the column has, or with one that it has not.
     name, utc = str(kind.tz or zone), pa.timestamp("us", "UTC")
-    instants_us = column.cast(utc if kind.tz is None else pa.timestamp("us")).cast(pa.int64()).combine_chunks()
+    instants_us = (
+        column.cast(utc if kind.tz is None else pa.timestamp("us")).cast(pa.int64()).combine_chunks()
+    )
     numbers = instants_us.fill_null(0).to_numpy()
     other = _local(numbers, name) if kind.tz is None else zone_of(name).instants(numbers)
     moments = pa.array(other, mask=instants_us.is_null().to_numpy(zero_copy_only=False))

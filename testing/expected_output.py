@@ -59,7 +59,9 @@ class Judge:
         self._each = []
         for definition in definitions:
             names = {i.name: i.name if definition.by_input else ONLY for i in definition.inputs}
-            known = None if schemas is None else {name: schemas[input_name] for name, input_name in names.items()}
+            known = (
+                None if schemas is None else {name: schemas[input_name] for name, input_name in names.items()}
+            )
             self._each.append((definition, definition.oracle(known), InputsOracle(definition)))
 
     def advance(

@@ -202,9 +202,13 @@ class KafkaSink:
         # The newest row of a (window, key) is known only from all rows of its shard.
         upsert = self.mode == "upsert"
         tables = (newest_of(rows, by) for rows in panes.by_shard()) if upsert else panes.tables()
-        for table_slice in (t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)):
+        for table_slice in (
+            t.slice(n, CHUNK_RECORDS) for t in tables for n in range(0, len(t), CHUNK_RECORDS)
+        ):
             keys = self._keys(table_slice, by)
-            values: Sequence[Any] = json_rows(table_slice) if self.encode is None else self.encode(table_slice)
+            values: Sequence[Any] = (
+                json_rows(table_slice) if self.encode is None else self.encode(table_slice)
+            )
             if len(values) != len(table_slice):
                 raise ConfigurationError(
                     f"encode gave {len(values)} values for {len(table_slice)} rows: give one each"

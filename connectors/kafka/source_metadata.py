@@ -132,8 +132,8 @@ class Cluster:
                 if time.monotonic() > until or not _may_pass(error.args[0]):
                     last_error = f" (last error: {self._last_error})" if self._last_error else ""
                     raise KafkaFailed(
-                        f"{self.kafka.servers} did not answer: {error.args[0].str()}{last_error}. Is the broker running, reachable "
-                        f"from here, and is {self.kafka!r} how it is reached?"
+                        f"{self.kafka.servers} did not answer: {error.args[0].str()}{last_error}. Is the broker running, "
+                        f"reachable from here, and is {self.kafka!r} how it is reached?"
                     ) from error
                 time.sleep(PAUSE_S)
 

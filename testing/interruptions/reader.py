@@ -208,7 +208,9 @@ class Reader:
         if deed == "one by one" and messages:
             self._do(f"add {len(messages)} of {source}", lambda: self._add_one_by_one(source, messages))
         elif deed == "together" and messages:
-            self._do(f"add together {len(messages)} of {source}", lambda: self._add_messages(source, messages))
+            self._do(
+                f"add together {len(messages)} of {source}", lambda: self._add_messages(source, messages)
+            )
         elif deed == "clock":
             self.clock.advance(timedelta(microseconds=chance.randrange(3 * self.feed.unit_us)))
         elif deed == "results":
