@@ -9,7 +9,7 @@ from typing import Any
 from windrow.checkpoint.records import Epoch
 from windrow.core.errors import DefinitionChanged
 from windrow.core.zones import DATABASE
-from windrow.operators.evolution import ALONE, DESCRIBED, GROWN, Before, Growth
+from windrow.operators.evolution import ALONE, DESCRIBED, EVOLUTION, Before, Growth
 from windrow.operators.operator import Definition
 
 #: The release of the time zone database, where a definition names a zone.
@@ -23,7 +23,7 @@ def noted(
     return {
         "definitions": {n: repr(d) for n, d in definitions.items()},
         DESCRIBED: {n: json.dumps(d.describe()) for n, d in definitions.items()},
-        **({GROWN: {n: g.dump() for n, g in growth.items()}} if growth else {}),
+        **({EVOLUTION: {n: g.dump() for n, g in growth.items()}} if growth else {}),
         **({"sharding": dict(sharding)} if sharding else {}),
         **({TIME_ZONES: DATABASE} if name_a_zone(definitions.values()) else {}),
     }
@@ -36,7 +36,7 @@ def name_a_zone(definitions: Iterable[Definition]) -> bool:
 
 def grown_until(epoch: Epoch, name: str) -> Growth:
     """Return the growth of an operator up to that opening of the job."""
-    return Growth.load(epoch.meta.get(GROWN, {}).get(name))
+    return Growth.load(epoch.meta.get(EVOLUTION, {}).get(name))
 
 
 def growth_of(definition: Definition, epoch: Epoch, reached_us: int, location: str) -> Growth:

@@ -79,8 +79,8 @@ class Summary:
         taken = sorted(self.taken.items(), key=lambda item: item[0] or "")
         return {
             "commit": self.commit,
-            "taken": [[query, [list(p) for p in sorted(read)]] for query, read in taken],
-            "letters": [
+            "read": [[query, [list(p) for p in sorted(read)]] for query, read in taken],
+            "dead_letters": [
                 [x.commit, x.now_us, x.shard, x.name, x.rows, None if x.at is None else list(x.at), x.digest]
                 for x in self.dead_letters
             ],
@@ -95,10 +95,10 @@ def load(meta: Mapping[str, Any]) -> Summary:
     try:
         return Summary(
             record["commit"],
-            {query: frozenset((s, p) for s, p in read) for query, read in record["taken"]},
+            {query: frozenset((s, p) for s, p in read) for query, read in record["read"]},
             tuple(
                 DeadLetterFile(commit, now_us, shard, plain_name(name), rows, at and (at[0], at[1]), *digest)
-                for commit, now_us, shard, name, rows, at, *digest in record["letters"]
+                for commit, now_us, shard, name, rows, at, *digest in record["dead_letters"]
             ),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

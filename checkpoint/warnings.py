@@ -104,7 +104,10 @@ def warn_of_growth(logger: Logger, last: Epoch | None, growth: Mapping[str, Grow
         before = Growth() if last is None else grown_until(last, name)
         parts = [(part, before.parts.get(part, Growth()), grown) for part, grown in now.parts.items()]
         for operator, then, since in [(name, before, now), *parts]:
-            came, went = sorted({*since.since_us} - {*then.since_us}), sorted({*since.gone} - {*then.gone})
+            came, went = (
+                sorted({*since.since_us} - {*then.since_us}),
+                sorted({*since.removed} - {*then.removed}),
+            )
             if came or went:
                 logger.warning(
                     "aggregations have come or gone: one that has come, also under another name, is null in windows that were "

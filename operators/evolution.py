@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: Log keys under which each opening records the evolution of operators, and the description of their state.
-GROWN, DESCRIBED = "grown", "described"
+EVOLUTION, DESCRIBED = "evolution", "described"
 
 
 #: Text for a change that the state would accept if it were the only one.
@@ -31,13 +31,13 @@ def fingerprint_of(described: Mapping[str, Any]) -> str:
 class Growth:
     """The changes between a definition and its state. since_us: by aggregation, the first window start with all messages.
 
-    gone: removed aggregations. recomputed_us: those computed from kept messages, with the first window start that did not need
-    it. parts: of a graph, by operator. gap_us: the first gap that sessions had, if it has grown since. keeps_messages: True if
-    every aggregation that needs messages was removed from a state that has them.
+    removed: the texts of removed aggregations. recomputed_us: those computed from kept messages, with the first window start
+    that did not need it. parts: of a graph, by operator. gap_us: the first gap that sessions had, if it has grown since.
+    keeps_messages: True if every aggregation that needs messages was removed from a state that has them.
     """
 
     since_us: Mapping[str, int] = field(default_factory=dict)
-    gone: Mapping[str, str] = field(default_factory=dict)
+    removed: Mapping[str, str] = field(default_factory=dict)
     recomputed_us: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, Growth] = field(default_factory=dict)
     gap_us: int | None = None
@@ -46,7 +46,7 @@ class Growth:
     def __bool__(self) -> bool:
         parts = any(self.parts.values())
         kept = self.gap_us or self.keeps_messages
-        return bool(self.since_us or self.gone or self.recomputed_us or parts or kept)
+        return bool(self.since_us or self.removed or self.recomputed_us or parts or kept)
 
     def dump(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -15,7 +15,7 @@ session that it would be alone. A reader merges them into the sessions that it t
     auxiliary  ds<bucket i64> where messages are kept: the latest end, i64, that a session at `HOT` has had that begins in this
                               bucket. Eviction of messages thus need not read these sessions
 
-Rows are of two kinds. A session has the columns of every state row; `__stands` is true if its last pane is current and equals
+Rows are of two kinds. A session has the columns of every state row; `__current` is true if its last pane is current and equals
 its accumulators. A row with `__pane` is a pane that is current by itself: it was emitted for a part of the session that holds
 it, or for the session before more messages came. It has the emitted window, the number of panes with it, and its values.
 """
@@ -44,7 +44,7 @@ from windrow.stores.tombstones import changes, live_rows
 from windrow.stores.window_state import END, START, UPSERT, Near
 from windrow.stores.write_buffer import Waiting, WaitingRows, is_much
 
-SESSION, PANE, CURRENT = "__session", "__pane", "__stands"
+SESSION, PANE, CURRENT = "__session", "__pane", "__current"
 #: The column of rows' homes, in rows that were read.
 HOME = "__home"
 #: The home of sessions that may still grow.

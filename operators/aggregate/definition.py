@@ -192,7 +192,7 @@ class AggregateDefinition(Definition):
         own = json.loads(json.dumps(self.describe()))
         described = before.described
         old, new = described.get("agg", {}), own["agg"]
-        former = {**before.growth.gone, **old}
+        former = {**before.growth.removed, **old}
         changed = [alias for alias, text in new.items() if former.get(alias, text) != text]
         fixed = self.inherited
         gap_us = _smaller_gap(self, described)
@@ -205,7 +205,7 @@ class AggregateDefinition(Definition):
         whole_us = before.reached_us + 1
         since = {alias: us for alias, us in before.growth.since_us.items() if alias in new}
         since |= dict.fromkeys((alias for alias in new if alias not in old), whole_us)
-        gone = {alias: text for alias, text in former.items() if alias not in new}
+        removed = {alias: text for alias, text in former.items() if alias not in new}
         recomputed = {
             alias: us for alias, us in before.growth.recomputed_us.items() if alias in new and alias in old
         }
@@ -216,7 +216,7 @@ class AggregateDefinition(Definition):
             better = {alias: us for alias, us in kept.items() if us < since[alias]}
             recomputed |= dict.fromkeys(better, whole_us)
             since = {alias: us for alias, us in {**since, **better}.items() if us > START_OF_TIME_US}
-        return Growth(since, gone, recomputed, gap_us=before.growth.gap_us, keeps_messages=keeps)
+        return Growth(since, removed, recomputed, gap_us=before.growth.gap_us, keeps_messages=keeps)
 
     def kept_since_us(self, alias: str, since: Mapping[str, int]) -> int:
         """Return the event time from which kept messages have all columns that an aggregation takes."""

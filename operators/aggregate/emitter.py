@@ -24,6 +24,7 @@ from windrow.operators.steps.columns import (
     ACCUMULATOR,
     EMIT_STEP,
     EMITTED,
+    EMITTED_KNOWN,
     END,
     INDEX,
     INSERT,
@@ -38,7 +39,6 @@ from windrow.operators.steps.columns import (
     SINCE,
     START,
     TIMING,
-    TOLD,
 )
 from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
 from windrow.operators.steps.groups import combine
@@ -208,7 +208,7 @@ def _after(
     steps = now if emit.mode == "discarding" else choose(fires, now, combine(rows.column(EMIT_STEP)))
     replaced = {PENDING: pending, PANES: pa.array(before + fires), EMIT_STEP: steps}
     gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
-    names = [n for n in rows.column_names if not n.startswith(gone) and n not in (TOLD, SINCE)]
+    names = [n for n in rows.column_names if not n.startswith(gone) and n not in (EMITTED_KNOWN, SINCE)]
     table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
     lost = (before > 0) & ~fires & ~known
     if definition.remembers:
@@ -216,7 +216,9 @@ def _after(
         gone_said = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
         return note(table, {**emitted, **gone_said}, marks(fires | known, lost))
     # Nothing is pending, and yet the accumulators differ from the emitted values.
-    return table.append_column(TOLD, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table
+    return (
+        table.append_column(EMITTED_KNOWN, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table
+    )
 
 
 #: Values of state rows: (values by alias, failures).
@@ -241,7 +243,11 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
         else pa.nulls(size, kind)
         for a, kind in kinds.items()
     }
-    mark = combine(rows.column(TOLD)) if TOLD in rows.column_names else pa.nulls(size, pa.bool_())
+    mark = (
+        combine(rows.column(EMITTED_KNOWN))
+        if EMITTED_KNOWN in rows.column_names
+        else pa.nulls(size, pa.bool_())
+    )
     unmarked = mark.is_null().to_numpy(zero_copy_only=False)
     known = had & mark.fill_null(False).to_numpy(zero_copy_only=False)
     return EmittedValues(values, known, had & unmarked)
@@ -255,9 +261,9 @@ def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
 
 def note(rows: pa.Table, values: Mapping[str, pa.Array], mark: pa.Array) -> pa.Table:
     """Return the rows with their last emitted values, and the mark that says if these are known."""
-    names = [n for n in rows.column_names if not n.startswith(EMITTED) and n != TOLD]
+    names = [n for n in rows.column_names if not n.startswith(EMITTED) and n != EMITTED_KNOWN]
     columns = [rows.column(n) for n in names]
-    names += [*(EMITTED + a for a in values), TOLD]
+    names += [*(EMITTED + a for a in values), EMITTED_KNOWN]
     return pa.table([*columns, *values.values(), mark], names=names)
 
 
@@ -313,9 +319,11 @@ def marks(known: BoolArray, lost: BoolArray) -> pa.Array:
 
 
 def _lost(rows: pa.Table) -> BoolArray:
-    if TOLD not in rows.column_names:
+    if EMITTED_KNOWN not in rows.column_names:
         return np.zeros(len(rows), dtype=bool)
-    return np.asarray(~combine(rows.column(TOLD)).fill_null(True).to_numpy(zero_copy_only=False), dtype=bool)
+    return np.asarray(
+        ~combine(rows.column(EMITTED_KNOWN)).fill_null(True).to_numpy(zero_copy_only=False), dtype=bool
+    )
 
 
 def choose(mask: BoolArray, yes: pa.Array, no: pa.Array) -> pa.Array:

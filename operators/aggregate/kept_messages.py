@@ -47,7 +47,7 @@ from windrow.stores.window_state import pack_column, unpack_column
 FORMAT = 1
 STEP, CLOSED = "__step", "__closed"
 #: Auxiliary key: the step since which added aggregations see numbered messages.
-_COME = b"\x00come"
+_ADDED = b"\x00added"
 #: Number of messages whose numbers are freed together.
 NUMBERS = 10_000
 #: Number of messages that are Python objects at a time while they are read.
@@ -373,12 +373,12 @@ class History:
         if END_OF_TIME_US in known.values():
             batch, since = Batch(), dict(self.definition.since_us)
             noted = {alias: [since[alias], min(at, step)] for alias, at in known.items()}
-            batch.put(self.aux_cf, _COME, msgpack.packb(noted))
+            batch.put(self.aux_cf, _ADDED, msgpack.packb(noted))
             kv.write(batch)
 
     def _come_in(self, kv: KV) -> dict[str, int]:
         """Return the step in which each aggregation was added; the end of time where that is still to be."""
-        value = kv.get(self.aux_cf, _COME)
+        value = kv.get(self.aux_cf, _ADDED)
         noted = {} if value is None else msgpack.unpackb(value)
         since = self.definition.since_us
         return {

@@ -24,10 +24,10 @@ from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.assigners import assigner_of
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
+    DEAD_LETTER,
     FAULTS,
     FIRST,
     LAST,
-    LETTER,
     MESSAGES,
     OFFSET_MAX,
     OFFSET_MIN,
@@ -145,7 +145,7 @@ def counted_groups(
     taken, definition = Grouped(StepResult()), operator.definition
     if len(table):
         taken.extent = dict(_extent(table))
-        old = combine(pc.equal(pc.fill_null(table.column(LETTER), ""), REPLAYED))
+        old = combine(pc.equal(pc.fill_null(table.column(DEAD_LETTER), ""), REPLAYED))
         if pc.any(old).as_py():
             taken.step.counts[REPLAYED] = int(pc.sum(table.filter(old).column(ROWS)).as_py())
             table = table.filter(pc.invert(old))
@@ -153,7 +153,7 @@ def counted_groups(
         taken.faulty = _faulty(operator, kv, table, schema)
         if taken.faulty:
             return taken, table.slice(0, 0), schema
-        lost = combine(table.column(LETTER)).is_valid().to_numpy(zero_copy_only=False)
+        lost = combine(table.column(DEAD_LETTER)).is_valid().to_numpy(zero_copy_only=False)
         if lost.any():
             _bury(definition, table.filter(pa.array(lost)), taken.step)
             table = table.filter(pa.array(~lost))
@@ -261,7 +261,7 @@ def slices_of(definition: AggregateDefinition, table: pa.Table) -> pa.Table:
 def _bury(definition: AggregateDefinition, lost: pa.Table, step: StepResult) -> None:
     """Add dead letters of rows that SQL set apart."""
     rows: list[dict[str, Any]] = []
-    for letter, n in zip(lost.column(LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True):
+    for letter, n in zip(lost.column(DEAD_LETTER).to_pylist(), lost.column(ROWS).to_pylist(), strict=True):
         body = json.loads(letter)
         reason, at = body["reason"], body.get("at", {})
         step.counts[f"dead.{reason}"] = step.counts.get(f"dead.{reason}", 0) + n

@@ -35,6 +35,7 @@ from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
     EMIT_STEP,
     EMITTED,
+    EMITTED_KNOWN,
     FIRST,
     INDEX,
     INSERT,
@@ -49,7 +50,6 @@ from windrow.operators.steps.columns import (
     SINCE,
     START,
     TIMING,
-    TOLD,
 )
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -371,8 +371,8 @@ class Judge:
         laid, emit, placed = self.laid, self.definition.emit, newest >= 0
         stored = np.arange(laid.size) < laid.stored
         mark = np.full(laid.size, -1, dtype=np.int8)
-        if TOLD in laid.table.column_names:
-            column = combine(laid.table.column(TOLD).slice(0, laid.stored)).cast(pa.int8())
+        if EMITTED_KNOWN in laid.table.column_names:
+            column = combine(laid.table.column(EMITTED_KNOWN).slice(0, laid.stored)).cast(pa.int8())
             mark[: laid.stored] = column.fill_null(-1).to_numpy(zero_copy_only=False)
         source = np.where(stored & ~placed, len(emitted) + np.arange(laid.size), -1)
         if len(emitted):
@@ -395,4 +395,4 @@ class Judge:
                 rows = rows.append_column(EMITTED + alias, value)
         elif (mark < 0).all():
             return rows
-        return rows.append_column(TOLD, pa.array(mark.astype(bool), mask=mark < 0))
+        return rows.append_column(EMITTED_KNOWN, pa.array(mark.astype(bool), mask=mark < 0))

@@ -24,11 +24,11 @@ from windrow.operators.steps.columns import (
     FIRST,
     LAST,
     MESSAGES,
+    MESSAGES_FROM,
     PANES,
     PENDING,
     SINCE,
     START,
-    TAKEN_FROM,
     UPSERT,
 )
 from windrow.operators.steps.groups import Groups, combine, without
@@ -224,9 +224,9 @@ def _merge_groups(
     if SINCE in rows.column_names:
         wanted.append((rows.column(SINCE), "min"))
         names.append(SINCE)
-    if TAKEN_FROM in rows.column_names:
-        wanted.append((rows.column(TAKEN_FROM), "min"))
-        names.append(TAKEN_FROM)
+    if MESSAGES_FROM in rows.column_names:
+        wanted.append((rows.column(MESSAGES_FROM), "min"))
+        names.append(MESSAGES_FROM)
     accumulators = {c: combine(rows.column(c)) for c in rows.column_names if c.startswith(ACCUMULATOR)}
     merged, broken = calculation.fold(accumulators, groups)
     fresh = dict(zip(names, groups.aggregate(wanted), strict=True))

@@ -83,7 +83,7 @@ class CorrectedOvers(Overs):
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
-        self.marks = MarkStore(f"{definition.name}.told", self._width_us)
+        self.marks = MarkStore(f"{definition.name}.emitted", self._width_us)
         emit = definition.emit
         self._triggers: dict[str, Trigger] = {EARLY: emit.early}
         if definition.late_us:

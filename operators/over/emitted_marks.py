@@ -20,7 +20,7 @@ from windrow.stores.kv import KV
 #: The number of a message: that of the step that took it, in the upper half, and its place there.
 ID = "__id"
 STEP_BITS = 32
-_ROWS, _DECIDED, _CURRENT, _BURIED, _AT = "__rows", "__decided", "__stands", "__buried", "__at"
+_ROWS, _DECIDED, _CURRENT, _DEAD, _AT = "__rows", "__decided", "__current", "__dead", "__at"
 #: Sums of the same numbers in another order are the same.
 _ROUNDING = 1e-12
 
@@ -90,7 +90,7 @@ class MarkStore:
         values = {
             f.name: as_type(combine(table.column(EMITTED + f.name)), f.type).take(taken) for f in fields
         }
-        return Marks(number(_ROWS, 0), flag(_DECIDED), flag(_CURRENT), flag(_BURIED), number(_AT, -1), values)
+        return Marks(number(_ROWS, 0), flag(_DECIDED), flag(_CURRENT), flag(_DEAD), number(_AT, -1), values)
 
     def put(self, kv: KV, ids: IntArray, times: IntArray, marks: Marks, number: int) -> None:
         """Save marks. number: of this writing, later ones have larger ones."""
@@ -102,7 +102,7 @@ class MarkStore:
             _ROWS: pa.array(marks.rows),
             _DECIDED: pa.array(marks.decided),
             _CURRENT: pa.array(marks.current),
-            _BURIED: pa.array(marks.buried),
+            _DEAD: pa.array(marks.buried),
             _AT: pa.array(marks.at),
             **{EMITTED + alias: column for alias, column in marks.values.items()},
         }

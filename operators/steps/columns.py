@@ -28,12 +28,12 @@ MESSAGES, PENDING, PANES, EMIT_STEP = "__n", "__pending", "__panes", "__emit_ste
 #: `now` of the step that took the first message since its last pane, under an emission that waits for a delay from there
 SINCE = "__since"
 #: Of a session that keeps its messages: earlier messages are not its own, even within its bounds; null: all are.
-TAKEN_FROM = "__taken_from"
+MESSAGES_FROM = "__messages_from"
 #: encoded first and last position
 FIRST, LAST = "__first", "__last"
 ACCUMULATOR, EMITTED = "a.", "e."
 #: True: the emitted columns are those of the last pane; False: unknown; null: not noted (see `output_rows.py`)
-TOLD = "__told"
+EMITTED_KNOWN = "__emitted_known"
 
 STATE_FIELDS = (
     pa.field(START, pa.int64()),
@@ -61,4 +61,4 @@ OFFSET_MIN, OFFSET_MAX = "__offset_min", "__offset_max"
 #: The number of rows with a value that cannot be counted.
 FAULTS = "__faults"
 #: Why a row was set apart, as JSON: one that cannot be counted, or `REPLAYED`.
-LETTER, REPLAYED = "__letter", "replayed"
+DEAD_LETTER, REPLAYED = "__dead_letter", "replayed"

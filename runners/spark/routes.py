@@ -29,8 +29,8 @@ from windrow.core.sql import plain, quoted, text
 from windrow.core.time import END_OF_TIME_US, TIME_UNITS, show_duration
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import (
+    DEAD_LETTER,
     FAULTS,
-    LETTER,
     MALFORMED_ROW,
     OFFSET,
     OFFSET_MAX,
@@ -356,7 +356,7 @@ def prepare_partials(
         # Replay is checked before retention: a replayed row is no dead letter.
         lost, letter = f"{OLD} or {lost}", f"case when {OLD} then '{REPLAYED}' else {letter} end"
     slices = f"{t} - pmod({t} - {what.offset_us}L, {what.length_us}L)" if what.length_us else "0L"
-    keys = {SLICE: f"case when {lost} then null else {slices} end", LETTER: letter}
+    keys = {SLICE: f"case when {lost} then null else {slices} end", DEAD_LETTER: letter}
     where = {SOURCE: SOURCE, PARTITION: PARTITION} if positions else {}
     # Spark reads a dot in a name as a field of a struct; the task puts the accumulators' names back.
     parts = {f"{PART}{i}": sql for i, sql in enumerate(what.parts.values())}

@@ -11,7 +11,7 @@ import pytest
 import windrow as wr
 from windrow.operators.steps.columns import (
     ACCUMULATOR,
-    LETTER,
+    DEAD_LETTER,
     OFFSET,
     OFFSET_MAX,
     OFFSET_MIN,
@@ -76,7 +76,7 @@ def groups(source: str | None) -> pa.Table:
     letter = json.dumps({"reason": MALFORMED, "payload": '{"t": null, "k": "a"}', "at": at})
     columns: dict[str, Any] = {
         SLICE: pa.array([0, 10 * SECOND, 0, None], pa.int64()),
-        LETTER: pa.array([None, None, None, letter], pa.string()),
+        DEAD_LETTER: pa.array([None, None, None, letter], pa.string()),
         "k": pa.array(["a", "a", "b", "a"]),
         ROWS: pa.array([1, 2, 1, 1]),
         TIME_MAX: pa.array([SECOND, 14 * SECOND, 3 * SECOND, None], pa.int64()),
@@ -123,7 +123,7 @@ def test_a_delay_of_a_session_runs_from_the_group_that_began_it() -> None:
         at = pa.array([time * SECOND], pa.int64())
         group = {
             SLICE: at,
-            LETTER: pa.nulls(1, pa.string()),
+            DEAD_LETTER: pa.nulls(1, pa.string()),
             "k": ["a"],
             ROWS: [1],
             TIME_MIN: at,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.format_pages import examples
 from windrow.core.byte_order import encode_i64
 from windrow.core.keys import encode_key
 from windrow.operators.aggregate.logic import WindowAggregator
@@ -18,7 +18,6 @@ from windrow.operators.steps.step import StepResult
 from windrow.stores.kv import Batch, MemoryKV
 
 S = 1_000_000
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 
 
 def define(**changed: Any) -> wr.Aggregate:
@@ -64,8 +63,7 @@ class Steps:
 
 
 def golden(name: str) -> bytes:
-    body = PAGE.read_text().split(f'```hex title="{name}"\n')[1].split("```")[0]
-    return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
+    return examples()[name]
 
 
 def test_the_key_and_the_value_of_an_id_are_those_of_the_formats_page() -> None:

@@ -1,30 +1,27 @@
-"""docs/reference/formats.md shows the state of a join as the operator writes and reads it."""
+"""The pages of formats show the state of a join as the operator writes and reads it."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import msgpack
 import pyarrow as pa
 
 import windrow as wr
+from tests.format_pages import examples
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.stores.kv import MemoryKV
 from windrow.stores.message_store import Layout
 from windrow.stores.window_state import unpack_table
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
 S = 1_000_000
 #: A join that counts what it keeps has a value for each message.
 BY_SIZE = wr.Retain("1 hour", messages=1_000, per="job")
 
 
 def golden(name: str) -> bytes:
-    [body] = re.findall(rf'```hex title="{name}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
-    return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
+    return examples()[name]
 
 
 def rows(name: str, second: int, id: int, offset: int) -> dict[str, pa.Table]:

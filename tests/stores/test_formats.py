@@ -1,4 +1,4 @@
-"""docs/reference/formats.md is true: every block of hex on it is what is written, and reads back."""
+"""Pages of formats in docs/reference: every block of hex on them is what is written, and reads back."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from tests.format_pages import examples
 from windrow.connectors.manifests import Manifest
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
@@ -25,22 +26,9 @@ from windrow.stores.segment import decode_segment, digest_of, encode_segment, re
 from windrow.stores.snapshots import SnapshotStore, StoredFile
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
-BLOCK = re.compile(r'^```hex title="([a-z0-9-]+)"\n(.*?)^```$', re.M | re.S)
 # Sections whose examples other tests read.
 ELSEWHERE = re.compile(r"log-|window-|join-")
-
-
-def read_page() -> dict[str, bytes]:
-    blocks = BLOCK.findall(PAGE.read_text())
-    assert len({name for name, _ in blocks}) == len(blocks)
-    return {
-        name: bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
-        for name, body in blocks
-        if not ELSEWHERE.match(name)
-    }
-
-
-EXAMPLES = read_page()
+EXAMPLES = {name: value for name, value in examples().items() if not ELSEWHERE.match(name)}
 UTC_SECOND = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
 KEYS: dict[str, list[Any]] = {
     "key-null": [None],

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.deep import usually
+from tests.format_pages import examples
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
@@ -452,13 +453,6 @@ def test_a_narrow_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> 
             store.read(kv, [0])
 
 
-def golden(name: str) -> bytes:
-    """The bytes of an example of docs/reference/formats.md."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md").read_text()
-    body = page.split(f'```hex title="{name}"\n')[1].split("```")[0]
-    return bytes.fromhex("".join(line.split("|")[0] for line in body.splitlines()))
-
-
 def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -468,7 +462,7 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     store = BlockWindows("windows", "aux")
     row = pa.table({"__start": pa.array([0]), "k": ["a"], "a.n.n": pa.array([2])})
     store.append(kv, row, upsert=False)
-    block = golden("window-block")
+    block = examples()["window-block"]
     [(key, value)] = kv.scan("windows")
     assert value[:8] + value[16:24] + value[32:40] == block[:8] + block[16:24] + block[32:40]
     batch = Batch()
@@ -479,7 +473,7 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     two = pa.table({"__start": pa.array([0, 0]), "k": ["a", "b"], "a.n.n": pa.array([2, None], pa.int64())})
     store.replace(paged, [0], two)
     [(key, value)] = paged.scan("windows")
-    page = golden("window-page")
+    page = examples()["window-page"]
     assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
     assert value[:8] + value[16:] == page[:8] + page[16:]
     assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
@@ -487,40 +481,42 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
         {"__start": [7, 7], "k": ["key-1", "key-2"], "a.n.n": pa.array([300, None], pa.int64())}
     )
     monkeypatch.setattr(page_writer, "NARROW_PAGES", 0)
-    schema = golden("window-page-narrow")[8:16]
+    schema = examples()["window-page-narrow"][8:16]
     batch = Batch()
     assert put_schema(paged, "aux", batch, narrow.schema) == value[8:16]
     [page] = page_writer.Packed(narrow, schema, np.array([0, 2])).pages()
-    assert page == golden("window-page-narrow")
+    assert page == examples()["window-page-narrow"]
     read = [page[:8] + value[8:16] + page[16:]]
     assert unpack(read, Schemas(paged, "aux")) == [narrow.append_column("__upsert", pa.array([True, True]))]
     monkeypatch.undo()
     beside, wait = MemoryKV(CFS), waiting.WaitingRows("windows", "aux", ("k",), 1)
     for keys, came in (["a"], 3), (["b", "c"], 4):
         ones, steps = ([n] * len(keys) for n in (1, came))
-        wait.add(beside, pa.table({"k": keys, "a.n.n": ones, "__came": steps}), pages=1)
+        wait.add(beside, pa.table({"k": keys, "a.n.n": ones, "__ingest_step": steps}), pages=1)
     _, (key, value) = beside.scan("windows")
-    block = golden("window-waiting")
+    block = examples()["window-waiting"]
     assert key == encode_i64(1) + b"\xff\xff" + bytes(5) + b"\x02"
     assert value[:24] + value[32:] == block[:24] + block[32:]
     found = wait.read(beside)
     assert found is not None and found.rows.to_pydict() == {
         "k": ["a", "b", "c"],
         "a.n.n": [1, 1, 1],
-        "__came": [3, 4, 4],
+        "__ingest_step": [3, 4, 4],
     }
     parts = [
         partitioned_windows.Part(0, 2, 4, 300_000, 4_100),
         partitioned_windows.Part(0x4000, 0x4000 << 48, (0x4000 << 48) + 1, 280_000, 0),
     ]
     since = 0xFFFF << 48 | 3
-    assert partitioned_windows.Directory(7, 10, since, -200_000, parts).pack() == golden("window-directory")
+    assert (
+        partitioned_windows.Directory(7, 10, since, -200_000, parts).pack() == examples()["window-directory"]
+    )
     written: list[bytes] = []
     progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
     progress.save(lambda key, value: written.append(value))
-    assert written == [golden("window-progress")]
+    assert written == [examples()["window-progress"]]
     kv = MemoryKV(("aux",))
     kv_batch = Batch()
-    kv_batch.put("aux", b"\x00progress", golden("window-progress"))
+    kv_batch.put("aux", b"\x00progress", examples()["window-progress"])
     kv.write(kv_batch)
     assert Progress.load(kv, "aux") == progress

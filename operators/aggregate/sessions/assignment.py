@@ -28,8 +28,8 @@ from windrow.operators.aggregate.sessions.extents import Extents, by_code, holde
 from windrow.operators.aggregate.sessions.gap_evolution import floor_of
 from windrow.operators.aggregate.sessions.kept_messages import closed_to
 from windrow.operators.aggregate.sessions.merging import (
-    CAME,
     COMPONENT,
+    INGEST_STEP,
     Incoming,
     Parts,
     Pieces,
@@ -97,7 +97,7 @@ def let_wait(logic: Sessions, step: Step, rows: Slice) -> None:
     pieces = logic.dated(pieces, step)
     step.result.marks = dict(event_time_marks(rows))
     logic.marks.come(step.kv, pieces, step.moment)
-    pieces = pieces.append_column(CAME, pa.array(np.full(len(pieces), number, dtype=np.int64)))
+    pieces = pieces.append_column(INGEST_STEP, pa.array(np.full(len(pieces), number, dtype=np.int64)))
     if logic.store.buffer_rows(step.kv, pieces):
         settle(logic, step.kv, step.emitted_us)
 

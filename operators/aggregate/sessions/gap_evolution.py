@@ -30,7 +30,7 @@ from windrow.operators.aggregate.sessions.rows import (
     owners,
     unfolded,
 )
-from windrow.operators.steps.columns import END, ON_TIME, START, TAKEN_FROM
+from windrow.operators.steps.columns import END, MESSAGES_FROM, ON_TIME, START
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.step import limit
 from windrow.stores.kv import KV, Batch
@@ -115,7 +115,7 @@ def _joined(logic: Sessions, step: Step, rows: Rows, ends: IntArray) -> Rows:
     order = np.argsort(combine(rows.sessions.column(START)).to_numpy(), kind="stable")
     component = touching.component[order]
     sessions = without(rows.sessions, HOME, CURRENT).take(pa.array(order))
-    noted = TAKEN_FROM in sessions.column_names
+    noted = MESSAGES_FROM in sessions.column_names
     sessions = with_all_taken_from(sessions) if noted else sessions
     for name, bounds in ((START, touching.starts), (END, touching.ends)):
         sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))

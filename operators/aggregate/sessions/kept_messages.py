@@ -23,7 +23,7 @@ from windrow.operators.aggregate.kept_messages import CLOSED, History, moments
 from windrow.operators.aggregate.sessions.extents import first_ending, holders
 from windrow.operators.aggregate.sessions.rows import Rows, codes_of, extents
 from windrow.operators.aggregations.calculation import Broken, Calculation
-from windrow.operators.steps.columns import EMIT_STEP, END, START, STEP, TAKEN_FROM
+from windrow.operators.steps.columns import EMIT_STEP, END, MESSAGES_FROM, START, STEP
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch, Pair
@@ -86,9 +86,9 @@ def closed_to(rows: Slice, closed_us: int) -> IntArray:
 def _taken_from(sessions: pa.Table) -> IntArray:
     """Return the first stamp that a message of each session has, or one before it."""
     starts: IntArray = combine(sessions.column(START)).to_numpy()
-    if TAKEN_FROM not in sessions.column_names:
+    if MESSAGES_FROM not in sessions.column_names:
         return starts
-    column = pc.max_element_wise(combine(sessions.column(TAKEN_FROM)), combine(sessions.column(START)))
+    column = pc.max_element_wise(combine(sessions.column(MESSAGES_FROM)), combine(sessions.column(START)))
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 

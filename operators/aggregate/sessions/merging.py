@@ -27,7 +27,7 @@ from windrow.operators.aggregate.sessions.rows import (
     together,
     unfolded,
 )
-from windrow.operators.steps.columns import END, LAST, PANES, START, TAKEN_FROM
+from windrow.operators.steps.columns import END, LAST, MESSAGES_FROM, PANES, START
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.stores.kv import KV
@@ -113,7 +113,7 @@ def merge_parts(
         panes, of_panes = whole.panes, before[whole.owner]
         were = extents(whole.sessions, before)
         stored = without(whole.sessions, HOME, CURRENT)
-        if TAKEN_FROM in deltas.column_names:
+        if MESSAGES_FROM in deltas.column_names:
             stored = with_all_taken_from(stored)
         several = np.flatnonzero(np.bincount(before)[before] > 1)
         if len(several):  # a left fold over the parts of one session, by start; the others keep their order
@@ -124,7 +124,7 @@ def merge_parts(
         component = np.r_[before, component]
     groups = Groups.numbered(component, parts.size)
     merged = logic.merged(deltas, groups, dead)
-    if TAKEN_FROM in merged.column_names:
+    if MESSAGES_FROM in merged.column_names:
         merged = with_some_taken_from(merged)
     component = component[groups.first_rows]
     merged = with_bridges(merged, component, were, pieces, parts.piece)
@@ -137,27 +137,27 @@ def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Ta
     """Return new rows with the earliest stamp of their messages (`kept_messages.py`)."""
     earliest = np.full(groups.size, END_OF_TIME_US, dtype=np.int64)
     np.minimum.at(earliest, groups.codes, stamps)
-    return deltas.append_column(TAKEN_FROM, pa.array(earliest))
+    return deltas.append_column(MESSAGES_FROM, pa.array(earliest))
 
 
 def with_all_taken_from(sessions: pa.Table) -> pa.Table:
     """Set `__taken_from` of every session: the stored value, and at least the start of the session."""
     starts = combine(sessions.column(START))
-    if TAKEN_FROM not in sessions.column_names:
-        return sessions.append_column(TAKEN_FROM, starts)
-    at = sessions.column_names.index(TAKEN_FROM)
+    if MESSAGES_FROM not in sessions.column_names:
+        return sessions.append_column(MESSAGES_FROM, starts)
+    at = sessions.column_names.index(MESSAGES_FROM)
     return sessions.set_column(
-        at, TAKEN_FROM, pc.max_element_wise(combine(sessions.column(TAKEN_FROM)), starts)
+        at, MESSAGES_FROM, pc.max_element_wise(combine(sessions.column(MESSAGES_FROM)), starts)
     )
 
 
 def with_some_taken_from(sessions: pa.Table) -> pa.Table:
     """Clear `__taken_from` of sessions where it is not after their start."""
-    at, column = sessions.column_names.index(TAKEN_FROM), combine(sessions.column(TAKEN_FROM))
+    at, column = sessions.column_names.index(MESSAGES_FROM), combine(sessions.column(MESSAGES_FROM))
     apart = pc.greater(column, combine(sessions.column(START)))
     if not pc.any(apart).as_py():
         return sessions.remove_column(at)
-    return sessions.set_column(at, TAKEN_FROM, pc.if_else(apart, column, None))
+    return sessions.set_column(at, MESSAGES_FROM, pc.if_else(apart, column, None))
 
 
 def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Table:
@@ -168,7 +168,7 @@ def with_extents(sessions: pa.Table, starts: IntArray, ends: IntArray) -> pa.Tab
 
 
 #: Column of a buffered row: the step in which it came.
-CAME = "__came"
+INGEST_STEP = "__ingest_step"
 
 
 def settled(logic: Sessions, near: Near, emitted_us: int) -> Near:
@@ -210,11 +210,13 @@ def _laid(
 ) -> tuple[pa.Table, IntArray]:
     """Return (the sessions of the buffered rows, with their current panes; the stored rows that stay as they are)."""
     starts, ends = (combine(pieces.column(name)).to_numpy() for name in (START, END))
-    came = combine(pieces.column(CAME)).to_numpy()
+    came = combine(pieces.column(INGEST_STEP)).to_numpy()
     n = len(incoming.sessions.codes)
     extents = joined(incoming.sessions.and_more(Extents(incoming.codes, starts, ends)))
     parts = Parts(extents, extents.component[n:], extents.component[:n])
-    deltas = with_extents(without(pieces, CAME), extents.starts[parts.piece], extents.ends[parts.piece])
+    deltas = with_extents(
+        without(pieces, INGEST_STEP), extents.starts[parts.piece], extents.ends[parts.piece]
+    )
     deltas = deltas.append_column(COMPONENT, pa.array(parts.piece))
     joins = _joins(parts, incoming.sessions, Extents(parts.piece, starts, ends), came)
     bridges = Pieces(starts, ends, combine(pieces.column(LAST)).take, joins)

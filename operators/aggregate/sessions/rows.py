@@ -274,7 +274,7 @@ def flags(rows: pa.Table, name: str) -> BoolArray:
     return np.asarray(combine(rows.column(name)).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-_SAID = b"\x00said"
+_EMITTED = b"\x00emitted"
 
 
 class Spans:
@@ -287,7 +287,7 @@ class Spans:
         self._spans: list[tuple[int, Mapping[str, int]]] = []
 
     def load(self, kv: KV) -> None:
-        value = kv.get(self._aux, _SAID)
+        value = kv.get(self._aux, _EMITTED)
         self._spans = [] if value is None else json.loads(value)
 
     def note(self, kv: KV, step: int) -> None:
@@ -301,7 +301,7 @@ class Spans:
         if not self._noted:
             self._spans.append((step, self._own))
             batch = Batch()
-            batch.put(self._aux, _SAID, json.dumps(self._spans).encode())
+            batch.put(self._aux, _EMITTED, json.dumps(self._spans).encode())
             kv.write(batch)
 
     @property

@@ -35,12 +35,12 @@ from windrow.operators.steps.columns import (
     LAST,
     LATE,
     MESSAGES,
+    MESSAGES_FROM,
     PANES,
     PENDING,
     SINCE,
     START,
     STEP,
-    TAKEN_FROM,
 )
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT
@@ -49,9 +49,9 @@ REACH = "__reach"
 #: No moment.
 NEVER_US = END_OF_TIME_US
 #: Column of a part: the number of messages that were added or retracted in this step.
-_CAME = "__came"
+_CHANGES = "__changes"
 #: Column of a part of a session that lost messages: not all sessions that it overlaps were emitted as ended.
-_CURRENT = "__current"
+_OPEN = "__open"
 
 
 class Gone(NamedTuple):
@@ -107,8 +107,8 @@ def divide(
         parts = _dated(logic, step, parts, old)
         whole = np.ones(len(merged), dtype=bool)
         whole[cut[changes]] = False
-        sessions = concat([sessions.filter(pa.array(whole)), parts.drop_columns([_CAME, _CURRENT])])
-        owed = np.r_[np.zeros(int(whole.sum()), dtype=bool), flags(parts, _CURRENT)]
+        sessions = concat([sessions.filter(pa.array(whole)), parts.drop_columns([_CHANGES, _OPEN])])
+        owed = np.r_[np.zeros(int(whole.sum()), dtype=bool), flags(parts, _OPEN)]
         ends = combine(sessions.column(END)).to_numpy()
         owed &= logic.has_passed(ends, step.progress.watermark_us)
     none = np.zeros(0, dtype=np.int64)
@@ -128,7 +128,7 @@ def _parts(logic: Sessions, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.
     assert logic.history is not None
     rows, of = messages_of(logic.history, step.kv, long, logic.calculation)
     if rows is None:
-        none = pa.table({_CAME: pa.array([], pa.int64()), _CURRENT: pa.array([], pa.bool_())})
+        none = pa.table({_CHANGES: pa.array([], pa.int64()), _OPEN: pa.array([], pa.bool_())})
         return concat([without(long.slice(0, 0), SINCE), none]), of
     gaps = logic.gap_us if logic.own_gap is None else gaps_of(logic.own_gap, rows)
     reach = np.minimum(rows.times, LAST_END_US - gaps) + gaps
@@ -160,12 +160,12 @@ def _parts(logic: Sessions, step: Step, long: pa.Table, gone: Gone) -> tuple[pa.
         **{n: pc.if_else(placed, c, None) for n, c in zip((FIRST, LAST), positions, strict=True)},
         **({} if logic.longest_us is None else {REACH: pa.array(reach)}),
         **(
-            {TAKEN_FROM: combine(long.column(TAKEN_FROM)).take(whose)}
-            if TAKEN_FROM in long.column_names
+            {MESSAGES_FROM: combine(long.column(MESSAGES_FROM)).take(whose)}
+            if MESSAGES_FROM in long.column_names
             else {}
         ),
-        _CAME: pa.array(came + np.bincount(left, minlength=groups.size)),
-        _CURRENT: pa.array(falls),
+        _CHANGES: pa.array(came + np.bincount(left, minlength=groups.size)),
+        _OPEN: pa.array(falls),
     }
     return pa.table(columns), of[begins]
 
@@ -214,8 +214,8 @@ def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[p
     old_starts, old_ends, old_pending, old_panes = (
         combine(old.column(c)).to_numpy() for c in (START, END, PENDING, PANES)
     )
-    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
-    hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _CURRENT).copy()
+    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CHANGES))
+    hot, current = combine(old.column(HOME)).to_numpy() == HOT, flags(parts, _OPEN).copy()
     pending, panes = (combine(parts.column(c)).to_numpy().copy() for c in (PENDING, PANES))
     changed, stays = np.ones(len(parts), dtype=bool), np.zeros(len(old), dtype=bool)
     for i, of_key in enumerate(_of_their_keys(keys, own)):
@@ -229,7 +229,7 @@ def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[p
         current[i] &= hot[meets].any() or not len(meets)
         if len(same):
             pending[i] = old_pending[meets[old_starts[meets] >= starts[i]]].sum() + came[i]
-    parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _CURRENT, current)
+    parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _OPEN, current)
     return parts.filter(pa.array(changed)), stays
 
 
@@ -250,7 +250,7 @@ def _dated(logic: Sessions, step: Step, parts: pa.Table, old: pa.Table | None) -
         return parts
     size = len(parts)
     since = np.full(size, NEVER_US, dtype=np.int64)
-    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CAME))
+    starts, ends, came = (combine(parts.column(c)).to_numpy() for c in (START, END, _CHANGES))
     new = np.ones(size, dtype=bool)
     if old is not None:
         codes = codes_of([old, parts], logic.definition.by)

@@ -1,7 +1,7 @@
 """Early and updated rows of OVER windows around anchors: each anchor is kept until nothing can change its window.
 
 Column families as of `AnchoredOvers`: `waiting` holds all anchors, by the last moment of their windows, as long as a late
-message can be in them, each with a number, `__id`; `told` holds their marks (`emitted_marks.py`), by the same time. Changes
+message can be in them, each with a number, `__id`; `emitted` holds their marks (`emitted_marks.py`), by the same time. Changes
 that wait for the end of a period are noted as buckets of event time, under `waiting` in the auxiliary family:
 msgpack {timing: [bucket numbers]}.
 """
@@ -44,7 +44,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     def __init__(self, definition: OverDefinition) -> None:
         super().__init__(definition)
-        self.marks = MarkStore(f"{definition.name}.told", self.pending.width_us)
+        self.marks = MarkStore(f"{definition.name}.emitted", self.pending.width_us)
         self._triggers = {LATE: definition.emit.late, EARLY: definition.emit.early}
 
     def cfs(self) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Key watermarks: per key, a promised lower bound for the window starts of later anchors.
 
-Column families: `promised`, the times by key, in pages (`key_state.py`); `floors`, the time of all anchors without keys;
-`promises`, the keys by the buckets of these times, for expiry.
+Column families: `key_watermarks`, the times by key, in pages (`key_state.py`); `floors`, the time of all anchors without keys;
+`watermark_expiry`, the keys by the buckets of these times, for expiry.
 
-    floors     nothing                     i64
-    promises   <stretch i64><step u64>     keys, Arrow
+    floors             nothing                     i64
+    watermark_expiry   <stretch i64><step u64>     keys, Arrow
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from windrow.stores.kv import KV, Batch
 
 #: A retention is about so many buckets of promises long.
 _STRETCHES = 8
-_PROMISED = "__promised"
+_WATERMARK = "__watermark"
 #: Numbers below it leave room for a sum.
 _MOST = 1 << 62
 
@@ -49,8 +49,8 @@ class Promises:
 
     def __init__(self, name: str, aux_cf: str, by: tuple[str, ...], back_us: int | None) -> None:
         self.by, self.back_us = by, back_us
-        self.floors_cf, self.promises_cf = f"{name}.floors", f"{name}.promises"
-        self._keyed = Keyed(f"{name}.promised", aux_cf, by, None)
+        self.floors_cf, self.promises_cf = f"{name}.floors", f"{name}.watermark_expiry"
+        self._keyed = Keyed(f"{name}.key_watermarks", aux_cf, by, None)
         self.cfs = (self.floors_cf, self.promises_cf, self._keyed.cf)
 
     def judge(self, kv: KV, anchors: pa.Table, times: IntArray, step: int) -> tuple[BoolArray, IntArray]:
@@ -109,7 +109,7 @@ class Promises:
         both = concat([keys, near.rows.select(self.by)])
         codes = Groups([both.column(b) for b in self.by], len(both)).codes[size:]
         of_keys = codes < size
-        np.maximum.at(us, codes[of_keys], near.rows.column(_PROMISED).to_numpy()[of_keys])
+        np.maximum.at(us, codes[of_keys], near.rows.column(_WATERMARK).to_numpy()[of_keys])
         return _Held(us, near, near.rows, codes)
 
     def _promise(self, kv: KV, keys: pa.Table | None, held: _Held, after: IntArray, step: int) -> None:
@@ -119,7 +119,7 @@ class Promises:
             kv.write(batch)
             return
         promising = np.flatnonzero(after > START_OF_TIME_US)
-        fresh = keys.take(pa.array(promising)).append_column(_PROMISED, pa.array(after[promising]))
+        fresh = keys.take(pa.array(promising)).append_column(_WATERMARK, pa.array(after[promising]))
         fresh = fresh.append_column(START, pa.array(np.zeros(len(promising), dtype=np.int64)))
         beside = [] if held.rows is None else [held.rows.filter(pa.array(held.codes >= len(after)))]
         self._keyed.put(kv, held.found, [*beside, fresh])
@@ -152,7 +152,7 @@ class Promises:
         keys, none = keys.take(pa.array(groups.first_rows)), np.zeros(groups.size, dtype=np.int64)
         near = self._keyed.near(kv, keys, none, none.astype(bool), START_OF_TIME_US)
         if near.rows is not None:
-            lasting = near.rows.column(_PROMISED).to_numpy() > said_us
+            lasting = near.rows.column(_WATERMARK).to_numpy() > said_us
             self._keyed.put(kv, near, [near.rows.filter(pa.array(lasting))])
 
 

@@ -234,7 +234,7 @@ def test_numbers_of_places_are_equal_where_the_places_are() -> None:
 
 
 def unpacked(value: bytes) -> pa.Table:
-    """As docs/reference/formats.md says."""
+    """As docs/reference/formats-operators.md says."""
     assert value[0] == 1
     assert value[5:7] == b"\0\0"  # in full
     rows_ = pa.ipc.open_stream(pa.py_buffer(value)[7:]).read_all()
