@@ -43,7 +43,7 @@ class TruncationContract:
         log.truncate(100)
         assert numbers(place.open()) == [3]
         state = place.open().tail()
-        meta = {"summary": {"commit": 2, "taken": [[None, []]], "letters": []}}
+        meta = {"summary": {"commit": 2, "read": [[None, []]], "dead_letters": []}}
         assert state.epoch == replace(first, seq=7, first_seq=6, meta=meta)
         assert log.truncate(100) == 0
         successor = place.open()
