@@ -77,9 +77,9 @@ class OracleDriver:
         inputs = self._definition.inputs
         by_input = messages if isinstance(messages, Mapping) else {inputs[0].name: messages}
         placed = {}
-        for given in inputs:
-            prefix = given.source_prefix
-            placed[given.name] = [_placed(m, prefix) for m in by_input.get(given.name, ())]
+        for input in inputs:
+            prefix = input.source_prefix
+            placed[input.name] = [_placed(m, prefix) for m in by_input.get(input.name, ())]
         self._step(placed, None)
 
     def advance_watermark(self, to_us: int, input: str | None = None) -> None:

@@ -144,7 +144,7 @@ class Checks:
             return
         tables = self.reader.dead_letters.tables.items()
         received = [to_letters(table, commit) for (name, commit), table in tables if name == DEAD_LETTERS]
-        how = letters_differ([self._letter(one) for some in received for one in some], due)
+        how = letters_differ([self._letter(one) for letters in received for one in letters], due)
         if how is not None:
             raise Broken(f"of the dead letters that the sink has: {how}")
 

@@ -365,8 +365,8 @@ class SimulatedProducer:
 
     def __init__(self, cluster: Broker, config: Mapping[str, Any]) -> None:
         self._cluster = cluster
-        given = config.get("transactional_id")
-        self._name: str | None = None if given is None else str(given)
+        transactional_id = config.get("transactional_id")
+        self._name: str | None = None if transactional_id is None else str(transactional_id)
         self._epoch = -1
         #: "new", "ready", "open", "committing" and "aborting" (requested, and not answered), "fatal"
         self._state = "new"
@@ -438,9 +438,9 @@ class SimulatedProducer:
         """Produce messages and return how many were accepted; the others get an `_error`."""
         taken = 0
         for message in messages:
-            given = {"partition": partition, "callback": on_delivery, **message}
+            arguments = {"partition": partition, "callback": on_delivery, **message}
             try:
-                self.produce(topic, **given)
+                self.produce(topic, **arguments)
             except client.KafkaException as refused:
                 message["_error"] = refused.args[0]
             else:
