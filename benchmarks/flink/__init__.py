@@ -110,7 +110,7 @@ def flink() -> Iterator[Flink]:
 
 def _jars() -> str:
     """The folder of the jars that pom.xml names."""
-    path = Path(cache(), "flink-2.2.0")
+    path = Path(cache(), "flink-2.2.0-cep")
     if not (path / "made").exists():
         command = ["mvn", "-q", "-B", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies"]
         subprocess.run([*command, f"-DoutputDirectory={path}"], check=True)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.byte_order import decode_u32, encode_u32
@@ -24,6 +23,7 @@ from windrow.core.temporal import END, START
 from windrow.operators.rules.chains import PAIRS, equal_codes, related
 from windrow.operators.rules.matches import match_ids
 from windrow.operators.rules.patterns import Pattern, Rule, references
+from windrow.operators.rules.rule_intake import truth_of
 from windrow.operators.rules.subpatterns import Failures, OfTuples
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
@@ -77,10 +77,8 @@ class FactRows:
     def _deleted(self, rows: pa.Table) -> BoolArray:
         if self.facts.deleted is None:
             return np.zeros(len(rows), dtype=bool)
-        column = combine(rows.column(self.facts.deleted))
-        if pa.types.is_null(column.type):
-            return np.zeros(len(rows), dtype=bool)
-        truth: BoolArray = pc.fill_null(column.cast(pa.bool_()), False).to_numpy(zero_copy_only=False)
+        truth = truth_of(rows.column(self.facts.deleted))
+        assert truth is not None  # others are dead letters
         return truth
 
     @staticmethod

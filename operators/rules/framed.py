@@ -4,11 +4,15 @@ A frame of time is evaluated at each message and as each leaves the frame, once 
 rule is one of an event, the evaluation, and an accumulate near it, so it is run as any other. A frame of messages is evaluated
 at each message as it comes. A row is emitted where an evaluation changes the result.
 
-    <rules>.tails    <number of the rule><partition> -> the last messages of the partition
+An event with a frame of messages, `wr.event(frame=10)`, is one of the newest of its partition as the tuple is complete. The
+messages of a step are in the order of the inputs of the definition, and in position order within each.
+
+    <rules>.tails    <number of the rule><binding of an event><partition> -> the last messages of the partition
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,10 +29,11 @@ from windrow.core.relations import Relation
 from windrow.core.temporal import END, START
 from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.rules.chains import PAIRS
+from windrow.operators.rules.chains import PAIRS, Candidates
 from windrow.operators.rules.matches import match_ids
 from windrow.operators.rules.patterns import Pattern, Rule
 from windrow.operators.rules.subpatterns import Failures, aggregates
+from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_times
 from windrow.operators.steps.message_rows import pack_rows, unpack_rows
@@ -38,6 +43,8 @@ from windrow.stores.kv import KV, Batch
 LEAVES, DUE = "__leaves", "__due"
 #: The binding of an evaluation begins with this; the rest is that of the accumulate.
 EVALUATION = "__"
+#: Messages of a step are numbered in so many bits.
+_ORDER_BITS = 40
 
 
 def evaluation_of(rule: Rule) -> str | None:
@@ -58,10 +65,10 @@ def evaluated(rule: Rule) -> Rule:
 
 
 def shifted(tuples: pa.Table, binding: str, by_us: int) -> pa.Table:
-    """Move evaluations in time."""
+    """Give evaluations so long after the ends of their messages; a message is in a frame from its end on."""
+    moved = pa.array(combine(tuples.column(f"{binding}.{END}")).to_numpy() + by_us)
     for place in (START, END):
         name = f"{binding}.{place}"
-        moved = pa.array(combine(tuples.column(name)).to_numpy() + by_us)
         tuples = tuples.set_column(tuples.column_names.index(name), name, moved)
     return tuples
 
@@ -99,14 +106,21 @@ def changed(before: pa.Table, after: pa.Table, names: list[str]) -> BoolArray:
 class Tails:
     """The last messages of each partition, for a frame of messages. Holds no state of its own. number: of the rule"""
 
-    def __init__(self, cf: str, aux_cf: str, number: int, frame: RowsBetween) -> None:
-        self._cf, self._aux_cf, self._head = cf, aux_cf, encode_u32(number)
-        assert frame.start is not None
-        self.size = 1 - frame.start
+    def __init__(self, cf: str, aux_cf: str, number: int, frame: RowsBetween, binding: str = "") -> None:
+        self._cf, self._aux_cf, self._head = cf, aux_cf, encode_u32(number) + binding.encode()
+        if binding:
+            self._head += b"\0"
+        assert frame.low is not None
+        self.size = 1 - frame.low
 
-    def extended(self, kv: KV, new: pa.Table, partitions: list[bytes], schema: pa.Schema) -> Extended:
-        """Read the last messages of the partitions of new ones, put these after them, and keep the last ones of all."""
-        names = list(dict.fromkeys(partitions))
+    def extended(
+        self, kv: KV, new: pa.Table, partitions: list[bytes], schema: pa.Schema, others: Iterable[bytes] = ()
+    ) -> Extended:
+        """Read the last messages of the partitions of new ones, put these after them, and keep the last ones of all.
+
+        others: partitions of which the last messages are read, too
+        """
+        names = list(dict.fromkeys([*partitions, *others]))
         numbers = {name: i for i, name in enumerate(names)}
         kept = kv.multi_get(self._cf, [self._head + name for name in names])
         values = [[] if value is None else msgpack.unpackb(value) for value in kept]
@@ -120,8 +134,9 @@ class Tails:
         packed = pack_rows(kv, batch, self._aux_cf, new, with_positions=True)
         for value, at in zip(packed, of_new.tolist(), strict=True):
             values[at].append(value)
-        lasts = [msgpack.packb(tail[-self.size :]) for tail in values]
-        batch.put_many(self._cf, [self._head + name for name in names], lasts)
+        touched = names[: len(set(partitions))]
+        lasts = [msgpack.packb(values[i][-self.size :]) for i in range(len(touched))]
+        batch.put_many(self._cf, [self._head + name for name in touched], lasts)
         kv.write(batch)
         return Extended(
             rows.take(pa.array(order)), codes[order], (order >= len(old)), np.argsort(order)[len(old) :]
@@ -151,6 +166,44 @@ class Extended:
         """Give the place before each of these, and which of them have one in their partition."""
         there = at > self._begin[at]
         return np.where(there, at - 1, at), there
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest messages of an event with a frame of messages, at each moment of a step.
+
+    places: of each candidate in the list of last messages, -1 for others. keys: of that list, by partition and order of coming
+    """
+
+    binding: str
+    size: int
+    places: IntArray
+    codes: IntArray
+    keys: IntArray
+
+    @classmethod
+    def of(cls, binding: str, size: int, extended: Extended, messages: Candidates, first: int) -> Newest:
+        """Find the candidates of a step among the last messages. first: the order of the first new message of their input"""
+        both = [
+            pa.concat_arrays([combine(t.column(n)).cast(kind) for t in (extended.rows, messages.table)])
+            for n, kind in zip(POSITION_COLUMNS, (pa.string(), *[pa.int64()] * 3), strict=True)
+        ]
+        n = len(extended.rows)
+        codes = Groups(both, n + len(messages.table)).codes
+        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, dtype=np.int64)
+        place_of[codes[:n]] = np.arange(n)
+        places = place_of[codes[n:]]
+        orders = np.full(n, -1, dtype=np.int64)
+        rows = np.flatnonzero(places[: messages.new] >= 0)
+        orders[places[rows]] = first + rows
+        return cls(binding, size, places, extended.codes, (extended.codes << _ORDER_BITS) + orders + 1)
+
+    def takes(self, rows: IntArray, latest: IntArray) -> BoolArray:
+        """True for the tuples whose message is one of the newest as they are complete, at `latest`. rows: candidates"""
+        places = self.places[rows]
+        there = places >= 0
+        ends = np.searchsorted(self.keys, (self.codes[places] << _ORDER_BITS) + latest + 1, side="right")
+        return there & (ends - places <= self.size)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.expressions import said
 from windrow.core.frames import RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
@@ -37,6 +36,7 @@ from windrow.operators.rules.framed import (
     DUE,
     LEAVES,
     FrameOfRows,
+    Newest,
     Tails,
     changed,
     evaluated,
@@ -48,6 +48,7 @@ from windrow.operators.rules.framed import (
 from windrow.operators.rules.matches import (
     AT,
     ID,
+    ThenRaised,
     Words,
     ids_of,
     in_order,
@@ -89,7 +90,7 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_rows import signed, without_labels
-from windrow.operators.steps.poison_rows import is_of_data
+from windrow.operators.steps.poison_rows import own_code
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import limit, passed
@@ -167,6 +168,10 @@ class RulesOperator(SeveralInputsLogic):
         return progress.purged_us
 
     def accept(self, step: RuleStep, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
+        with own_code(self.definition.name):
+            return self._accept(step, rows)
+
+    def _accept(self, step: RuleStep, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
         arrived = {name: self.intake.arrived(step, self._inputs[name], some) for name, some in rows.items()}
         fits = {name: self.intake.fits(step, name, came) for name, came in arrived.items()}
         self.intake.gather(step, arrived, fits)
@@ -178,6 +183,7 @@ class RulesOperator(SeveralInputsLogic):
             if name in self.facts
         }
         for planned in self.planned:
+            self._count(step, planned, arrived)
             self._correct(step, planned, arrived, fits)
             self._join_late_facts(step, planned, new)
         for group in self.groups:
@@ -242,6 +248,7 @@ class RulesOperator(SeveralInputsLogic):
         places = places_of(table, list(tuples))
         plain = list[tuple[Planned, IntArray]]()
         for planned, rows in group.of_rules(joined, tuples):
+            rows = rows[self._are_newest(step, planned, joined, tuples, rows)] if planned.counted else rows
             if not planned.is_plain:
                 self._with_facts(step, planned, table.take(pa.array(rows)), late[rows])
                 continue
@@ -252,6 +259,46 @@ class RulesOperator(SeveralInputsLogic):
                 self._emit_all(step, plain, table, late, places)
         self._emit_all(step, plain, table, late, places)
         step.away.gathered()
+
+    def _count(self, step: RuleStep, planned: Planned, arrived: Mapping[str, Arrived]) -> None:
+        """Add new messages to the last ones of events with a frame of messages."""
+        names = {p.input for p in planned.rule.events.values()} & arrived.keys() if planned.counted else ()
+        others = {
+            partition
+            for name in names
+            for partition in FactRows.partitions(
+                arrived[name].rows.table, self.definition.keys(self._inputs[name])
+            )
+        }
+        for binding in planned.counted if names else ():
+            pattern = planned.rule.when[binding]
+            assert isinstance(pattern.frame, RowsBetween)
+            messages = step.candidates.get(pattern.input)
+            if messages is None:
+                continue
+            rows = np.flatnonzero(messages.fits[planned.name, binding][: messages.new])
+            new = messages.table.take(pa.array(rows))
+            partitions = FactRows.partitions(new, self.definition.keys(self._inputs[pattern.input]))
+            number = step.numbers.rules[planned.name]
+            tails = Tails(self.tails_cf, self.aux_cf, number, pattern.frame, binding)
+            extended = tails.extended(
+                step.kv, new.select(POSITION_COLUMNS), partitions, pa.schema([]), sorted(others)
+            )
+            first = step.order_of(pattern.input, self._inputs)
+            step.newest[planned.name, binding] = Newest.of(binding, tails.size, extended, messages, first)
+
+    def _are_newest(
+        self, step: RuleStep, planned: Planned, joined: Joined, tuples: Tuples, rows: IntArray
+    ) -> BoolArray:
+        """True for the tuples whose messages are in their frames as the last of them comes."""
+        latest, kept = np.full(len(rows), -1, dtype=np.int64), np.ones(len(rows), dtype=bool)
+        for binding, pattern in planned.rule.events.items():
+            at = tuples[binding][rows]
+            order = step.order_of(pattern.input, self._inputs) + at
+            latest = np.maximum(latest, np.where(at < joined.inputs[binding].new, order, -1))
+        for binding in planned.counted:
+            kept &= step.newest[planned.name, binding].takes(tuples[binding][rows], latest)
+        return kept
 
     def _flat(
         self, step: RuleStep, group: Group, joined: Joined, tuples: Tuples
@@ -288,9 +335,7 @@ class RulesOperator(SeveralInputsLogic):
         ids = ids_of([name for name, _, _ in of], places[:, at], numbers)
         try:
             rows = rows_of(of, tuples, ids, self.columns_of_rules.output(step.schemas), parts[0][0].inputs)
-        except Exception as error:
-            if not is_of_data(error):
-                raise
+        except ThenRaised:
             for planned, own in parts:
                 some = tuples.take(pa.array(own)).append_column(ID, ids.filter(pa.array(numbers == 0)))
                 numbers = numbers - 1
@@ -330,7 +375,7 @@ class RulesOperator(SeveralInputsLogic):
         if not isinstance(pattern.frame, RowsBetween):
             by_us = pattern.time[0].distances[1] + 1
             leaves = np.zeros(len(table), dtype=bool), np.ones(len(table), dtype=bool)
-            parts = [table, shifted(table, evaluation, by_us)]
+            parts = [shifted(table, evaluation, us) for us in (0, by_us)]
             parts = [p.append_column(LEAVES, pa.array(f)) for p, f in zip(parts, leaves, strict=True)]
             return pa.concat_tables(parts).combine_chunks(), np.concatenate([late, late])
         given, messages = self._inputs[pattern.input], step.candidates[pattern.input]
@@ -355,6 +400,8 @@ class RulesOperator(SeveralInputsLogic):
             parts = list(self._facts_of(step, planned).bound(step.kv, tuples))
             parts = [part.filter(pa.array(self._conditions(step, planned, part))) for part in parts]
             tuples = concat(parts) if parts else tuples.slice(0, 0)
+            order = _by_deadline(tuples, tuples.column(DUE).to_numpy(), list(planned.inputs))
+            tuples = tuples.take(pa.array(order))
             due = tuples.column(DUE).to_numpy()
         if len(tuples):
             ids = leaving_ids(planned.name, tuples, list(planned.inputs))
@@ -648,11 +695,9 @@ class RulesOperator(SeveralInputsLogic):
             rows = rows_of(of, tuples, ids, fields, planned.inputs)
             rows = rows.append_column(TIMING, pa.array(timings.tolist(), pa.string()))
             return rows.append_column(TIME, tuples.column(TIME)) if TIME in tuples.column_names else rows
-        except Exception as error:
-            if not is_of_data(error):
-                raise
+        except ThenRaised as error:
             if len(tuples) == 1:
-                self._bury_row(step, planned, tuples, said(error))
+                self._bury_row(step, planned, tuples, str(error))
                 return self._rows(step, planned, tuples.slice(0, 0), timings[:0])
         half = len(tuples) // 2
         parts = ((tuples.slice(0, half), timings[:half]), (tuples.slice(half), timings[half:]))

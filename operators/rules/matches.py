@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import IntArray
-from windrow.core.expressions import Expr
+from windrow.core.expressions import Expr, said
 from windrow.core.temporal import END
 from windrow.core.types import as_type
 from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE
@@ -19,6 +19,7 @@ from windrow.operators.rules.patterns import Rule
 from windrow.operators.rules.rule_columns import MESSAGE, STAMP
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.poison_rows import is_of_data
 
 #: Columns of a tuple: its id, and the end of its last event or fact that has a time.
 ID, AT = "__id", "__at"
@@ -185,12 +186,21 @@ def _column(source: Expr | str | None, tuples: pa.Table, rows: Sequence[IntArray
     return combine(_value(source, tuples.take(pa.array(used)))).take(pa.array(place))
 
 
+class ThenRaised(Exception):
+    """The error of a column of `then` on some tuple: its cause."""
+
+
 def _value(expression: Expr, tuples: pa.Table) -> pa.ChunkedArray:
     """Evaluate a column of rows, which is mostly a bound column as it is."""
     name = repr(expression)
     if name in tuples.column_names and expression.expression.equals(pc.field(name)):
         return tuples.column(name)
-    return expression.evaluate(tuples, "then")
+    try:
+        return expression.evaluate(tuples, "then")
+    except Exception as error:
+        if not is_of_data(error):
+            raise
+        raise ThenRaised(said(error)) from error
 
 
 def _dotted(name: str, tuples: pa.Table) -> str | None:

@@ -14,6 +14,7 @@ import xxhash
 
 from windrow.core.errors import WindrowError
 from windrow.core.expressions import Expr
+from windrow.core.frames import RangeBetween, RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.messages import DeadLetter, JoinedRow, Kind, Message, Position, Timing
 from windrow.core.relations import INFINITE_US, Relation
@@ -149,11 +150,15 @@ class RulesOracle(Oracle):
         rows: list[JoinedRow] = []
         came_late = [held for held in new if held.late]
         for number, (name, rule) in enumerate(self.definition.rules.items()):
+            if rule.framed is not None:
+                rows += self._at_messages(name, rule, new)
+                continue
             rows += self._corrected(number, name, rule, came_late)
             for one in self._with_late_facts(number, name, rule, fresh):
                 if self._conditions(name, rule, one):
                     rows += self._completed(number, name, rule, one, Timing.EARLY)
             found = [t for t in self._tuples(name, rule) if any(h is n for h in t.values() for n in new)]
+            found = [t for t in found if self._are_newest(name, rule, t)]
             if rule.facts:
                 self._waiting += [(number, one) for one in found]
                 found = [t for one in found for t in self._with_facts(name, rule, one)]
@@ -210,18 +215,101 @@ class RulesOracle(Oracle):
         closed = (
             END_OF_TIME_US if ends else max(self.watermark_us - self.definition.late_us, START_OF_TIME_US)
         )
-        self._closed_us = max(self._closed_us, closed)
+        before_us, self._closed_us = self._closed_us, max(self._closed_us, closed)
         self._open = [one for one in self._open if one.deadline >= self._closed_us and not ends]
         due = [one for one in self._pending if one[0] < self._decided_us(one[1]) or ends]
         self._pending = [one for one in self._pending if one not in due]
-        made = []
+        made: list[tuple[float, int, list[JoinedRow]]] = []
         names = list(self.definition.rules)
         for deadline, number, one in sorted(due, key=lambda d: (d[0], d[1], _places(d[2]))):
             name = names[number]
             rule = self.definition.rules[name]
             decided = self._decided(name, rule, one, deadline, Timing.ON_TIME)
-            made += self._noted(number, rule, one, deadline, decided)
-        return Outcome(made, self._dead)
+            made.append((deadline, number, self._noted(number, rule, one, deadline, decided)))
+        for number, (name, rule) in enumerate(self.definition.rules.items()):
+            made += [(at, number, rows) for at, rows in self._at_moments(name, rule, before_us, ends)]
+        ordered = sorted(made, key=lambda part: part[:2])
+        return Outcome([row for _, _, rows in ordered for row in rows], self._dead)
+
+    # -- frames -----------------------------------------------------------------------------------------------------
+
+    def _are_newest(self, name: str, rule: Rule, one: Tuple) -> bool:
+        """True if messages with a frame of messages are among the newest as the last message of the tuple comes."""
+        came = {id(held): i for i, held in enumerate(self._held)}
+        last = max(came[id(held)] for held in one.values())
+        for binding, held in one.items():
+            frame = rule.when[binding].frame
+            newer = self._held[came[id(held)] + 1 : last + 1]
+            if isinstance(frame, RowsBetween):
+                assert frame.low is not None
+                if sum(self._takes(name, binding, other, {binding: held}) for other in newer) > -frame.low:
+                    return False
+        return True
+
+    def _at_messages(self, name: str, rule: Rule, new: Sequence[Held]) -> list[JoinedRow]:
+        """Return the rows of a frame of messages: one for each new message that changes its result."""
+        assert rule.framed is not None
+        binding, frame, rows = rule.framed, rule.when[rule.framed].frame, list[JoinedRow]()
+        if not isinstance(frame, RowsBetween):
+            return rows
+        assert frame.low is not None
+        for held in sorted((h for h in new if (name, binding) in h.fits), key=lambda h: h.position):
+            came = [h for h in self._held if self._takes(name, binding, h, {"": held})]
+            at = next(i for i, h in enumerate(came) if h is held) + 1
+            size, timing = 1 - frame.low, Timing.LATE if held.late else Timing.EARLY
+            before = came[max(at - 1 - size, 0) : at - 1] or None
+            rows += self._changed(name, rule, held, came[max(at - size, 0) : at], before, timing, held.end_us)
+        return rows
+
+    def _at_moments(
+        self, name: str, rule: Rule, before_us: int, ends: bool
+    ) -> Iterator[tuple[int, list[JoinedRow]]]:
+        """Yield the rows of a frame of time by moment: as messages come and as they leave, where the result changes."""
+        pattern = rule.when[rule.framed] if rule.framed is not None else None
+        frame = None if pattern is None else pattern.frame
+        if rule.framed is None or not isinstance(frame, RangeBetween):
+            return
+        moments = dict[tuple[int, Key], tuple[Held, bool]]()
+        own = [held for held in self._held if (name, rule.framed) in held.fits]
+        for held in sorted(own, key=lambda h: h.position):
+            for at, leaves in ((held.end_us, False), (held.end_us - frame.low_us + 1, True)):
+                if before_us <= at and (at < self._closed_us or ends):
+                    moments.setdefault((at, held.key), (held, leaves))
+        for (at, _), (held, leaves) in sorted(moments.items(), key=lambda m: (m[0][0], m[1][0].position)):
+            near = [h for h in own if self._takes(name, rule.framed, h, {"": held})]
+            seen, before = (
+                [h for h in near if moment + frame.low_us <= h.end_us <= moment] for moment in (at, at - 1)
+            )
+            yield at, self._changed(name, rule, held, seen, before, Timing.ON_TIME, at, leaves=leaves)
+
+    def _changed(
+        self,
+        name: str,
+        rule: Rule,
+        held: Held,
+        seen: Sequence[Held],
+        before: Sequence[Held] | None,
+        timing: Timing,
+        at_us: int,
+        *,
+        leaves: bool = False,
+    ) -> list[JoinedRow]:
+        """Return the rows of a frame if its aggregates differ from those before. before: None if there are none"""
+        assert rule.framed is not None
+        binding, pattern = rule.framed, rule.when[rule.framed]
+        now = self._aggregates(name, binding, pattern, seen)
+        assert now is not None
+        was = None if before is None else self._aggregates(name, binding, pattern, before)
+        if was is not None and same(list(now.values()), list(was.values())):
+            return []
+        values, rows = {f"{binding}.{alias}": value for alias, value in now.items()}, list[JoinedRow]()
+        ordered = rule.over({f"__{binding}": Pattern("event", pattern.input), **rule.facts})
+        for one in sorted(self._with_facts(name, ordered, {f"__{binding}": held}), key=_places):
+            if not self._conditions(name, ordered, one):
+                continue
+            if pattern.having is None or self._true(pattern.having, binding, pattern, one, {**now, **values}):
+                rows += self._rows(name, ordered, one, timing, values, at_us, "\0leaves" if leaves else "")
+        return rows
 
     # -- corrections ------------------------------------------------------------------------------------------------
 
@@ -349,7 +437,11 @@ class RulesOracle(Oracle):
                 self._arguments[name, binding].learn([payload])
                 alone = pattern.where is None or any(references(pattern.where))
                 if alone or self._true(pattern.where, binding, pattern, {binding: held}):
-                    held.fits.add((name, binding))
+                    try:
+                        self._arguments[name, binding].of(payload)
+                        held.fits.add((name, binding))
+                    except Raised:
+                        self._bury("rule_failed", position, None)
         return held
 
     def _bury(self, reason: str, position: Position | None, time_us: int | None) -> None:
@@ -388,6 +480,13 @@ class RulesOracle(Oracle):
                 if other in bound and not _equal(held.payload.get(own), bound[other].payload.get(column)):
                     return False
             if any(other in bound and bound[other] is held for other in pattern.other_than):
+                return False
+            frame = pattern.frame
+            if isinstance(frame, RangeBetween) and any(
+                h.end_us - held.start_us > -frame.low_us
+                for other, h in bound.items()
+                if other in rule.events and other != binding
+            ):
                 return False
             expires = self._expires_us(rule, binding)
             for other, partner in bound.items():
@@ -442,6 +541,8 @@ class RulesOracle(Oracle):
             interval = self.definition.input(pattern.input).interval
             if interval is None or interval.longest_us is not None:
                 edges.append(((own, "s"), (own, "e")))
+            if isinstance(pattern.frame, RangeBetween):
+                edges += [((own, "s"), (other, "e")) for other in rule.events if other != own]
             for relation in pattern.time:
                 if relation.negated or relation.binding not in rule.events:
                     continue
@@ -598,14 +699,21 @@ class RulesOracle(Oracle):
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def _rows(
-        self, name: str, rule: Rule, one: Tuple, timing: Timing, values: Mapping[str, Any], at_us: int
+        self,
+        name: str,
+        rule: Rule,
+        one: Tuple,
+        timing: Timing,
+        values: Mapping[str, Any],
+        at_us: int,
+        of: str = "",
     ) -> list[JoinedRow]:
         """Return the row of a tuple, where none of its columns raises."""
         first = one[next(iter(rule.events))]
         keys = dict(zip(self.definition.by, first.key, strict=True))
         messages = [
             {
-                "binding": binding,
+                "binding": binding.removeprefix("__"),
                 "input": held.input,
                 **_place(self.definition.input(held.input), held.position),
             }
@@ -619,7 +727,7 @@ class RulesOracle(Oracle):
             if self._reported is None or first in self._reported:
                 self._bury("rule_failed", first.position, None)
             return []
-        row = {**keys, RULE: name, MATCH_ID: match_id(name, [h.position for h in one.values()])}
+        row = {**keys, RULE: name, MATCH_ID: match_id(name + of, [h.position for h in one.values()])}
         row |= {MATCH_TIME: to_datetime(at_us), **own, MESSAGES: messages}
         return [JoinedRow(row, timing)]
 
@@ -632,6 +740,7 @@ class RulesOracle(Oracle):
                 f"{binding}_{column}": held.payload.get(column)
                 for binding, held in one.items()
                 for column in self._names[held.input]
+                if not binding.startswith("__")
             }
             return found | {dotted.replace(".", "_", 1): value for dotted, value in values.items()}
         cells = self._cells(one) | {name: ((), value) for name, value in {**keys, **values}.items()}

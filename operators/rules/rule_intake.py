@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
 from windrow.core.time import TIME_UNITS
@@ -67,6 +68,34 @@ class Intervals:
         if interval.start is not None:
             return Arrived(rows, rows.times - lengths, rows.times)
         return Arrived(rows, rows.times, rows.times + lengths)
+
+
+def without_doubt(input: Input, rows: Slice, dead: DeadLetters) -> Slice:
+    """Leave out the rows of a table of which it cannot be said whether they are deleted: these are dead letters."""
+    name = None if input.facts is None else input.facts.deleted
+    if name is None or not (n := len(rows)):
+        return rows
+    column = rows.table.column(name)
+    if truth_of(column) is not None:
+        return rows
+    wrong = np.array([truth_of(column.slice(i, 1)) is None for i in range(n)])
+    dead.add_rows(
+        MALFORMED,
+        f"{name!r} is neither true nor false",
+        rows.table,
+        np.flatnonzero(wrong),
+        pa.array(rows.times),
+    )
+    return rows.take(np.flatnonzero(~wrong))
+
+
+def truth_of(column: pa.ChunkedArray) -> BoolArray | None:
+    """Read truth values, of which a null is false; None where some are none."""
+    try:
+        truth = pc.fill_null(combine(column).cast(pa.bool_()), False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return np.asarray(truth.to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _durations(values: pa.Array, unit: str) -> tuple[IntArray, np.ndarray]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -11,16 +12,17 @@ import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.expressions import Expr
+from windrow.core.frames import RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import START, Timing
 from windrow.core.types import as_type
 from windrow.operators.rules.chains import Candidates, Chain
 from windrow.operators.rules.definition import RulesDefinition
-from windrow.operators.rules.framed import evaluation_of
-from windrow.operators.rules.patterns import Rule, references
+from windrow.operators.rules.framed import Newest, evaluation_of
+from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.rule_columns import RuleColumns
-from windrow.operators.rules.rule_intake import Arrived, Intervals, hashes
+from windrow.operators.rules.rule_intake import Arrived, Intervals, hashes, without_doubt
 from windrow.operators.rules.rule_state import KeptMessages, Numbers
 from windrow.operators.rules.subpatterns import (
     Failures,
@@ -66,6 +68,13 @@ class Planned:
         return not self.decides and not self.rule.facts and evaluation_of(self.rule) is None
 
     @cached_property
+    def counted(self) -> tuple[str, ...]:
+        """The events beside others that are among the newest of their input: those with a frame of messages."""
+        events = self.rule.events
+        framed = (name for name, p in events.items() if isinstance(p.frame, RowsBetween))
+        return tuple(framed) if len(events) > 1 else ()
+
+    @cached_property
     def compares(self) -> bool:
         """True if a condition of a pattern names another pattern."""
         bound = [pattern for pattern in self.rule.when.values() if pattern.binds]
@@ -87,12 +96,19 @@ class RuleStep(Work):
     slices: int = 0
     #: The place of the rule of each pane, and of the last one where it has rows of several.
     places: list[tuple[int, int]] = field(default_factory=list)
+    #: The last messages of events with a frame of messages, by rule and binding.
+    newest: dict[tuple[str, str], Newest] = field(default_factory=dict)
     #: The positions of the late messages whose tuples are decided again: failures are reported of these alone.
     reported: set[tuple[object, ...]] | None = None
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
         return self.columns.schemas(self.kv)
+
+    def order_of(self, input: str, inputs: Iterable[str]) -> int:
+        """Return the number of the first new message of an input: those of inputs named before it come before."""
+        before = itertools.takewhile(lambda name: name != input, inputs)
+        return sum(self.candidates[name].new for name in before if name in self.candidates)
 
     def emit(self, rows: pa.Table, first: int, last: int | None = None) -> None:
         """Emit rows of a rule, or of those of several rules that follow each other. first, last: their places"""
@@ -142,14 +158,18 @@ class StepMessages:
         self._inputs = {given.name: given for given in definition.inputs}
         #: The patterns of each input, (rule, binding, condition on own columns).
         self._patterns: dict[str, list[tuple[str, str, Expr | None]]] = {name: [] for name in self._inputs}
+        #: The patterns whose aggregations compute something of a message, which may raise.
+        self._lifts: dict[tuple[str, str], Pattern] = {}
         for rule, binding, pattern in definition.patterns:
             own = pattern.where is not None and not any(references(pattern.where))
             self._patterns[pattern.input].append((rule, binding, pattern.where if own else None))
+            if any(a.expressions or a.kind == "user" for a in pattern.agg.values()):
+                self._lifts[rule, binding] = pattern
 
     def arrived(self, step: RuleStep, input: Input, rows: Slice) -> Arrived:
         """Return the messages of an input that count, in the columns that are kept."""
         step.dead.input = input.name
-        arrived = Intervals(input).of(rows, step.dead)
+        arrived = Intervals(input).of(without_doubt(input, rows, step.dead), step.dead)
         kept = [*self.columns.kept(input, step.schemas[input.name]), *POSITION_COLUMNS]
         return replace(arrived, rows=Slice(arrived.rows.table.select(kept), arrived.rows.times))
 
@@ -172,12 +192,23 @@ class StepMessages:
         *,
         bury: bool = True,
     ) -> BoolArray:
-        """True for the messages for which a condition of own columns is true."""
-        if where is None or not len(table):
-            return np.ones(len(table), dtype=bool)
+        """True for the messages for which a condition of own columns is true, and that aggregations take."""
+        takes = np.ones(len(table), dtype=bool)
         step.dead.input = name
         failures = step.failures() if bury else Failures(lambda *_: None)
-        return failures.true(rule, binding, where, table)
+        if where is not None and len(table):
+            takes = failures.true(rule, binding, where, table)
+        pattern = self._lifts.get((rule, binding))
+        if pattern is not None and takes.any():
+            calculation = self.columns.calculation(pattern, step.schemas[name])
+
+            def lifted(some: pa.Table) -> BoolArray:
+                calculation.lift(Slice(some, np.zeros(len(some), dtype=np.int64)))
+                return np.ones(len(some), dtype=bool)
+
+            taken = np.flatnonzero(takes)
+            takes[taken] = failures.each(rule, binding, lifted, table.take(pa.array(taken)))
+        return takes
 
     def gather(
         self,

@@ -109,9 +109,19 @@ class Failures:
 
     def true(self, rule: str, binding: str, condition: Expr, table: pa.Table) -> BoolArray:
         """True for the rows for which a condition is; a row on which it raises is reported, and is not true."""
+
+        def true(some: pa.Table) -> BoolArray:
+            answer = pc.fill_null(combine(condition.evaluate(some, binding)), False)
+            return np.asarray(answer.to_numpy(zero_copy_only=False), dtype=bool)
+
+        return self.each(rule, binding, true, table)
+
+    def each(
+        self, rule: str, binding: str, true: Callable[[pa.Table], BoolArray], table: pa.Table
+    ) -> BoolArray:
+        """True for the rows for which the user's code is; a row on which it raises is reported, and is not true."""
         try:
-            answer = combine(condition.evaluate(table, binding))
-            return np.asarray(pc.fill_null(answer, False).to_numpy(zero_copy_only=False), dtype=bool)
+            return true(table)
         except Exception as error:
             if not is_of_data(error):
                 raise
@@ -119,7 +129,7 @@ class Failures:
                 self._bury(rule, f"{binding}: {said(error)}", table, 0)
                 return np.zeros(1, dtype=bool)
         half = len(table) // 2
-        parts = [self.true(rule, binding, condition, t) for t in (table.slice(0, half), table.slice(half))]
+        parts = [self.each(rule, binding, true, t) for t in (table.slice(0, half), table.slice(half))]
         return np.concatenate(parts)
 
     def having(self, rule: str, binding: str, pattern: Pattern, tuples: pa.Table) -> BoolArray:

@@ -289,13 +289,10 @@ def _check_frame(where: str, binding: str, pattern: Pattern, rule: Rule) -> None
         )
     if pattern.where is not None and any(references(pattern.where)):
         raise BadRule(
-            f"{where}: where={pattern.where} names another pattern, and a frame is of own columns: use having="
+            f"{where}: where={pattern.where} names another pattern, and a frame is of own columns: "
+            + ("use having=" if pattern.agg else "put it into the other pattern")
         )
     others = [name for name, p in rule.when.items() if name != binding and p.kind != "fact"]
-    if pattern.kind == "event" and isinstance(frame, RowsBetween) and others:
-        raise BadRule(
-            f"{where}: frame={frame!r} counts messages, beside {others[0]!r}: use a frame of time, or an accumulate"
-        )
     if pattern.kind == "accumulate":
         waited = [name for name, p in rule.facts.items() if p.wait_us]
         subpatterns = [name for name in others if not rule.when[name].binds]

@@ -74,13 +74,10 @@ def unpack_rows(
             for c, f in zip(columns[2:], stored, strict=True)
         }
         n = len(indices)
-        table = pa.table(
-            [arrays[f.name] if f.name in arrays else pa.nulls(n, f.type) for f in schema], schema=schema
-        )
         where = columns[1] if positions is None else [positions[i] for i in indices]
-        for j, (name, kind) in enumerate(zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)):
-            table = table.append_column(name, pa.array([p[j] for p in where], kind))
-        tables.append(table)
+        places = [pa.array([p[j] for p in where], kind) for j, kind in enumerate(POSITION_TYPES)]
+        own = [arrays[f.name] if f.name in arrays else pa.nulls(n, f.type) for f in schema]
+        tables.append(pa.table([*own, *places], schema=empty_rows(schema).schema))
         order += indices
     if not tables:
         return empty_rows(schema)

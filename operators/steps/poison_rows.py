@@ -8,7 +8,8 @@ found by trying parts of the slice, and marked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,19 @@ _OF_DATA = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 def is_of_data(error: BaseException) -> bool:
     """True if it may be a value that made a step raise: not the machine, not windrow itself."""
     return isinstance(error, _OF_DATA) and not isinstance(error, (WindrowError, MemoryError, OSError))
+
+
+@contextmanager
+def own_code(name: str) -> Iterator[None]:
+    """Make errors of windrow's own code fail the step, where they would look like those of a value. name: of the operator"""
+    try:
+        yield
+    except Exception as error:
+        if not is_of_data(error):
+            raise
+        raise RuntimeError(
+            f"a step of {name!r} failed: {said(error)}. No message is to blame, it is a fault of windrow: please report it"
+        ) from error
 
 
 def sifted(step: Callable[[KV, Tables], R], kv: Overlay, tables: Tables, most: float = MOST) -> R:

@@ -77,8 +77,21 @@ def fact(pick: Pick, other: str) -> Any:
     )
 
 
+def framed(pick: Pick, input: str) -> Any:
+    """Aggregations of the last messages."""
+    return wr.accumulate(
+        input,
+        agg={"c": wr.count(), "s": wr.sum("v"), "m": wr.avg("v"), "l": wr.last("v")},
+        frame=pick(1, 2, 3, wr.range_between("-2 seconds", 0, closed="right"), seconds(1)),
+        where=pick(None, wr.col("v") > 0),
+        having=pick(None, None, wr.col("m") > 1, wr.col("c") < 3),
+        empty=pick({}, {"m": 0.0}),
+    )
+
+
 def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) -> Any:
     """One rule: one to three events, those of another one's inputs, an absence or an aggregate now and then."""
+    like = like if like and like.events else None
     events = [p.input for p in like.events.values()] if like else [pick("a", "b") for _ in "xyz"]
     when: dict[str, Any] = {"x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0))}
     names = ["x"]
@@ -87,6 +100,7 @@ def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) ->
         raising = wr.lit(6) / (wr.col("v") - wr.col("x.v")) > 1
         when[name] = wr.event(
             input,
+            frame=pick(*[None] * 5, 2, wr.range_between("-3 seconds", 0, closed="right")),
             time=relations(pick, other, lasting=lasting),
             where=pick(None, None, wr.col("v") >= wr.col(f"{other}.v"), raising),
             on=pick((), (), {"v": f"{other}.v"}),
@@ -111,6 +125,12 @@ def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) ->
                 empty=pick({}, {"m": 0.0}),
                 **shared,
             )
+    if pick(*[False] * 7, True):
+        when = {"x": framed(pick, events[0])}
+        then = {"v": wr.col("x.s"), "w": wr.col("x.m")}
+        if facts:
+            when["f"] = wr.fact("c", on=pick((), {"v": "x.c"}), where=pick(None, wr.col("v") > 0))
+        return wr.Rule(when=when, then=then)
     if facts:
         when["f"] = fact(pick, pick(*names))
         if pick(True, False, False):

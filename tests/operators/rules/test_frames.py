@@ -133,8 +133,9 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a filter by facts": (
         {"f": wr.fact("f"), "r": ACC("r", agg=MEAN, frame=3, where=wr.col("x") > wr.col("f.x"))}, ["use having="],
     ),
-    "messages beside an event": (
-        {"a": wr.event("r", frame=3), "b": wr.event("r", time=wr.after("a", 0, "1 s"))}, ["counts messages", "'b'"],
+    "a filter of an event by another": (
+        {"a": wr.event("r", frame=3, where=wr.col("x") > wr.col("b.x")), "b": wr.event("r", time=wr.after("a", 0, "1 s"))},
+        ["put it into the other pattern"],
     ),
     "an absence beside a frame": ({"r": ACC("r", agg=MEAN, frame=3), "no": wr.absent("r")}, ["'no'", "two rules"]),
     "a fact that is waited for": ({"f": wr.fact("f", wait="1 s"), "r": ACC("r", agg=MEAN, frame=3)}, ["'f'", "two rules"]),
@@ -166,3 +167,29 @@ def test_a_pattern_over_a_frame_of_time_meets_what_ends_in_it() -> None:
     )
     steps = [{"a": [{"t": 0}]}, {"b": [{"t": second(1.9)}]}, {"b": [{"t": second(2)}]}]
     assert [row["t"] for row in emitted(rules, steps, "b", "t")] == [second(1.9)]
+
+
+def test_a_pattern_over_a_frame_of_messages_is_one_of_the_newest_as_the_last_message_comes() -> None:
+    rules = wr.Rules(
+        by="k",
+        inputs=[wr.Input("ticks", event_time="t"), wr.Input("orders", event_time="t")],
+        rules={
+            "r": wr.Rule(
+                when={
+                    "tick": wr.event("ticks", where=wr.col("x") < 100, frame=2),
+                    "order": wr.event("orders", time=wr.after("tick", 0, "1 hour")),
+                },
+                then={"x": wr.col("tick.x")},
+            )
+        },
+    )
+    ticks = [{"k": k, "t": t, "x": x} for t, (k, x) in enumerate([(1, 4), (2, 5), (1, 100), (1, 8), (1, 12)])]
+    order = {"orders": [{"k": 1, "t": 5}]}
+
+    def matched(*steps: Any) -> list[int]:
+        return [row["x"] for row in emitted(rules, steps, "ticks", "t")]
+
+    assert matched({"ticks": ticks}, order) == [8, 12]
+    assert matched(*({"ticks": [tick]} for tick in ticks), order) == [8, 12]
+    assert matched({"ticks": ticks, **order}) == [8, 12]  # in a step, ticks come before orders
+    assert matched({"ticks": ticks[:3]}, order, {"ticks": ticks[3:]}) == [4, 8, 12]
