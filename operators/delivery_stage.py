@@ -121,6 +121,9 @@ class Delivering(Logic):
             throttle.forget(kv, now_us, everything=watermark_us >= END_OF_TIME_US)
         return self._logic.advance(kv, watermark_us, now_us)
 
+    def silence(self, inputs: frozenset[str]) -> None:
+        self._logic.silence(inputs)
+
     def apart(self, before: KV) -> Delivering:
         copied = copy.copy(self)
         copied._logic = self._logic.apart(before)

@@ -210,6 +210,11 @@ class Definition(ABC):
             return f"{self.retention!r} counts over the whole job"
         return None
 
+    @property
+    def copied(self) -> frozenset[str]:
+        """Return the inputs of which every shard gets all rows. The first shard counts them."""
+        return frozenset()
+
     # -- fingerprint of its state -----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -432,6 +437,13 @@ class Logic(ABC):
         before: the store before these steps, with all state that their messages may need
         """
         return self
+
+    #: Inputs whose dead letters another shard reports, which gets the same rows.
+    silent: frozenset[str] = frozenset()
+
+    def silence(self, inputs: frozenset[str]) -> None:
+        """Report no dead letters of these inputs: another shard does, which gets the same rows."""
+        self.silent = inputs
 
     #: True if a table without rows is worth an `ingest`, for its columns.
     takes_columns = False

@@ -37,7 +37,7 @@ Buckets = Callable[[pa.Table], IntArray]
 
 def buckets_of(definition: Definition, columns: Callable[[], Mapping[str, pa.Schema]]) -> Buckets | None:
     """Return the function that assigns an operator's wire rows to buckets; None: undivided. columns: of its inputs."""
-    if not definition.by or definition.one_shard() is not None:
+    if not definition.by or definition.one_shard() is not None or definition.copied:
         return None
     return lambda table: _of_rows(definition, columns(), table)
 

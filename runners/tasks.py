@@ -325,7 +325,7 @@ class Work:
             if plan.parts is None and len(table):
                 if plan.reads is None:
                     self.extent(table)
-                self.answer.rows += rows_that_came(plan.definitions, table)
+                self.answer.rows += rows_that_came(plan.definitions, table, self.shard.spec.shard)
 
     def leave_out_old(self, table: pa.Table) -> pa.Table:
         """Return the rows that were not counted before."""
@@ -349,6 +349,8 @@ class Work:
         """Run the steps of one definition over its rows, a step for each piece."""
         plan, logic, name = self.plan, definition.logic(self.plan.outputs), definition.name
         watermark_us, rows = plan.watermarks_us[name], 0
+        if self.shard.spec.shard:
+            logic.silence(definition.copied)
         step = self._collect(logic, logic.advance(self.overlay, watermark_us, plan.now_us))
         keeping = logic.refiling()
         before = 0 if keeping is None else logic.progress(self.overlay).step

@@ -143,8 +143,11 @@ def tables_of_inputs(definition: Definition, table: pa.Table) -> dict[str, pa.Ta
     return tables
 
 
-def rows_that_came(definitions: Sequence[Definition], table: pa.Table) -> int:
-    """Count the rows that came: each is there once for every definition that takes it."""
+def rows_that_came(definitions: Sequence[Definition], table: pa.Table, shard: int = 0) -> int:
+    """Count the rows that came: each is there once for every definition that takes it. Copies count in the first shard."""
+    copied = pa.array(sorted({name for d in definitions for name in d.copied}), pa.string())
+    if shard and len(copied):
+        table = table.filter(pc.invert(pc.is_in(table.column(INPUT), value_set=copied)))
     if OPERATOR not in table.column_names:
         return len(table)
     whose = combine(table.column(OPERATOR)).to_numpy()

@@ -196,6 +196,8 @@ class ChainDefinition(Definition):
         for part in self.parts:
             if (reason := part.one_shard()) is not None:
                 return reason
+            for name in sorted(part.copied):
+                return f"every row of table {name!r} goes with all keys of {part.name!r}, which is in a chain"
         for input in self.inputs:
             takers = [i for i in range(len(self.parts)) if input.name in [n.name for n in self.inputs_of(i)]]
             if len({tuple(self.parts[i].keys(input)[p[i]] for p in self.shared_keys) for i in takers}) > 1:

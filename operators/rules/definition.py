@@ -152,10 +152,12 @@ class RulesDefinition(SeveralInputs):
     def one_shard(self) -> str | None:
         if not self.by:
             return "it has no partition columns, by=()"
-        copied = [i.name for i in self.user_inputs if i.facts is not None and i.by == ()]
-        if copied:
-            return f"the rows of table {copied[0]!r}, which has by=(), go with every partition"
         return super().one_shard()
+
+    @property
+    def copied(self) -> frozenset[str]:
+        facts = [i for i in self.user_inputs if i.facts is not None]
+        return frozenset(i.name for i in facts if self.by and i.by == ())
 
     def with_watermarks(self, watermarks: Mapping[str, Watermark]) -> Self:
         changed = super().with_watermarks(watermarks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.frames import RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
+from windrow.core.positions import Partition
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import Timing
 from windrow.core.time import END_OF_TIME_US
@@ -76,6 +78,7 @@ from windrow.operators.rules.subpatterns import (
 )
 from windrow.operators.rules.timings import kept_us, timing_of
 from windrow.operators.several_inputs import SeveralInputsLogic
+from windrow.operators.steps.arrivals import InputReading
 from windrow.operators.steps.columns import (
     EARLY,
     INSERT,
@@ -87,6 +90,7 @@ from windrow.operators.steps.columns import (
     POSITION_COLUMNS,
     TIMING,
 )
+from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_rows import signed, without_labels
@@ -94,6 +98,7 @@ from windrow.operators.steps.poison_rows import own_code
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import limit, passed
+from windrow.operators.steps.work import Work
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Overlay
@@ -164,6 +169,15 @@ class RulesOperator(SeveralInputsLogic):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
+    def _arrivals(
+        self, work: Work, reading: InputReading, table: pa.Table
+    ) -> tuple[Slice, Mapping[Partition, int]]:
+        return super()._arrivals(self._reported(work, reading.input.name), reading, table)
+
+    def _reported(self, work: Any, input: str) -> Any:
+        """Return a step whose dead letters of an input are dropped where another shard reports them."""
+        return replace(work, dead=DeadLetters(0)) if input in self.silent else work
+
     def closed_us(self, progress: Progress) -> int:
         return progress.purged_us
 
@@ -172,8 +186,13 @@ class RulesOperator(SeveralInputsLogic):
             return self._accept(step, rows)
 
     def _accept(self, step: RuleStep, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
-        arrived = {name: self.intake.arrived(step, self._inputs[name], some) for name, some in rows.items()}
-        fits = {name: self.intake.fits(step, name, came) for name, came in arrived.items()}
+        arrived = {
+            name: self.intake.arrived(self._reported(step, name), self._inputs[name], some)
+            for name, some in rows.items()
+        }
+        fits = {
+            name: self.intake.fits(self._reported(step, name), name, came) for name, came in arrived.items()
+        }
         self.intake.gather(step, arrived, fits)
         for name, came in arrived.items():
             self.intake.file(step, name, came, fits[name])

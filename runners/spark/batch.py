@@ -330,7 +330,7 @@ class BatchFunction:
         """Check a keyed source: partitions are shards, so keys have to be in them, and their number is fixed."""
         if self.reads is None or not self.reads.keyed:
             return
-        unkeyed = [p.name for d in self.definitions for p in d.parts if not p.by]
+        unkeyed = [p.name for d in self.definitions for p in d.parts if not p.by or p.copied]
         if unkeyed and shards > 1:
             raise SparkUnsupported(
                 f"{self.reads!r} is keyed, and {unkeyed[0]!r} has no key: its windows hold the records of all partitions, so "

@@ -184,18 +184,19 @@ class NamedFrames:
         schemas = self.schemas(df)
         if len(self._definitions) == 1:
             [definition] = self._definitions
+            if sharding.shards > 1 and definition.copied:
+                return jvm_calls.select(
+                    df, f"explode({_copies(definition, schemas, df, sharding)}) as {SHARD}", "*"
+                )
             return jvm_calls.select(df, f"{_shard(definition, schemas, df, sharding)} as {SHARD}", "*")
         targets = []
         for i, definition in enumerate(self._definitions):
             takes = ", ".join(text(g.name) for g in definition.inputs)
-            shard = _shard(definition, schemas, df, sharding)
-            targets.append(
-                f"case when {INPUT} in ({takes}) then named_struct('{OPERATOR}', {i}, '{SHARD}', {shard}) end"
-            )
+            shards = _copies(definition, schemas, df, sharding)
+            copies = f"transform({shards}, s -> named_struct('{OPERATOR}', {i}, '{SHARD}', s))"
+            targets.append(f"case when {INPUT} in ({takes}) then {copies} else array() end")
         columns = [quoted(c) for c in df.columns]
-        each = jvm_calls.select(
-            df, f"explode(filter(array({', '.join(targets)}), t -> t is not null)) as __to", *columns
-        )
+        each = jvm_calls.select(df, f"explode(concat({', '.join(targets)})) as __to", *columns)
         return jvm_calls.select(each, "__to.*", *columns)
 
     def again(self, value: Any, *, of_files: bool) -> DataFrame:
@@ -236,6 +237,17 @@ def _shard(
         keys = _keys(logic.key_types(input.name, schemas), input, frame)
         cases.append(f"when {INPUT} = {text(input.name)} then {routes.shard_of(keys, sharding)}")
     return f"case {' '.join(cases)} end"
+
+
+def _copies(
+    definition: Definition, schemas: Mapping[str, pa.Schema], frame: DataFrame, sharding: Sharding
+) -> str:
+    """SQL of the shards of a row, an array: the shard of its key, or all of them."""
+    one = f"array({_shard(definition, schemas, frame, sharding)})"
+    if sharding.shards == 1 or not definition.copied:
+        return one
+    names = ", ".join(text(name) for name in sorted(definition.copied))
+    return f"case when {INPUT} in ({names}) then sequence(0, {sharding.shards - 1}) else {one} end"
 
 
 def _keys(

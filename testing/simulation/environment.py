@@ -249,7 +249,7 @@ class Stage:
         self.world, self.feed = world, feed
         self.definitions = feed.definitions
         chance = world.random
-        alone = any(d.one_shard() is not None for d in self.definitions)
+        alone = any(d.one_shard() is not None or d.copied for d in self.definitions)
         self.shards = 1 if alone else chance.choice([2, 2, 2, 2, 3])
         self.snapshot_every = chance.choice([1, 1, 2])  # so that files and records go within few commits
         self.disk, self.records = Disk(world), SimulatedRecords(world)

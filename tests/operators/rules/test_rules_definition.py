@@ -340,10 +340,13 @@ def test_documents_use_no_temporal_operator_as_a_trigger() -> None:
     assert len(texts) > 50
 
 
-def test_rows_that_go_with_every_partition_need_one_shard() -> None:
+def test_rows_that_go_with_every_partition_are_copied_to_every_shard() -> None:
     when = {"a": E("a"), "f": wr.fact("f")}
     inputs = [wr.Input("a", event_time="t"), wr.Table("f", key="k", by=())]
     everywhere = wr.Rules(by="k", inputs=inputs, rules={"x": wr.Rule(when=when)})
-    assert "'f', which has by=()" in str(everywhere.one_shard())
+    assert everywhere.one_shard() is None and everywhere.copied == {"f"}
+    window = {"window": wr.tumbling("1 s"), "retention": "1 s", "agg": {"n": wr.count()}}
+    chain = everywhere.then(wr.Aggregate(by="k", event_time="match_time", **window))
+    assert "every row of table 'f' goes with all keys" in str(chain.one_shard())
     assert rules(by="k", rules={"x": wr.Rule(when=when)}).one_shard() is None
     assert "by=()" in str(rules(rules={"x": wr.Rule(when=when)}).one_shard())
