@@ -308,7 +308,8 @@ class RulesOracle(Oracle):
             if not self._conditions(name, ordered, one):
                 continue
             if pattern.having is None or self._true(pattern.having, binding, pattern, one, {**now, **values}):
-                rows += self._rows(name, ordered, one, timing, values, at_us, "\0leaves" if leaves else "")
+                own = f"{name}\0leaves" if leaves else name
+                rows += self._rows(own, ordered, one, timing, values, at_us)
         return rows
 
     # -- corrections ------------------------------------------------------------------------------------------------
@@ -699,14 +700,7 @@ class RulesOracle(Oracle):
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def _rows(
-        self,
-        name: str,
-        rule: Rule,
-        one: Tuple,
-        timing: Timing,
-        values: Mapping[str, Any],
-        at_us: int,
-        of: str = "",
+        self, name: str, rule: Rule, one: Tuple, timing: Timing, values: Mapping[str, Any], at_us: int
     ) -> list[JoinedRow]:
         """Return the row of a tuple, where none of its columns raises."""
         first = one[next(iter(rule.events))]
@@ -727,7 +721,11 @@ class RulesOracle(Oracle):
             if self._reported is None or first in self._reported:
                 self._bury("rule_failed", first.position, None)
             return []
-        row = {**keys, RULE: name, MATCH_ID: match_id(name + of, [h.position for h in one.values()])}
+        row = {
+            **keys,
+            RULE: name.split("\0")[0],
+            MATCH_ID: match_id(name, [h.position for h in one.values()]),
+        }
         row |= {MATCH_TIME: to_datetime(at_us), **own, MESSAGES: messages}
         return [JoinedRow(row, timing)]
 
