@@ -240,19 +240,17 @@ class RulesOracle(Oracle):
         for binding, held in one.items():
             frame = rule.when[binding].frame
             newer = self._held[came[id(held)] + 1 : last + 1]
-            if isinstance(frame, RowsBetween):
-                assert frame.low is not None
-                if sum(self._takes(name, binding, other, {binding: held}) for other in newer) > -frame.low:
-                    return False
+            taken = sum(self._takes(name, binding, other, {binding: held}) for other in newer)
+            if isinstance(frame, RowsBetween) and frame.low is not None and taken > -frame.low:
+                return False
         return True
 
     def _at_messages(self, name: str, rule: Rule, new: Sequence[Held]) -> list[JoinedRow]:
         """Return the rows of a frame of messages: one for each new message that changes its result."""
-        assert rule.framed is not None
-        binding, frame, rows = rule.framed, rule.when[rule.framed].frame, list[JoinedRow]()
-        if not isinstance(frame, RowsBetween):
+        binding, rows = rule.framed or "", list[JoinedRow]()
+        frame = rule.when[binding].frame
+        if not isinstance(frame, RowsBetween) or frame.low is None:
             return rows
-        assert frame.low is not None
         for held in sorted((h for h in new if (name, binding) in h.fits), key=lambda h: h.position):
             came = [h for h in self._held if self._takes(name, binding, h, {"": held})]
             at = next(i for i, h in enumerate(came) if h is held) + 1
@@ -265,8 +263,7 @@ class RulesOracle(Oracle):
         self, name: str, rule: Rule, before_us: int, ends: bool
     ) -> Iterator[tuple[int, list[JoinedRow]]]:
         """Yield the rows of a frame of time by moment: as messages come and as they leave, where the result changes."""
-        pattern = rule.when[rule.framed] if rule.framed is not None else None
-        frame = None if pattern is None else pattern.frame
+        frame = None if rule.framed is None else rule.when[rule.framed].frame
         if rule.framed is None or not isinstance(frame, RangeBetween):
             return
         moments = dict[tuple[int, Key], tuple[Held, bool]]()
