@@ -34,12 +34,17 @@ class ShardView:
         self.way = way
         self.base = base
 
-    def follow(self, known: Mapping[int, Commit]) -> None:
-        """Lay the segments of the commits that follow over it. They are all there, or an error says that the view is lost."""
+    def follow(self, known: Mapping[int, Commit]) -> Batch:
+        """Lay the segments of the commits that follow over it, and return the changes of window metadata. The segments are all
+        there, or an error says that the view is lost.
+        """
+        changes = Batch()
         for number in sorted(known):
             for part in self.spec.files.read(known[number]):
                 self.kv.batch.extend(part.only(self.spec.cfs))
+                changes.extend(part.only(self.spec.metadata_cfs))
             self.commit = number
+        return changes
 
     def close(self) -> None:
         self.kv.base.close()

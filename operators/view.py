@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core import check
 from windrow.core.arrays import BoolArray
@@ -26,7 +27,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.output_columns import POSITION, STAMP, STORED
 from windrow.operators.steps.output_rows import output_schema
-from windrow.stores.kv import KV
+from windrow.stores.kv import KV, Batch
 
 WINDOWS, MESSAGES = "windows", "messages"
 #: A bound of messages: a time, and maybe an offset among messages of that time; or a window in the place of both.
@@ -134,6 +135,13 @@ class View:
         """Return `table`, where showing all of it may cost more than reading it."""
         return StoredTable(self.table(table, start, end, key, input))
 
+    def kept(self, before: Any = None, changes: Sequence[Batch] = ()) -> Any:
+        """Return all rows of its windows, from which it answers from then on; None where it does not keep them.
+
+        before: those of this commit, or of an earlier one, which the changes of each shard since then bring to this one
+        """
+        return None
+
     def timed(self, table: str) -> str | None:
         """Return the column of a table whose times `start` and `end` bound; None where they are numbers."""
         if table not in self.definition.tables:
@@ -217,7 +225,11 @@ def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:
     """True for rows of the key of a query."""
     mask = np.ones(len(rows), dtype=bool)
     for name, value in (wanted or {}).items():
-        mask &= np.array([v == value for v in rows.column(name).to_pylist()], dtype=bool)
+        column = rows.column(name)
+        if type(value) is str and value.isascii() and pa.types.is_string(column.type):
+            mask &= pc.fill_null(pc.equal(column, value), False).to_numpy()
+        else:
+            mask &= np.array([v == value for v in column.to_pylist()], dtype=bool)
     return mask
 
 

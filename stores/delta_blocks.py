@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from windrow.core.arrays import taken
+from windrow.core.arrays import IntArray, taken
 from windrow.core.byte_order import decode_i64, encode_i64, prefix_end
 from windrow.core.errors import CorruptState
 from windrow.core.types import concat
@@ -24,6 +25,7 @@ from windrow.stores import partitioned_windows
 from windrow.stores.block_format import (
     END_OF_CF,
     HEADER,
+    NUMBER,
     PAGES,
     SINCE,
     Block,
@@ -36,7 +38,7 @@ from windrow.stores.block_format import (
 )
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.page_format import Head, among, hashes_of, is_page, rows_of, size_of, unpack
+from windrow.stores.page_format import HASH, Head, among, hashes_of, is_page, rows_of, size_of, unpack
 from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
 from windrow.stores.page_writer import narrow_rows
 from windrow.stores.partitioned_windows import Directory, DividedWindows, Merge
@@ -67,6 +69,16 @@ class OfBlocks(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(map(size_of, self.values))
+
+
+class Changed(NamedTuple):
+    """Rows of windows that a batch may have changed. spans: all of windows that start in `[low, high)`; hashes: by window, of
+    keys; pages: by window, the number of its pages, and those that changed.
+    """
+
+    spans: list[tuple[int, int]]
+    hashes: dict[int, Hashes]
+    pages: dict[int, tuple[int, IntArray]]
 
 
 class BlockWindows:
@@ -175,19 +187,47 @@ class BlockWindows:
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
         wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
         values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]
-        return self._rows(values, Schemas(kv, self.aux), wanted)
+        one = None if keys is None or len(keys) != 1 or HASH in keys.column_names else keys
+        return self._rows(values, Schemas(kv, self.aux), wanted, one)
 
     def _rows(
-        self, values: Sequence[bytes], schemas: Schemas, wanted: Hashes | None = None
+        self,
+        values: Sequence[bytes],
+        schemas: Schemas,
+        wanted: Hashes | None = None,
+        key: pa.Table | None = None,
     ) -> pa.Table | None:
-        """Return the rows of values; `wanted`: only those whose keys have such a hash."""
+        """Return the rows of values; `wanted`: only those whose keys have such a hash. key: the one key that is wanted"""
         pages = [value for value in values if is_page(value)]
         blocks = (rows_of(value, schemas) for value in values if not is_page(value))
         tables: Iterable[pa.Table] = itertools.chain(unpack(pages, schemas), blocks)
+        if key is not None:
+            tables = (_with_texts(t, key, self.by) for t in tables)
         if wanted is not None:
             tables = (taken(t, np.flatnonzero(among(hashes_of(t, self.by), wanted))) for t in tables)
         parts = list(tables)
         return concat(parts) if parts else None
+
+    def changed(self, kv: KV, batch: Batch) -> Changed:
+        """Return the rows that differ, or may differ, from those before a batch. `kv` holds the batch."""
+        changed, schemas = Changed([], {}, {}), Schemas(kv, self.aux)
+        for low, high in batch.ranges(self.cf):
+            after = decode_i64(high[:8].ljust(8, b"\0")) + (8 < len(high) < len(END_OF_CF))
+            changed.spans.append((decode_i64(low[:8].ljust(8, b"\0")), after))
+        by_window: dict[bytes, dict[int, bytes | None]] = {}
+        for key, value in batch.points(self.cf).items():
+            by_window.setdefault(key[:8], {})[int.from_bytes(key[8:], "big")] = value
+        for prefix, values in by_window.items():
+            start, page = decode_i64(prefix), kv.get(self.cf, key_of(prefix, PAGES))
+            rows = self._rows(
+                [v for v in values.values() if v is not None and v[2] != Kind.DIRECTORY], schemas
+            )
+            if rows is not None:
+                changed.hashes[start] = np.unique(hashes_of(rows, self.by))
+            if page is not None and is_page(page):
+                numbers = [n & NUMBER for n in values if PAGES <= n < SINCE]
+                changed.pages[start] = Head.of(page).pages, np.array(numbers, dtype=np.int64)
+        return changed
 
     def chunks(self, kv: KV, starts: Sequence[int], most: int) -> Iterator[Chunk]:
         """Windows in their order, several at once as long as they are of `most` bytes; of a larger one shares of its keys."""
@@ -362,3 +402,16 @@ class BlockWindows:
             yield from pages
             low = key_of(prefix, SINCE)
         yield from (value for _, value in kv.scan(self.cf, low, prefix_end(prefix)))
+
+
+def _with_texts(rows: pa.Table, key: pa.Table, by: Sequence[str]) -> pa.Table:
+    """Return the rows whose texts are those of a key: texts are compared in less time than hashed."""
+    for name in by:
+        column, value = rows.column(name), key.column(name)[0]
+        if (
+            value.is_valid
+            and value.type == column.type
+            and (pa.types.is_string(value.type) or pa.types.is_binary(value.type))
+        ):
+            rows = taken(rows, np.flatnonzero(pc.fill_null(pc.equal(column, value), False)))
+    return rows

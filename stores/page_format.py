@@ -35,6 +35,8 @@ from windrow.stores.window_state import UPSERT, Schemas, unpack_table
 _PART = 4
 #: Rows in a page, about. A commit of few rows writes as many pages, a firing all of them.
 PAGE_ROWS = 16
+#: Fewer values are sought without keys in order: they fit a cache of the processor.
+_FEW = 4_096
 #: Pages of so many bytes become one table.
 _TABLE_BYTES = 64 << 20
 #: The column of key hashes where rows are selected by hash, not by key.
@@ -138,7 +140,11 @@ def among(keys: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> BoolA
     """True for keys that are among others: `np.isin`, of many that are spread evenly."""
     if len(others) == 0:
         return np.zeros(len(keys), dtype=bool)
-    others, order = np.sort(others), np.argsort(keys)
+    others = np.sort(others)
+    if len(others) < _FEW:
+        at = np.minimum(np.searchsorted(others, keys), len(others) - 1)
+        return np.asarray(others[at] == keys)
+    order = np.argsort(keys)
     at = np.searchsorted(others, keys[order])
     is_among = np.empty(len(keys), dtype=bool)
     is_among[order] = others[np.minimum(at, len(others) - 1)] == keys[order]

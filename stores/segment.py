@@ -60,15 +60,17 @@ def _whole(parts: Iterator[tuple[int, int, Batch, dict[str, Any]]]) -> tuple[int
     return commit, shard, batch, extra
 
 
-def _parts_in(file: IO[bytes], left: int) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
-    """Yield the content of each envelope in a file of `left` bytes; one at a time is in memory."""
+def _parts_in(
+    file: IO[bytes], left: int, checked: bool = False
+) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
+    """Yield the content of each envelope in a file of `left` bytes; one at a time is in memory. checked: by its digest."""
     more = True
     while more:
         head = file.read(HEADER_SIZE)
         file.seek(-len(head), os.SEEK_CUR)  # read at once, it is not copied
         data = file.read(min(HEADER_SIZE + length_of(head), left))
         left -= len(data)
-        payload = unsealed(Kind.SEGMENT, data)
+        payload = unsealed(Kind.SEGMENT, data, checked=checked)
         try:
             commit, shard, extra, size, more, batch = _fields(payload)
             if size:
@@ -202,7 +204,7 @@ def read_parts(
                 "it is damaged or another attempt's"
             )
         try:
-            yield from _parts_in(file if whole is None else io.BytesIO(whole), size)
+            yield from _parts_in(file if whole is None else io.BytesIO(whole), size, digest is not None)
         except CorruptState as error:
             raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
 

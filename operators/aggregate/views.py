@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -51,11 +51,22 @@ from windrow.operators.view import (
     union,
     without_prefix,
 )
-from windrow.stores.kv import KV
+from windrow.stores.key_hash import Hashes
+from windrow.stores.kv import KV, Batch
+from windrow.stores.page_format import HASH, among, hashes_of, page_of
 from windrow.stores.spill import Away
 
+#: Rows of windows of more bytes are not kept in memory.
+KEPT_BYTES = 64 << 20
 #: Finds the messages that a shard keeps; also takes `key` or `key_prefix`, as the message store does.
 Finds: TypeAlias = Callable[..., Slice | None]
+
+
+class Kept(NamedTuple):
+    """All windows as their view reads them, in order, and the hash of each one's key."""
+
+    rows: pa.Table
+    hashes: Hashes
 
 
 class AggregateView(View):
@@ -64,6 +75,7 @@ class AggregateView(View):
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)
         self.counted_in = (logic.windows_cf,)
+        self._whole: Kept | None = None
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
@@ -159,15 +171,16 @@ class AggregateView(View):
         """Return the window rows of all shards, sorted; None where there are none."""
         low, high = times_between(start, end)
         wanted, by = key_of(self.definition.by, key), self.definition.by
+        if self._whole is not None:
+            return self._selected(self._whole.rows, low, high, wanted)
         runs: list[pa.Table] = []
         for kv in self.stores:
             tables: list[pa.Table] = []
             gathered = Away(tables, pane_order.SLICE_BYTES)
             for rows in self._states(kv, low, high, wanted):
-                starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
-                mask = (starts <= high) & self._reach(ends, low) & of_key(rows, wanted)
-                if mask.any():
-                    tables.append(rows if mask.all() else rows.filter(pa.array(mask)))
+                part = self._selected(rows, low, high, wanted)
+                if len(part):
+                    tables.append(part)
                     gathered.gathered()
             if tables:
                 runs.append(concat(tables))
@@ -177,6 +190,69 @@ class AggregateView(View):
             return runs[0] if runs else None
         whole = concat(runs)
         return whole.take(pa.array(in_window_order(whole, by)))
+
+    def _selected(self, rows: pa.Table, low: int, high: int, wanted: Mapping[str, Any] | None) -> pa.Table:
+        """Return the rows of a key that overlap the closed range."""
+        starts, ends = (combine(rows.column(c)).to_numpy() for c in (START, END))
+        mask = (starts <= high) & self._reach(ends, low)
+        if wanted:
+            mask[mask] = of_key(rows.filter(pa.array(mask)), wanted)
+        return rows if mask.all() else rows.filter(pa.array(mask))
+
+    def kept(self, before: Kept | None = None, changes: Sequence[Batch] = ()) -> Kept | None:
+        """Keep all windows, or bring those of an earlier commit to this one, which costs what changed."""
+        self._whole = None if changes else before
+        if before is not None and changes and type(self) is AggregateView and self.definition.by:
+            self._whole = self._brought(before, changes)
+        if self._whole is None:
+            rows = self._rows(None, None, None)
+            if rows is not None and rows.nbytes <= KEPT_BYTES:
+                self._whole = Kept(rows.combine_chunks(), hashes_of(rows, self.definition.by))
+        return self._whole
+
+    def _brought(self, before: Kept, changes: Sequence[Batch]) -> Kept | None:
+        """Bring rows of an earlier commit to this one; None where too many changed, or their types did."""
+        rows, store = before.rows, self.logic.store
+        gone, whole, wanted = self._touched(before, changes)
+        if 2 * gone.sum() > len(rows):
+            return None
+        fresh: list[pa.Table] = []
+        for kv in self.stores:
+            fresh += [part for start in whole for part in self.logic.states(kv, start, start + 1)]
+            for start, hashes in wanted.items():
+                stored = store.read(kv, [start], pa.table({HASH: hashes}))
+                if stored is not None and len(stored):
+                    fresh.append(self.logic._valued(kv, stored))
+        if any(part.schema != rows.schema for part in fresh):
+            return None
+        return _replaced(before, gone, pa.concat_tables([rows.slice(0, 0), *fresh]), self.definition.by)
+
+    def _touched(
+        self, before: Kept, changes: Sequence[Batch]
+    ) -> tuple[BoolArray, set[int], dict[int, Hashes]]:
+        """Return the earlier rows that may have changed, the windows that are read anew, and of others hashes of such keys."""
+        starts, store = combine(before.rows.column(START)).to_numpy(), self.logic.store
+        gone, whole, touched = np.zeros(len(starts), dtype=bool), set[int](), dict[int, list[Hashes]]()
+
+        def of(start: int) -> slice:
+            return slice(*np.searchsorted(starts, [start, start + 1]))
+
+        for kv, batch in zip(self.stores, changes, strict=True):
+            if self._known(kv) is None:
+                continue
+            changed = store.changed(kv, batch)
+            for low, high in changed.spans:
+                gone[np.searchsorted(starts, low) : np.searchsorted(starts, high)] = True
+                whole.update(start for one in self.stores for start in store.starts(one, low, high))
+            for start, hashes in changed.hashes.items():
+                touched.setdefault(start, []).append(hashes)
+            for start, (count, numbers) in changed.pages.items():
+                hashes = before.hashes[of(start)]
+                touched.setdefault(start, []).append(hashes[np.isin(page_of(hashes, count), numbers)])
+        wanted = {start: np.unique(np.concatenate(touched[start])) for start in touched.keys() - whole}
+        for start, hashes in wanted.items():
+            gone[of(start)] |= among(before.hashes[of(start)], hashes)
+        return gone, whole, wanted
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         """Yield the windows of a shard that may overlap the closed range, sorted."""
@@ -426,6 +502,21 @@ def view_of(definition: AggregateDefinition) -> type[AggregateView]:
 def _between(rows: Slice, values: IntArray, low: int, high: int) -> Slice:
     """Return the rows whose value is in a closed range."""
     return rows.take(np.flatnonzero((values >= low) & (values <= high)))
+
+
+def _replaced(before: Kept, gone: BoolArray, fresh: pa.Table, by: Sequence[str]) -> Kept:
+    """Return windows of which some are gone and others came, in order."""
+    fresh, places = fresh.take(pa.array(in_window_order(fresh, by))), np.flatnonzero(gone)
+    hashes = np.r_[before.hashes, hashes_of(fresh, by)]
+    names, n = [START, END, *by], len(before.rows)
+    rows = pa.concat_tables([before.rows, fresh]).combine_chunks()
+    if before.rows.select(names).take(pa.array(places)).equals(fresh.select(names)):
+        order = np.arange(n)
+        order[places] = n + np.arange(len(fresh))
+    else:
+        left = np.r_[np.flatnonzero(~gone), n + np.arange(len(fresh))]
+        order = left[in_window_order(rows.take(pa.array(left)), by)]
+    return Kept(rows.take(pa.array(order)), hashes[order])
 
 
 def _after(high: int) -> int:

@@ -33,6 +33,7 @@ from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.view import (
     MESSAGES,
+    WINDOWS,
     StoredTable,
     View,
     check_message_bounds,
@@ -46,6 +47,7 @@ from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
 from windrow.runners.state.paging import Page, page_of
+from windrow.stores.kv import Batch
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
 
 T = TypeVar("T")
@@ -54,6 +56,8 @@ T = TypeVar("T")
 ATTEMPTS = 5
 #: A state that follows a job reads its stores anew when the commits since take more bytes.
 FOLLOWED_BYTES = 64 << 20
+#: Windows that are kept in memory are read anew after more commits without a look at them.
+MOST_FOLLOWED = 64
 
 
 def read_state(
@@ -143,6 +147,8 @@ class State:
     def _look(self) -> None:
         self._scratch = make_scratch("read")
         self._stored: dict[tuple[str, str, str | None], StoredTable] = {}
+        self._kept: dict[str, tuple[int, Any]] = {}
+        self._followed: dict[int, list[Batch]] = {}
         self.look = seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
@@ -212,8 +218,7 @@ class State:
         except (StateLost, CorruptState, FileNotFoundError):
             return False
         try:
-            for view in self._views:
-                view.follow(known)
+            changes = [view.follow(known) for view in self._views]
         except (StateLost, CorruptState, FileNotFoundError):
             self.close()  # some views have a part of the commits
             return False
@@ -223,6 +228,11 @@ class State:
         self._known = {n: c for n, c in self._known.items() if n >= self.look.log.first_commit}
         self.look = replace(self.look, epoch=seen.epoch, state=seen)
         self._dead_letters = letters_kept(seen.summary, self._known.values())
+        if self._kept:
+            self._followed[self.commit] = changes
+            if len(self._followed) > MOST_FOLLOWED:
+                self._kept.clear()
+                self._followed.clear()
         self.commit = max(known)
         self._stored.clear()
         return True
@@ -388,20 +398,26 @@ class State:
     ) -> Page:
         """Return some rows of a table: `rows` as `table` has them, and the number of all in `total`.
 
-        order: "start", the table's own order; "key"; or a column. Nulls come last
+        order: "start", the table's own order: by time, then by key; "key", by the values of the key; or a column. Nulls come
+            last. State lies in the order of hashes, which would say nothing to a reader
         after: so many rows are left out before the page
         contains: only rows of which some value contains this text, whatever its case
 
-        The table is read once a commit, however many pages of it are asked for.
+        The table is read once, and kept. After a commit the windows that it changed are read, of other tables all rows.
         """
         start, end = self._bounds(table, start, end, covering=False)
         definition = self._definitions.of(operator, input, table)
         name, whole = (definition.name, table, input), start is None and end is None and key is None
         stored = self._stored.get(name) if whole else None
         if stored is None:
-            stored = self._read(
-                lambda: self._view(definition.name).stored_table(table, start, end, key, input)
-            )
+
+            def read() -> StoredTable:
+                view = self._view(definition.name)
+                if whole and table == WINDOWS and definition.name not in self._kept:
+                    self._keep(definition.name, view)
+                return view.stored_table(table, start, end, key, input)
+
+            stored = self._read(read)
         if whole:
             self._stored[name] = stored
         by = tuple(b for b in definition.by if b in stored.rows.column_names)
@@ -531,8 +547,27 @@ class State:
         return start, end
 
     def _view(self, name: str) -> View:
-        """Return the view of an operator, over all shards that are open."""
-        return self._definitions.of(name).logic().view([v.kv for v in self._views], self.watermarks[name])
+        """Return the view of an operator, over all shards that are open; windows that it keeps are brought to this commit."""
+        view = self._definitions.of(name).logic().view([v.kv for v in self._views], self.watermarks[name])
+        if name in self._kept:
+            self._keep(name, view)
+        return view
+
+    def _keep(self, name: str, view: View) -> None:
+        """Keep the windows of an operator in memory, or bring those that are kept to this commit."""
+        commit, before = self._kept.get(name, (self.commit, None))
+        changes = [Batch() for _ in self._views] if commit < self.commit else []
+        for since, batches in self._followed.items():
+            for change, batch in zip(changes, batches, strict=False):
+                if since >= commit:
+                    change.extend(batch)
+        kept = view.kept(before, changes)
+        if kept is None:
+            self._kept.pop(name, None)
+            return
+        self._kept[name] = self.commit, kept
+        oldest = min(commit for commit, _ in self._kept.values())
+        self._followed = {since: batches for since, batches in self._followed.items() if since >= oldest}
 
     # -- life -------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windrow as wr
+from windrow.checkpoint.shard_reader import ShardView
 from windrow.core.errors import ConfigurationError
 from windrow.runners.state import State
+from windrow.stores.kv import Batch
 from windrow.testing.clock import ManualClock
 
 COUNTS = wr.Aggregate(
@@ -109,6 +113,104 @@ def test_a_state_that_follows_a_job_is_as_one_read_anew(tmp_path: Path) -> None:
                     _equal(state, anew)
             assert state.refresh() == op.last_commit
             assert state._views[0] is opened, "the store was opened anew for a small commit"
+
+
+EMISSIONS = {
+    "blocks": {},
+    "pages": {"emit": wr.Emit(early=wr.every_batch)},
+    "late": {"allowed_lateness": "2 hours"},
+    "values": {"agg": {"n": wr.count(), "all": wr.collect_list("v")}},
+    "hopping": {"window": wr.hopping("2 hours", "1 hour")},
+    "global": {"by": ()},
+    "limited": {"retention": wr.Retain("9 hours", windows=2), "emit": wr.Emit(early=wr.every_batch)},
+    "first": {"emit": wr.Emit.update()},
+    "second": {
+        "by": "total",
+        "event_time": "window_time",
+        "agg": {"n": wr.count()},
+        "emit": wr.Emit(early=wr.every_batch),
+        "name": "second",
+    },
+}
+
+
+def _aggregate(name: str) -> Any:
+    """Return the operator of a name; "retracted": a chain whose second one counts keys by their sums, which change."""
+    if name == "retracted":
+        return _aggregate("first").then(_aggregate("second"))
+    options: dict[str, Any] = {
+        "by": "key",
+        "event_time": "t",
+        "window": wr.tumbling("1 hour"),
+        "retention": "3 hours",
+        "agg": {"n": wr.count(), "total": wr.sum("v")},
+    }
+    return wr.Aggregate(**options | EMISSIONS[name])
+
+
+def _drawn(draw: random.Random, commit: int) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a commit: none, few or many, of sixty keys, some of them late."""
+    for _ in range(draw.choice((0, 1, 3, 80))):
+        hour = max(commit // 3 - draw.choice((0, 0, 0, 1, 2)), 0)
+        second = 3_600 * hour + draw.randrange(3_600)
+        key = draw.choice((None, *(f"key {n}" for n in range(60))))
+        yield {"key": key, "t": 1_000_000 * second, "v": draw.randrange(9)}
+
+
+@pytest.mark.parametrize(
+    "name", ["blocks", "pages", "late", "values", "hopping", "global", "limited", "retracted"]
+)
+def test_windows_that_are_kept_in_memory_are_as_windows_read_anew(name: str, tmp_path: Path) -> None:
+    draw, location = random.Random(name), str(tmp_path)
+    with _aggregate(name).open(location, clock=ManualClock()) as op:
+        op.add_message({"key": "first", "t": 0, "v": 0})
+        op.flush()
+        with wr.read_state(location) as state:
+            for commit in range(16):
+                op.add_messages([*_drawn(draw, commit)])
+                op.flush()
+                state.refresh()
+                if draw.random() < 0.7:
+                    found = state.page("windows", limit=10_000).rows
+                    with wr.read_state(location) as anew:
+                        assert found.equals(anew.windows_table()), commit
+                        by = state.definition().by
+                        keys = found.column(by[0]).to_pylist() if by else [None]
+                        key = draw.choice(keys or [None])
+                        assert state.windows_table(key=key).equals(anew.windows_table(key=key))
+
+
+def test_windows_of_several_shards_are_kept_as_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three jobs have the keys of three shards; a view over their stores answers for all."""
+    definition, draw, changes = _aggregate("pages"), random.Random(3), dict[int, Batch]()
+    follow = ShardView.follow
+
+    def noted(view: ShardView, known: Any) -> Batch:
+        changes[id(view.kv)] = followed = follow(view, known)
+        return followed
+
+    monkeypatch.setattr(ShardView, "follow", noted)
+    with ExitStack() as stack:
+        jobs = [definition.open(str(tmp_path / f"{n}"), clock=ManualClock()) for n in range(3)]
+        for op in map(stack.enter_context, jobs):
+            op.add_message({"key": "first", "t": 0, "v": 0})
+            op.flush()
+        states = [stack.enter_context(wr.read_state(str(tmp_path / f"{n}"))) for n in range(3)]
+        kept = None
+        for commit in range(16):
+            messages = [*_drawn(draw, commit)]
+            for n, op in enumerate(jobs):
+                op.add_messages([m for m in messages if len(str(m["key"])) % 3 == n])
+                op.flush()
+            changes.clear()
+            watermark_us = min(s.watermark for s in states if s.refresh())
+            stores = [s._views[0].kv for s in states]
+            view = definition.logic().view(stores, watermark_us)
+            kept = view.kept(kept, [changes.get(id(kv), Batch()) for kv in stores])
+            anew = definition.logic().view(stores, watermark_us)
+            assert view.windows_table(None, None, None).equals(anew.windows_table(None, None, None)), commit
 
 
 def test_a_state_follows_another_driver(tmp_path: Path) -> None:
