@@ -25,7 +25,7 @@ from windrow.runners.protocol import check_answers
 from windrow.runners.replay import replayable
 from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.spark.inputs import Inputs
-from windrow.runners.spark.placement import Placement, is_local
+from windrow.runners.spark.placement import Placement
 from windrow.runners.spark.plan_cache import Planned, are_there, planned
 from windrow.runners.spark.session import (
     FixedStages,
@@ -258,7 +258,7 @@ class Action:
     def _partitions(self, attempt: BatchAttempt) -> int:
         """Return the number of tasks. Many shards share some where all stores are here, and the last commit took few rows."""
         sc, shards = attempt.spark.sparkContext, self._job.shards
-        if not (sc.master or "").startswith("local[") or not self._few:
+        if not jvm_calls.is_local(attempt.spark) or not self._few:
             return shards
         return min(shards, TASKS_A_CORE * sc.defaultParallelism)
 
@@ -365,7 +365,7 @@ class Action:
         """
         if self._local_dir is not None:
             return os.path.join(self._local_dir, self._job.job)
-        if is_local(spark):
+        if jvm_calls.is_local(spark):
             return None
         return os.path.join("$SPARK_LOCAL_DIRS", "windrow", self._job.job)
 

@@ -50,6 +50,7 @@ class _Known:
     def __init__(self, sc: Any) -> None:
         # They must not hold the context, of which this is a value.
         self._jvm: Any = sc._jvm
+        self._context = sc._jsc.sc()
         self._gateway: Any = sc._gateway
         self._lock = threading.RLock()
         self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
@@ -165,6 +166,16 @@ class _Known:
         leaf = node.output(), "placed", node.outputPartitioning(), node.outputOrdering()
         return self.scan(leaf, coalesced, self._none)
 
+    def executors(self) -> list[tuple[int, str]]:
+        """Return the number and host of each executor that takes tasks: of none that is lost, or is about to leave."""
+        active = set(str(self._context.getExecutorIds().mkString("\n")).splitlines())
+        managers = self._jvm.org.apache.spark.SparkEnv.get().blockManager().master().getMemoryStatus().keys()
+        each = (
+            name.removeprefix("BlockManagerId(").split(", ")
+            for name in str(managers.mkString("\n")).splitlines()
+        )
+        return sorted((int(executor), host) for executor, host, *_ in each if executor in active)
+
     def _one(self, number: int) -> Any:
         if number not in self._itself:
             self._itself[number] = self._gateway.new_array(self._jvm.int, 1)
@@ -200,6 +211,11 @@ def known(of: DataFrame | SparkSession) -> _Known | None:
     return _of_contexts[sc]
 
 
+def is_local(spark: SparkSession) -> bool:
+    """True if tasks run in the driver's JVM."""
+    return (spark.sparkContext.master or "").startswith("local[")
+
+
 def _checked(spark: SparkSession) -> _Known | None:
     """Return the JVM objects of a context; None where this Spark makes one of them otherwise.
 
@@ -217,6 +233,8 @@ def _checked(spark: SparkSession) -> _Known | None:
         there = calls.placed(top.child(), ["executor_none_0"])
         calls.map_in_arrow(top.func(), top.output(), there)
         calls.above(top, there)
+        if not is_local(spark):  # Spark warns there
+            calls.executors()
     except (Py4JError, AttributeError, TypeError) as error:
         logger.warning(
             "windrow does not know the internals of this Spark, and uses its public API: batches take longer to plan",

@@ -6,17 +6,21 @@ up with every shard, since Spark sends a task to any free core.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from windrow.runners.spark import jvm_calls
 from windrow.runners.task_result import Answer
 
-#: Returns the executors that are alive, in Spark's words for a preferred location.
+#: Returns the executors that take tasks, in Spark's words for a preferred location.
 Alive = Callable[[DataFrame], Sequence[str]]
+
+#: Where all executors are lost, a batch waits so many seconds for the first new one, and so many more for the others.
+FIRST_S, OTHERS_S = 60.0, 5.0
+_POLL_S = 0.1
 
 
 def owners_of(before: Sequence[str | None], alive: Sequence[str]) -> list[str]:
@@ -43,8 +47,14 @@ def owners_of(before: Sequence[str | None], alive: Sequence[str]) -> list[str]:
 class Placement:
     """The owners of a job's shards, as one driver knows them."""
 
-    def __init__(self, shards: int, alive: Alive | None = None) -> None:
-        self._alive = alive or _alive
+    def __init__(
+        self,
+        shards: int,
+        alive: Alive | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._alive, self._clock, self._pause = alive or _alive, clock, pause
         self._owners: list[str | None] = [None] * shards
         self._places: dict[int, str] = {}
         #: Tasks of the last batch that ran where their shard's store was not.
@@ -55,15 +65,30 @@ class Placement:
 
         With one executor, or one shard, tasks have one place.
         """
-        spark = rows.sparkSession
-        if len(self._owners) == 1 or is_local(spark) or jvm_calls.known(spark) is None:
+        if len(self._owners) == 1:
             return None
-        alive = self._alive(rows)
+        alive = self._alive(rows) or self._replacements(rows)
         if len(alive) < 2:
             return None
         owners = owners_of(self._owners, alive)
         self._owners = [*owners]
         return owners
+
+    def _replacements(self, rows: DataFrame) -> Sequence[str]:
+        """Wait for new executors where all are lost, and return them.
+
+        Spark's tasks would wait for the first one as well. All would then restore their stores there, and most of them once
+        more on the executors that come after it.
+        """
+        lost = len({owner for owner in self._owners if owner is not None})
+        alive: Sequence[str] = ()
+        until = self._clock() + FIRST_S
+        while len(alive) < lost and self._clock() < until:
+            self._pause(_POLL_S)
+            before, alive = alive, self._alive(rows)
+            if alive and not before:
+                until = self._clock() + OTHERS_S
+        return alive
 
     def ran(self, answers: Sequence[Answer]) -> None:
         """Note where the tasks of a batch ran."""
@@ -72,18 +97,7 @@ class Placement:
         self._places |= places
 
 
-def is_local(spark: SparkSession) -> bool:
-    """True if tasks run in the driver's JVM."""
-    return (spark.sparkContext.master or "").startswith("local[")
-
-
 def _alive(rows: DataFrame) -> list[str]:
-    """Return the executors that Spark has, oldest first."""
-    sc: Any = rows.sparkSession.sparkContext
-    managers = sc._jvm.org.apache.spark.SparkEnv.get().blockManager().master().getMemoryStatus().keys()
-    executors = []
-    for manager in str(managers.mkString("\n")).splitlines():
-        executor, host, *_ = manager.removeprefix("BlockManagerId(").split(", ")
-        if executor != "driver":
-            executors.append((int(executor), host))
-    return [f"executor_{host}_{executor}" for executor, host in sorted(executors)]
+    """Return the executors that take tasks, oldest first; none in local mode, and where only Spark's public API is used."""
+    calls = None if jvm_calls.is_local(rows.sparkSession) else jvm_calls.known(rows)
+    return [] if calls is None else [f"executor_{host}_{number}" for number, host in calls.executors()]

@@ -18,7 +18,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from windrow.core.errors import SparkUnsupported
+from windrow.core.logs import get_logger
 from windrow.runners import tasks
+from windrow.runners.spark import jvm_calls
+
+logger = get_logger()
 
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -39,6 +43,26 @@ def check_session(spark: SparkSession) -> None:
     if (spark.sparkContext.getConf().get("spark.speculation") or "false").strip().lower() == "true":
         raise SparkUnsupported(
             "spark.speculation is true: two attempts of one shard would fight for its store; set spark.speculation=false"
+        )
+
+    if not jvm_calls.is_local(spark):
+        check_waits(spark.sparkContext._jsc.getConf())
+
+
+#: Spark's settings of how long a task waits for a place that it prefers; windrow's prefer an executor.
+_WAITS = [f"spark.locality.wait.{level}" for level in ("process", "node", "rack")]
+_LONG_WAIT_MS = 10_000
+
+
+def check_waits(conf: Any) -> None:
+    """Warn of settings (Spark's `SparkConf`) under which tasks of a lost executor wait long before they run elsewhere."""
+    usual = conf.get("spark.locality.wait", "3s")
+    long = {name: conf.get(name, usual) for name in _WAITS if conf.getTimeAsMs(name, usual) > _LONG_WAIT_MS}
+    if long:
+        logger.warning(
+            "tasks of an executor that is lost in a commit wait long before they run elsewhere: set "
+            "spark.locality.wait.process to 10s or less, and spark.locality.wait.node and .rack to 0s",
+            **long,
         )
 
 

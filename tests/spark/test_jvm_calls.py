@@ -216,3 +216,29 @@ def test_without_spark_s_internals_batches_come_to_the_same(
         assert same(plain(run(spark, feed(), tmp_path, definition, ROWS)), embedded(definition, ROWS))
     finally:
         jvm_calls._of_contexts.pop(spark.sparkContext)
+
+
+@pytest.mark.parametrize(
+    "settings, long",
+    [
+        ({}, []),
+        ({"spark.locality.wait": "10s"}, []),
+        ({"spark.locality.wait": "60s"}, ["process", "node", "rack"]),
+        (
+            {"spark.locality.wait": "1m", "spark.locality.wait.node": "0s", "spark.locality.wait.rack": "0"},
+            ["process"],
+        ),
+        ({"spark.locality.wait.process": "90000"}, ["process"]),
+    ],
+)
+def test_settings_under_which_a_lost_executor_holds_a_commit_up_are_warned_of(
+    spark: Any, caplog: pytest.LogCaptureFixture, settings: dict[str, str], long: list[str]
+) -> None:
+    conf = spark._jvm.org.apache.spark.SparkConf(False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    session.check_waits(conf)
+    said = "".join(record.getMessage() for record in caplog.records)
+    assert [
+        level for level in ("process", "node", "rack") if f"spark.locality.wait.{level}='" in said
+    ] == long
