@@ -34,7 +34,7 @@ help:
 	@echo "make alerts   run examples/delay_alerts.py"
 	@echo "make lint     ruff, mypy, import layers"
 	@echo "make docker   a container engine and the image of the Kafka broker"
-	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...'"
+	@echo "make cluster  a job on Kafka and a Spark cluster in containers: JOB='python examples/...' KILL=worker-2"
 	@echo "make test     lint, docker, then pytest"
 	@echo "make test-fast  what starts neither Spark nor Kafka, without the searches of proof and simulation"
 	@echo "make test-deep  test, with all that is left out for time: kills, seeds, examples, flights"
@@ -127,8 +127,7 @@ docker: engine
 
 # All of docker/compose.yaml until the job has ended, as the job has.
 cluster: .venv/stamp
-	@docker/compose.sh up --abort-on-container-exit --exit-code-from job; ended=$$?; \
-	  docker/compose.sh down --volumes; exit $$ended
+	@docker/cluster.sh
 
 # WINDROW_KAFKA=host:port takes a broker that runs, KAFKA=none leaves the Kafka tests out. Where the broker's image is built, other
 # tests run meanwhile; those of Kafka wait for it (docker/kafka-image.sh).
