@@ -194,6 +194,14 @@ class KeyedEvents:
             rows = rows.filter(pa.array(inside))
         return rows if len(rows) else None
 
+    def contents(self, kv: KV) -> tuple[bytes, int]:
+        """Return a digest of all runs, and how many rows they have."""
+        digest, rows = xxhash.xxh3_128(), 0
+        for key, value in kv.scan(self.cf, _RUNS, _END[_RUNS]):
+            digest.update(key + value)
+            rows += int(_HEAD.unpack_from(value)[1])
+        return digest.digest(), rows
+
     def read_keys(self, kv: KV, hashes: Hashes, low_us: IntArray, high_us: IntArray) -> pa.Table | None:
         """Return the rows of these hashes, each from its `low_us` to its `high_us`, both included; of a hash that is requested
         more than once from its first time to its last.

@@ -85,11 +85,10 @@ def of_messages(definition: AlertDefinition, codes: IntArray, times: IntArray, c
 
 
 def of_samples(
-    definition: AlertDefinition, lines: Lines, newer: BoolArray, late: BoolArray, clock: Clock
+    definition: AlertDefinition, lines: Lines, places: IntArray, late: BoolArray, clock: Clock
 ) -> Evaluations:
-    """Return those of samples that come. newer: true for the places of samples from the moment of their key on; late: for the
-    numbers of keys that have others."""
-    places = np.flatnonzero(newer)
+    """Return those of samples that come. places: of samples from the moment of their key on; late: true for the numbers of keys
+    that have others."""
     codes = lines.codes[places]
     moments = clock.moments[codes] if definition.clocked else lines.times[places]
     added = Evaluations(
@@ -97,7 +96,7 @@ def of_samples(
         moments,
         np.full(len(places), SAMPLE),
         places + 1,
-        lines.begins[places],
+        lines.starts[codes],
         places,
         np.maximum(moments, lines.times[places]),
     )
@@ -149,12 +148,13 @@ def back(moments: IntArray, by_us: int) -> IntArray:
 def _quiet(lines: Lines, codes: IntArray, moments: IntArray, cause: int, ends: IntArray) -> Evaluations:
     """Return evaluations that no sample causes."""
     n = len(codes)
-    floors = np.searchsorted(lines.codes, codes, side="left")
+    floors = lines.starts[codes]
     return Evaluations(codes, moments, np.full(n, cause), ends, floors, np.full(n, -1), moments)
 
 
 def _ends(lines: Lines, codes: IntArray) -> IntArray:
-    return np.searchsorted(lines.codes, codes, side="right")
+    ends: IntArray = lines.starts[codes + 1]
+    return ends
 
 
 def _leaving(definition: AlertDefinition, lines: Lines, after: IntArray, upto: IntArray) -> Evaluations:
@@ -162,12 +162,15 @@ def _leaving(definition: AlertDefinition, lines: Lines, after: IntArray, upto: I
     if definition.size_us is None or not definition.leaving:
         none = np.zeros(0, dtype=np.int64)
         return _quiet(lines, none, none, LEAVING, none)
-    moments, codes = lines.times + definition.size_us + 1, lines.codes
-    due = (moments > after[codes]) & (moments <= upto[codes])
-    last = np.ones(len(lines), dtype=bool)  # of samples that leave together
-    last[:-1] = (codes[1:] != codes[:-1]) | (moments[1:] != moments[:-1])
-    places = np.flatnonzero(due & last)
-    codes, moments = codes[places], moments[places]
+    every, size_us = np.arange(lines.size), definition.size_us
+    low, high = (lines.first_from(every, back(times, size_us)) for times in (after, upto))
+    many = np.maximum(high - low, 0)
+    places = np.arange(many.sum()) + np.repeat(low - (np.cumsum(many) - many), many)
+    numbers, times = np.r_[lines.codes, -1], np.r_[lines.times, 0]
+    # The last of samples that leave together.
+    apart = (numbers[places] != numbers[places + 1]) | (times[places] != times[places + 1])
+    places = places[apart]
+    codes, moments = lines.codes[places], lines.times[places] + size_us + 1
     ends = _ends(lines, codes) if definition.clocked else lines.first_from(codes, moments)
     return _quiet(lines, codes, moments, LEAVING, ends)
 

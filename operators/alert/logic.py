@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-from windrow.core.arrays import BoolArray, IntArray
+from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.keys import decode_key, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.aggregations.base import SumOverflow
@@ -30,7 +31,9 @@ from windrow.operators.alert.rows import Emitted, KeyColumns, Step, Values, emit
 from windrow.operators.alert.samples import (
     KEY,
     CountedSamples,
+    Layout,
     TimedSamples,
+    Window,
     filed,
     of_keys,
 )
@@ -43,6 +46,7 @@ from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
 from windrow.operators.steps.arrivals import without_late
 from windrow.operators.steps.columns import (
+    ACCUMULATOR,
     EARLY,
     ON_TIME,
     POSITION_COLUMNS,
@@ -53,27 +57,13 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import POSITION_TYPES, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.step import StepResult, limit
 from windrow.operators.view import View
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
 #: Under it lies the version of the definition.
 _VERSION = b"\x00version"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The samples of some keys. lines: of `rows`; new: true for rows that the step brings, in lines; near: for `put`."""
-
-    rows: pa.Table
-    lines: Lines
-    new: BoolArray
-    near: object
-
-    def at(self, places: IntArray, names: Sequence[str]) -> pa.Table:
-        """Return some columns of the samples at these places."""
-        return self.rows.select(list(names)).take(pa.array(self.lines.order[places]))
 
 
 @dataclass(frozen=True)
@@ -119,6 +109,7 @@ class Alerting(OneInputLogic):
         elif definition.frame is not None:
             self._samples = CountedSamples(definition)
         self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
+        self._agg = repr(sorted(definition.agg.items())).encode()
 
     def cfs(self) -> tuple[str, ...]:
         return (self.aux_cf, *self.states.cfs, *(() if self._samples is None else self._samples.cfs))
@@ -154,6 +145,34 @@ class Alerting(OneInputLogic):
         named = [c for a in self.definition.agg.values() for c in a.columns]
         return [n for n in dict.fromkeys(named) if n in schema.names]
 
+    def _lifts(self, schema: pa.Schema) -> bool:
+        """True if the accumulators of a sample do not depend on others, and values are made of them."""
+        return all(
+            not calculation.ordered and None not in calculation.kernels.values()
+            for _, calculation in self._calculations(schema)
+        )
+
+    def _read(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
+        """Return what aggregations read of samples: their accumulators, or their columns."""
+        times, columns = rows.column(TIME), dict[str, Any]()
+        for _, calculation in self._calculations(schema):
+            read = rows.select(read_by(calculation))
+            if self._lifts(schema):
+                columns |= calculation.lift(Slice(read, times.to_numpy()))
+            else:
+                columns |= dict(zip(read.column_names, read.columns, strict=True))
+        return pa.table({TIME: times, **columns})
+
+    def _shape(self, schema: pa.Schema) -> bytes:
+        """Return a digest of what `_read` depends on."""
+        return xxhash.xxh3_64_digest(self._agg + schema.serialize().to_pybytes())
+
+    def _layout(self, work: Work, many: int) -> Layout | None:
+        """Return all samples in order, for a step of so many keys; None where that is not worth it."""
+        if not isinstance(self._samples, TimedSamples):
+            return None
+        return self._samples.layout(work.kv, self._shape(work.schema), many)
+
     def _filed(self, schema: pa.Schema) -> pa.Schema:
         positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
         return filed(pa.schema([*(schema.field(n) for n in self._kept(schema)), *positions]))
@@ -187,26 +206,30 @@ class Alerting(OneInputLogic):
                 self._ingest(work, self.readings[0], table, self.accept)
         return self._end(work)
 
-    def _states(self, work: Work, rows: Slice) -> tuple[States, IntArray]:
-        """Return the states of the keys of rows, and the numbers of these keys by row."""
+    def _states(self, work: Work, rows: Slice) -> tuple[States, IntArray, Layout | None]:
+        """Return the states of the keys of rows, and the numbers of these keys by row; and the layout of samples."""
         by = self.definition.by
         encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
         coded = pa.array(encoded, pa.binary()).dictionary_encode()
-        states = self.states.load(work.kv, coded.dictionary.to_pylist())
-        return states, coded.indices.to_numpy().astype(np.int64)
+        keys, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
+        layout = self._layout(work, len(keys))
+        if layout is not None:
+            keys, _, places = layout.ordered(keys)
+            codes = places[codes]
+        return self.states.load(work.kv, keys), codes, layout
 
     def _load(self, work: Work, rows: Slice) -> Slice:
         """Fill the windows of keys whose first message has not come, without an evaluation."""
         self._follow_version(work)
         try_all(self.definition.agg, rows.table)
-        states, codes = self._states(work, rows)
+        states, codes, _ = self._states(work, rows)
         begun = (states.there & ~states.loading)[codes]
         if begun.any():
             detail = f"the first message of its key has come to {self.definition.name!r}, whose history it is"
             rows = without_late(rows, begun, work.dead, detail)
             if not len(rows):
                 return rows
-            states, codes = self._states(work, rows)
+            states, codes, _ = self._states(work, rows)
         seen = states.seen
         np.maximum.at(seen, codes, rows.times)
         states.records["seen"], states.records["change"] = seen, NEVER
@@ -219,7 +242,7 @@ class Alerting(OneInputLogic):
         self._follow_version(work)
         try_all(self.definition.agg, rows.table)
         by = self.definition.by
-        states, codes = self._states(work, rows)
+        states, codes, layout = self._states(work, rows)
         firsts = np.empty(len(states), dtype=np.int64)
         firsts[codes[::-1]] = np.arange(len(rows))[::-1]
         named = rows.table.select(list(by))
@@ -243,7 +266,7 @@ class Alerting(OneInputLogic):
                 if not len(rows):
                     return rows
         states.begin(codes)
-        self._judge_samples(work, rows, codes, keys, states, clock)
+        self._judge_samples(work, rows, codes, keys, states, clock, layout)
         return rows
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
@@ -259,8 +282,8 @@ class Alerting(OneInputLogic):
         ):
             self._evaluate(work, watermark_us, work.now_us // period_us * period_us)
         self._repeat(work, watermark_us)
-        if self._samples is not None:
-            self._samples.forget(work.kv, watermark_us)
+        if isinstance(self._samples, TimedSamples):
+            self._samples.forget(work.kv, watermark_us, self._shape(work.schema))
 
     def _follow_version(self, work: Work) -> None:
         """Drop windows and statuses of another version."""
@@ -311,23 +334,30 @@ class Alerting(OneInputLogic):
         return upto
 
     def _judge_samples(
-        self, work: Work, rows: Slice, codes: IntArray, keys: KeyColumns, states: States, clock: Clock
+        self,
+        work: Work,
+        rows: Slice,
+        codes: IntArray,
+        keys: KeyColumns,
+        states: States,
+        clock: Clock,
+        layout: Layout | None,
     ) -> None:
         """File samples, and evaluate the windows that they change."""
-        window = self.window(work, states, clock.moments, rows, codes)
-        lines, new = window.lines, window.new
+        window = self.window(work, states, clock.moments, rows, codes, layout)
+        lines, places = window.lines, np.flatnonzero(window.new)
         limits = clock.moments
         if self.definition.clocked:
             limits = np.full(len(states), START_OF_TIME_US)
-            np.maximum.at(limits, lines.codes[~new], lines.times[~new])
-        newer = new & (lines.times >= limits[lines.codes])
-        old = new & ~newer
+            np.maximum.at(limits, lines.codes[~window.new], lines.times[~window.new])
+        newer = lines.times[places] >= limits[lines.codes[places]]
+        old = ~newer
         if self.definition.rows is not None:
-            old &= self._changing(lines, new)
+            old &= self._changing(lines, window.new)[places]
         late = np.zeros(len(states), dtype=bool)
-        late[lines.codes[old]] = True
+        late[lines.codes[places[old]]] = True
         clock = replace(clock, seen=np.where(late, clock.moments, clock.seen))
-        of = events.of_samples(self.definition, lines, newer, late, clock)
+        of = events.of_samples(self.definition, lines, places[newer], late, clock)
         incoming = self.aggregated(work, window, of, None)
         self._settle(work, incoming, keys, states, self._upto(of, clock), EARLY, window)
 
@@ -353,11 +383,13 @@ class Alerting(OneInputLogic):
         batch = Batch()
         timers.drop(batch, watermark_us)
         work.kv.write(batch)
-        states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
+        keys = list(dict.fromkeys(due.keys))
+        layout = self._layout(work, len(keys))
+        states = self.states.load(work.kv, keys if layout is None else layout.ordered(keys)[0])
         states.records["wake"] = NEVER
         before = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(before, states.seen, watermark_us, watermark_us, states.loading)
-        window = self.window(work, states, before, None, None)
+        window = self.window(work, states, before, layout=layout)
         of = events.of_time(self.definition, window.lines, clock)
         incoming, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
         framed = None if self._samples is None else window
@@ -385,7 +417,7 @@ class Alerting(OneInputLogic):
             return
         states.begin(np.arange(len(states)))
         moments = self.moments(watermark_us, states, work.now_us)
-        window = self.window(work, states, moments, None, None)
+        window = self.window(work, states, moments)
         of = events.of_keys(window.lines, moments)
         incoming, keyed = self.aggregated(work, window, of, grid_us), partial(self.named_keys, work, states)
         self._settle(work, incoming, keyed, states, moments, ON_TIME, window, watermark_us)
@@ -425,29 +457,59 @@ class Alerting(OneInputLogic):
     # -- what is judged ---------------------------------------------------------------------------------------------
 
     def window(
-        self, work: Work, states: States, moments: IntArray, rows: Slice | None, codes: IntArray | None
+        self,
+        work: Work,
+        states: States,
+        moments: IntArray,
+        rows: Slice | None = None,
+        codes: IntArray | None = None,
+        layout: Layout | None = None,
     ) -> Window:
         """Return the samples of keys whose windows end at these moments or later, with those of the step."""
-        assert work.progress.schema is not None
-        schema, near = self._filed(work.schema), None
-        stored: pa.Table | None = None
-        if self._samples is not None:
-            stored, near = self._samples.near(work.kv, states.keys, moments, states.there)
-        table, numbers, arrival = of_keys(stored, schema, states.keys, states.there)
-        many = len(table)
-        if rows is not None and codes is not None:
-            step = work.progress.step
+        schema, step = self._filed(work.schema), work.progress.step
+        fresh, near, stored = schema.empty_table(), None, None
+        if rows is None or codes is None:
+            codes = np.zeros(0, dtype=np.int64)
+        else:
             new = with_positions(rows.table, step).select([*self._kept(work.schema), *POSITION_COLUMNS])
             new = new.append_column(TIME, pa.array(rows.times))
             new = new.append_column(ID, pa.array((step << STEP_BITS) + np.arange(len(rows))))
             keys = pa.array(states.keys, pa.binary()).take(pa.array(codes))
-            table = pa.concat_tables([table, conformed(new.append_column(KEY, keys), schema)])
-            numbers = np.r_[numbers, codes]
-            arrival = np.r_[arrival, many + np.arange(len(rows))]
+            fresh = conformed(new.append_column(KEY, keys), schema)
+        if layout is not None:
+            return self._laid_out(work, layout, states.keys, fresh, codes)
+        if self._samples is not None:
+            stored, near = self._samples.near(work.kv, states.keys, moments, states.there)
+        table, numbers, arrival = of_keys(stored, schema, states.keys, states.there)
+        many = len(table)
+        table = pa.concat_tables([table, fresh])
+        arrival, numbers = np.r_[arrival, many + np.arange(len(fresh))], np.r_[numbers, codes]
         times = table.column(TIME).to_numpy()[arrival]
         lines = Lines(None, numbers[arrival], len(states), times, None)
         lines.order = arrival[lines.order]
-        return Window(table, lines, lines.order >= many, near)
+        read = self._read(work.schema, taken(table, lines.order))
+        return Window(read, lines, lines.order >= many, fresh, codes, table, near)
+
+    def _laid_out(
+        self, work: Work, layout: Layout, keys: list[bytes], fresh: pa.Table, codes: IntArray
+    ) -> Window:
+        """Return the same of keys that are in the order of the layout."""
+        assert self.definition.size_us is not None
+        _, numbers, _ = layout.ordered(keys)
+        new: BoolArray = np.zeros(len(layout.rows), dtype=bool)
+        if len(fresh):
+            low_us = limit(work.progress.watermark_us, self.definition.size_us)
+            read = self._read(work.schema, fresh)
+            layout, new = layout.extended(keys, numbers, read, codes, low_us)
+        places = np.full(len(layout.keys) + len(keys), -1)
+        places[numbers] = np.arange(len(keys))
+        rows, own = layout.rows, layout.codes
+        own = places[own]
+        asked = own >= 0
+        if not asked.all():
+            rows, own, new = taken(rows, np.flatnonzero(asked)), own[asked], new[asked]
+        lines = Lines(None, own, len(keys), rows.column(TIME).to_numpy(), None, in_order=True)
+        return Window(rows, lines, new, fresh, codes, layout=layout)
 
     def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Incoming:
         """Aggregate the windows of evaluations; those of which an aggregate cannot be made are left out."""
@@ -456,12 +518,16 @@ class Alerting(OneInputLogic):
         if definition.frame is None:  # keys expire, and nothing is judged
             columns = {f.name: pa.nulls(len(of), f.type) for f in work.schema if f.name not in FIELDS}
         whole = bounds_of(definition, definition.frame, lines, of)
-        broken = []
-        every = np.arange(len(lines))
+        broken, lifted, lifts = [], dict[str, pa.Array](), self._lifts(work.schema)
+        if lifts:
+            names = [name for name in window.rows.column_names if name.startswith(ACCUMULATOR)]
+            lifted = {name: combine(window.rows.column(name)) for name in names}
         for part, calculation in self._calculations(work.schema) if len(of) else ():
-            rows = Slice(window.at(every, read_by(calculation)), lines.times)
-            bounds = bounds_of(definition, part.frame, lines, of)
-            values = over_frame(calculation, rows, calculation.lift(rows), bounds, "emit")
+            rows = Slice(window.rows if lifts else window.rows.select(read_by(calculation)), lines.times)
+            same = part.frame == definition.frame
+            bounds = whole if same else bounds_of(definition, part.frame, lines, of)
+            of_rows = lifted if lifts else calculation.lift(rows)
+            values = over_frame(calculation, rows, of_rows, bounds, "emit")
             columns.update(values.columns)
             broken += values.broken
         filled, times = whole.sizes > 0, np.r_[lines.times, 0]
@@ -636,25 +702,46 @@ class Alerting(OneInputLogic):
         if window is None:
             self.states.save(work.kv, states, open_, wake_us)
             return
-        lines = window.lines
-        inside = np.arange(len(lines)) >= floors[lines.codes]
-        if definition.size_us is not None:
-            leaves = lines.times + definition.size_us + 1
-            inside &= leaves > moments[lines.codes]
-            next_us = np.full(n, NEVER if definition.leaving else START_OF_TIME_US)
-            some = np.flatnonzero(inside)[:: -1 if definition.leaving else 1]  # the last that is set counts
-            next_us[lines.codes[some]] = leaves[some]
-            wake_us = np.minimum(wake_us, np.where(next_us > START_OF_TIME_US, next_us, NEVER))
+        lines, size_us = window.lines, definition.size_us
+        if size_us is not None:
+            first, ends = lines.first_from(np.arange(n), events.back(moments, size_us)), lines.starts[1:]
+            filled = first < ends
+            leaves = (
+                lines.times[np.where(filled, first if definition.leaving else ends - 1, 0)]
+                if len(lines)
+                else moments
+            )
+            wake_us = np.where(filled, np.minimum(wake_us, leaves + size_us + 1), wake_us)
+            self._file(work, states, window, moments)
         else:
-            assert definition.rows is not None
-            inside &= lines.ends - np.arange(len(lines)) <= definition.rows
-        filled = np.bincount(lines.codes[inside], minlength=n) > 0
-        kept = filled | open_
-        if self._samples is not None:
-            in_order = np.empty((2, len(lines)), dtype=bool)
-            in_order[:, lines.order] = window.new & inside, inside & kept[lines.codes]
-            self._samples.put(work.kv, window.near, window.rows, in_order[0], in_order[1], work.progress.step)
-        self.states.save(work.kv, states, kept, wake_us)
+            filled = self._count(work, window, floors, open_)
+        self.states.save(work.kv, states, filled | open_, wake_us)
+
+    def _file(self, work: Work, states: States, window: Window, moments: IntArray) -> None:
+        """File the samples of a window of time that are new, but for those that have left it."""
+        assert isinstance(self._samples, TimedSamples) and self.definition.size_us is not None
+        stays = window.fresh.column(TIME).to_numpy() + self.definition.size_us >= moments[window.codes]
+        fresh = window.fresh if stays.all() else window.fresh.filter(pa.array(stays))
+        self._samples.put(work.kv, fresh, states.keys, window.codes[stays], work.progress.step)
+        shape = self._shape(work.schema)
+        if window.layout is not None:
+            self._samples.keep(work.kv, window.layout, shape)
+        else:
+            read = partial(self._read, work.schema)
+            self._samples.lay_out(work.kv, self._filed(work.schema), len(window.lines), shape, read)
+
+    def _count(self, work: Work, window: Window, floors: IntArray, open_: BoolArray) -> BoolArray:
+        """Store counted windows. Returns true for the keys that have one."""
+        lines, rows = window.lines, self.definition.rows
+        assert rows is not None and window.source is not None
+        inside = np.arange(len(lines)) >= floors[lines.codes]
+        inside &= lines.ends - np.arange(len(lines)) <= rows
+        filled: BoolArray = np.bincount(lines.codes[inside], minlength=lines.size) > 0
+        if isinstance(self._samples, CountedSamples):
+            kept = np.empty(len(lines), dtype=bool)
+            kept[lines.order] = inside & (filled | open_)[lines.codes]
+            self._samples.put(work.kv, window.near, window.source.filter(pa.array(kept)))
+        return filled
 
     def named_keys(self, work: Work, states: States, numbers: IntArray) -> pa.Table:
         """Return the key columns of keys by their numbers."""

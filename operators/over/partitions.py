@@ -166,7 +166,7 @@ class Lines:
 
     codes: a number of each row's key, below `size`. times: event times. at: which rows, None for all; those of one moment keep
     their order if `rows` is None. order: the former index of each row. A partition ends where the next message of its key is
-    more than `ttl_us` later; None: it never does.
+    more than `ttl_us` later; None: it never does. in_order: rows come by key, event time and position
     """
 
     def __init__(
@@ -177,6 +177,8 @@ class Lines:
         times: IntArray,
         ttl_us: int | None,
         at: IntArray | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         rows_us = times
         if at is not None:
@@ -188,13 +190,17 @@ class Lines:
             self._moments = np.unique(times)
             self._span = len(self._moments) + 2
         packed = self._packed(codes, times, "left")
+        self.size, self.ttl_us = size, ttl_us
+        if in_order:
+            self.order, self._packed_in_order = np.arange(len(packed)), packed
+            self.codes, self.times, self.ties = codes, times, None
+            return
         #: The rows whose positions order those of one moment; None if they are in that order.
         self.ties = None if rows is None or stand_by_position(rows, rows_us) else rows
         order = ordered(packed, self.ties, at)
         self.order = order if at is None else at[order]
         self._packed_in_order = packed[order]
         self.codes, self.times = codes[order], times[order]
-        self.size, self.ttl_us = size, ttl_us
 
     def __len__(self) -> int:
         return len(self.times)
@@ -218,6 +224,11 @@ class Lines:
         if self.ttl_us is not None:
             first[1:] |= self.times[1:] - self.times[:-1] > self.ttl_us
         return first
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """For each key the place of its first row, and at last the end of all."""
+        return np.searchsorted(self.codes, np.arange(self.size + 1), side="left")
 
     @cached_property
     def begins(self) -> IntArray:
