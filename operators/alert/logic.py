@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.keys import decode_key, encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.aggregations.base import SumOverflow
-from windrow.operators.aggregations.calculation import Calculation, try_all
+from windrow.operators.aggregations.calculation import try_all
 from windrow.operators.alert import evaluations as events
 from windrow.operators.alert.conditions import Carried, Conditions, judge, nothing_judged
 from windrow.operators.alert.definition import FIELDS, ROW, AlertDefinition
@@ -28,20 +27,11 @@ from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import halves, number_of, seeds
 from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
 from windrow.operators.alert.rows import Emitted, KeyColumns, Step, Values, emit, repeated, to_table
-from windrow.operators.alert.samples import (
-    KEY,
-    CountedSamples,
-    Layout,
-    TimedSamples,
-    Window,
-    filed,
-    of_keys,
-)
+from windrow.operators.alert.samples import Layout, Samples, Window
 from windrow.operators.alert.states import NEVER, States, StateStore
 from windrow.operators.alert.status import CANCEL, OPEN, Transitions
 from windrow.operators.one_input import OneInputLogic, Work
-from windrow.operators.over.emitted_marks import ID, STEP_BITS
-from windrow.operators.over.frame_values import Part, anchors_of, over_frame, parts_of, read_by
+from windrow.operators.over.frame_values import anchors_of, over_frame, read_by
 from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
 from windrow.operators.steps.arrivals import without_late
@@ -49,17 +39,15 @@ from windrow.operators.steps.columns import (
     ACCUMULATOR,
     EARLY,
     ON_TIME,
-    POSITION_COLUMNS,
 )
 from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, FUNCTION_FAILED, INTEGER_OVERFLOW, TOO_LATE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.steps.message_rows import POSITION_TYPES, pack_rows, unpack_rows, with_positions
+from windrow.operators.steps.message_rows import pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.step import StepResult, limit
+from windrow.operators.steps.step import StepResult
 from windrow.operators.view import View
-from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV, Batch
 
 #: Under it lies the version of the definition.
@@ -102,17 +90,10 @@ class Alerting(OneInputLogic):
         self.needs = AlertNeeds(definition)
         self.states = StateStore(definition)
         self.conditions = Conditions(definition)
-        self._parts = parts_of(definition) if definition.agg else []
-        self._samples: TimedSamples | CountedSamples | None = None
-        if definition.size_us is not None:
-            self._samples = TimedSamples(definition)
-        elif definition.frame is not None:
-            self._samples = CountedSamples(definition)
-        self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
-        self._agg = repr(sorted(definition.agg.items())).encode()
+        self.samples = Samples(definition)
 
     def cfs(self) -> tuple[str, ...]:
-        return (self.aux_cf, *self.states.cfs, *(() if self._samples is None else self._samples.cfs))
+        return (self.aux_cf, *self.states.cfs, *self.samples.cfs)
 
     # -- columns ----------------------------------------------------------------------------------------------------
 
@@ -129,53 +110,8 @@ class Alerting(OneInputLogic):
     def _value_fields(self, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
         return [pa.field(name, types[name]) for name in (*self.definition.agg, *self.definition.variables)]
 
-    def _calculations(self, schema: pa.Schema) -> list[tuple[Part, Calculation]]:
-        if self._calculated is None or not self._calculated[0].equals(schema):
-            kept = pa.schema([schema.field(n) for n in self._kept(schema)])
-            self._calculated = (schema, [(part, Calculation(part, kept)) for part in self._parts])
-        return self._calculated[1]
-
     def outputs(self, schema: pa.Schema) -> list[pa.Field]:
-        return [f for _, calculation in self._calculations(schema) for f in calculation.output]
-
-    def _kept(self, schema: pa.Schema) -> list[str]:
-        """Return the columns of samples that aggregations take."""
-        if any(a.kind == "table_function" or a.expressions for a in self.definition.agg.values()):
-            return list(schema.names)
-        named = [c for a in self.definition.agg.values() for c in a.columns]
-        return [n for n in dict.fromkeys(named) if n in schema.names]
-
-    def _lifts(self, schema: pa.Schema) -> bool:
-        """True if the accumulators of a sample do not depend on others, and values are made of them."""
-        return all(
-            not calculation.ordered and None not in calculation.kernels.values()
-            for _, calculation in self._calculations(schema)
-        )
-
-    def _read(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """Return what aggregations read of samples: their accumulators, or their columns."""
-        times, columns = rows.column(TIME), dict[str, Any]()
-        for _, calculation in self._calculations(schema):
-            read = rows.select(read_by(calculation))
-            if self._lifts(schema):
-                columns |= calculation.lift(Slice(read, times.to_numpy()))
-            else:
-                columns |= dict(zip(read.column_names, read.columns, strict=True))
-        return pa.table({TIME: times, **columns})
-
-    def _shape(self, schema: pa.Schema) -> bytes:
-        """Return a digest of what `_read` depends on."""
-        return xxhash.xxh3_64_digest(self._agg + schema.serialize().to_pybytes())
-
-    def _layout(self, work: Work, many: int) -> Layout | None:
-        """Return all samples in order, for a step of so many keys; None where that is not worth it."""
-        if not isinstance(self._samples, TimedSamples):
-            return None
-        return self._samples.layout(work.kv, self._shape(work.schema), many)
-
-    def _filed(self, schema: pa.Schema) -> pa.Schema:
-        positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
-        return filed(pa.schema([*(schema.field(n) for n in self._kept(schema)), *positions]))
+        return [f for _, calculation in self.samples.calculations(schema) for f in calculation.output]
 
     def check_schemas(self, inputs: Mapping[str, pa.Schema]) -> None:
         for schema in inputs.values():
@@ -212,9 +148,9 @@ class Alerting(OneInputLogic):
         encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
         coded = pa.array(encoded, pa.binary()).dictionary_encode()
         keys, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
-        layout = self._layout(work, len(keys))
+        layout = self.samples.layout(work, len(keys))
         if layout is not None:
-            keys, _, places = layout.ordered(keys)
+            layout, keys, places = layout.ordered(keys)
             codes = places[codes]
         return self.states.load(work.kv, keys), codes, layout
 
@@ -234,7 +170,9 @@ class Alerting(OneInputLogic):
         np.maximum.at(seen, codes, rows.times)
         states.records["seen"], states.records["change"] = seen, NEVER
         watermark_us = work.progress.watermark_us
-        window = self.window(work, states, self.moments(watermark_us, states, work.now_us), rows, codes)
+        window = self.samples.window(
+            work, states, self.moments(watermark_us, states, work.now_us), rows, codes
+        )
         self._write(work, states, window, np.zeros(len(states), dtype=np.int64), watermark_us)
         return rows
 
@@ -252,7 +190,7 @@ class Alerting(OneInputLogic):
 
         moments = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(moments, states.seen, None, work.progress.watermark_us, states.loading)
-        if self._samples is None:
+        if self.definition.frame is None:
             self._judge_messages(work, rows, codes, keys, states, clock)
             return rows
         size_us = self.definition.size_us
@@ -282,8 +220,7 @@ class Alerting(OneInputLogic):
         ):
             self._evaluate(work, watermark_us, work.now_us // period_us * period_us)
         self._repeat(work, watermark_us)
-        if isinstance(self._samples, TimedSamples):
-            self._samples.forget(work.kv, watermark_us, self._shape(work.schema))
+        self.samples.forget(work, watermark_us)
 
     def _follow_version(self, work: Work) -> None:
         """Drop windows and statuses of another version."""
@@ -296,7 +233,7 @@ class Alerting(OneInputLogic):
         work.kv.write(batch)
         if stored is not None:
             self.states.drop(work.kv)
-            for cf in () if self._samples is None else self._samples.cfs:
+            for cf in self.samples.cfs:
                 batch = Batch()
                 batch.delete_range(cf, b"", b"\xff" * 32)
                 work.kv.write(batch)
@@ -344,7 +281,7 @@ class Alerting(OneInputLogic):
         layout: Layout | None,
     ) -> None:
         """File samples, and evaluate the windows that they change."""
-        window = self.window(work, states, clock.moments, rows, codes, layout)
+        window = self.samples.window(work, states, clock.moments, rows, codes, layout)
         lines, places = window.lines, np.flatnonzero(window.new)
         limits = clock.moments
         if self.definition.clocked:
@@ -384,15 +321,17 @@ class Alerting(OneInputLogic):
         timers.drop(batch, watermark_us)
         work.kv.write(batch)
         keys = list(dict.fromkeys(due.keys))
-        layout = self._layout(work, len(keys))
-        states = self.states.load(work.kv, keys if layout is None else layout.ordered(keys)[0])
+        layout = self.samples.layout(work, len(keys))
+        if layout is not None:
+            layout, keys, _ = layout.ordered(keys)
+        states = self.states.load(work.kv, keys)
         states.records["wake"] = NEVER
         before = self.moments(work.progress.watermark_us, states, work.now_us)
         clock = Clock(before, states.seen, watermark_us, watermark_us, states.loading)
-        window = self.window(work, states, before, layout=layout)
+        window = self.samples.window(work, states, before, layout=layout)
         of = events.of_time(self.definition, window.lines, clock)
         incoming, upto = self.aggregated(work, window, of, None), np.full(len(states), watermark_us)
-        framed = None if self._samples is None else window
+        framed = None if self.definition.frame is None else window
         self._settle(
             work,
             incoming,
@@ -417,7 +356,7 @@ class Alerting(OneInputLogic):
             return
         states.begin(np.arange(len(states)))
         moments = self.moments(watermark_us, states, work.now_us)
-        window = self.window(work, states, moments)
+        window = self.samples.window(work, states, moments)
         of = events.of_keys(window.lines, moments)
         incoming, keyed = self.aggregated(work, window, of, grid_us), partial(self.named_keys, work, states)
         self._settle(work, incoming, keyed, states, moments, ON_TIME, window, watermark_us)
@@ -456,61 +395,6 @@ class Alerting(OneInputLogic):
 
     # -- what is judged ---------------------------------------------------------------------------------------------
 
-    def window(
-        self,
-        work: Work,
-        states: States,
-        moments: IntArray,
-        rows: Slice | None = None,
-        codes: IntArray | None = None,
-        layout: Layout | None = None,
-    ) -> Window:
-        """Return the samples of keys whose windows end at these moments or later, with those of the step."""
-        schema, step = self._filed(work.schema), work.progress.step
-        fresh, near, stored = schema.empty_table(), None, None
-        if rows is None or codes is None:
-            codes = np.zeros(0, dtype=np.int64)
-        else:
-            new = with_positions(rows.table, step).select([*self._kept(work.schema), *POSITION_COLUMNS])
-            new = new.append_column(TIME, pa.array(rows.times))
-            new = new.append_column(ID, pa.array((step << STEP_BITS) + np.arange(len(rows))))
-            keys = pa.array(states.keys, pa.binary()).take(pa.array(codes))
-            fresh = conformed(new.append_column(KEY, keys), schema)
-        if layout is not None:
-            return self._laid_out(work, layout, states.keys, fresh, codes)
-        if self._samples is not None:
-            stored, near = self._samples.near(work.kv, states.keys, moments, states.there)
-        table, numbers, arrival = of_keys(stored, schema, states.keys, states.there)
-        many = len(table)
-        table = pa.concat_tables([table, fresh])
-        arrival, numbers = np.r_[arrival, many + np.arange(len(fresh))], np.r_[numbers, codes]
-        times = table.column(TIME).to_numpy()[arrival]
-        lines = Lines(None, numbers[arrival], len(states), times, None)
-        lines.order = arrival[lines.order]
-        read = self._read(work.schema, taken(table, lines.order))
-        return Window(read, lines, lines.order >= many, fresh, codes, table, near)
-
-    def _laid_out(
-        self, work: Work, layout: Layout, keys: list[bytes], fresh: pa.Table, codes: IntArray
-    ) -> Window:
-        """Return the same of keys that are in the order of the layout."""
-        assert self.definition.size_us is not None
-        _, numbers, _ = layout.ordered(keys)
-        new: BoolArray = np.zeros(len(layout.rows), dtype=bool)
-        if len(fresh):
-            low_us = limit(work.progress.watermark_us, self.definition.size_us)
-            read = self._read(work.schema, fresh)
-            layout, new = layout.extended(keys, numbers, read, codes, low_us)
-        places = np.full(len(layout.keys) + len(keys), -1)
-        places[numbers] = np.arange(len(keys))
-        rows, own = layout.rows, layout.codes
-        own = places[own]
-        asked = own >= 0
-        if not asked.all():
-            rows, own, new = taken(rows, np.flatnonzero(asked)), own[asked], new[asked]
-        lines = Lines(None, own, len(keys), rows.column(TIME).to_numpy(), None, in_order=True)
-        return Window(rows, lines, new, fresh, codes, layout=layout)
-
     def aggregated(self, work: Work, window: Window, of: Evaluations, grid_us: int | None) -> Incoming:
         """Aggregate the windows of evaluations; those of which an aggregate cannot be made are left out."""
         definition, lines = self.definition, window.lines
@@ -518,11 +402,11 @@ class Alerting(OneInputLogic):
         if definition.frame is None:  # keys expire, and nothing is judged
             columns = {f.name: pa.nulls(len(of), f.type) for f in work.schema if f.name not in FIELDS}
         whole = bounds_of(definition, definition.frame, lines, of)
-        broken, lifted, lifts = [], dict[str, pa.Array](), self._lifts(work.schema)
+        broken, lifted, lifts = [], dict[str, pa.Array](), self.samples.lifts(work.schema)
         if lifts:
             names = [name for name in window.rows.column_names if name.startswith(ACCUMULATOR)]
             lifted = {name: combine(window.rows.column(name)) for name in names}
-        for part, calculation in self._calculations(work.schema) if len(of) else ():
+        for part, calculation in self.samples.calculations(work.schema) if len(of) else ():
             rows = Slice(window.rows if lifts else window.rows.select(read_by(calculation)), lines.times)
             same = part.frame == definition.frame
             bounds = whole if same else bounds_of(definition, part.frame, lines, of)
@@ -712,36 +596,10 @@ class Alerting(OneInputLogic):
                 else moments
             )
             wake_us = np.where(filled, np.minimum(wake_us, leaves + size_us + 1), wake_us)
-            self._file(work, states, window, moments)
+            self.samples.file(work, states, window, moments)
         else:
-            filled = self._count(work, window, floors, open_)
+            filled = self.samples.count(work, window, floors, open_)
         self.states.save(work.kv, states, filled | open_, wake_us)
-
-    def _file(self, work: Work, states: States, window: Window, moments: IntArray) -> None:
-        """File the samples of a window of time that are new, but for those that have left it."""
-        assert isinstance(self._samples, TimedSamples) and self.definition.size_us is not None
-        stays = window.fresh.column(TIME).to_numpy() + self.definition.size_us >= moments[window.codes]
-        fresh = window.fresh if stays.all() else window.fresh.filter(pa.array(stays))
-        self._samples.put(work.kv, fresh, states.keys, window.codes[stays], work.progress.step)
-        shape = self._shape(work.schema)
-        if window.layout is not None:
-            self._samples.keep(work.kv, window.layout, shape)
-        else:
-            read = partial(self._read, work.schema)
-            self._samples.lay_out(work.kv, self._filed(work.schema), len(window.lines), shape, read)
-
-    def _count(self, work: Work, window: Window, floors: IntArray, open_: BoolArray) -> BoolArray:
-        """Store counted windows. Returns true for the keys that have one."""
-        lines, rows = window.lines, self.definition.rows
-        assert rows is not None and window.source is not None
-        inside = np.arange(len(lines)) >= floors[lines.codes]
-        inside &= lines.ends - np.arange(len(lines)) <= rows
-        filled: BoolArray = np.bincount(lines.codes[inside], minlength=lines.size) > 0
-        if isinstance(self._samples, CountedSamples):
-            kept = np.empty(len(lines), dtype=bool)
-            kept[lines.order] = inside & (filled | open_)[lines.codes]
-            self._samples.put(work.kv, window.near, window.source.filter(pa.array(kept)))
-        return filled
 
     def named_keys(self, work: Work, states: States, numbers: IntArray) -> pa.Table:
         """Return the key columns of keys by their numbers."""

@@ -6,23 +6,30 @@ the stored runs, so that the next step adds its own samples to it, and reads not
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from windrow.core.arrays import BoolArray, IntArray, taken
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.alert.definition import AlertDefinition
 from windrow.operators.alert.evaluations import back
-from windrow.operators.over.emitted_marks import ID
-from windrow.operators.over.key_state import Found, Keyed
+from windrow.operators.alert.states import States
+from windrow.operators.one_input import Work
+from windrow.operators.over.emitted_marks import ID, STEP_BITS
+from windrow.operators.over.frame_values import Part, parts_of, read_by
+from windrow.operators.over.key_state import Keyed
 from windrow.operators.over.partitions import Lines
 from windrow.operators.over.required_columns import conformed
+from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
+from windrow.operators.steps.intake import Slice
+from windrow.operators.steps.message_rows import POSITION_TYPES, with_positions
 from windrow.operators.steps.step import limit
 from windrow.stores.event_log import TIME, Stretches
 from windrow.stores.keyed_event_store import HASH, KeyedEvents, hashes_of
@@ -31,7 +38,7 @@ from windrow.stores.run_cache import DECODED, name_of
 from windrow.stores.window_state import START
 
 #: The encoded key of a sample.
-KEY = "__key"
+KEY: Final = "__key"
 #: The number of its key in a layout.
 _CODE = "__code"
 #: Samples are laid out where they are no more than so many times those that a step reads.
@@ -41,15 +48,18 @@ _STRETCHES, _SHORTEST_US = 4, 1_000_000
 
 
 class Layout(NamedTuple):
-    """All samples of a store by key, event time and arrival. name: of the stored runs. rows: `TIME`, the number of the key, and
-    what aggregations read"""
+    """All samples of a store by key, event time and arrival.
+
+    name: of the stored runs. rows: `TIME`, the number of the key, and what aggregations read. numbers: of the keys of a step
+    """
 
     name: bytes
     keys: pa.Array
     rows: pa.Table
+    numbers: IntArray = np.zeros(0, dtype=np.int64)
 
-    def ordered(self, keys: list[bytes]) -> tuple[list[bytes], IntArray, IntArray]:
-        """Return keys in the order of their numbers, in which new ones follow; these numbers; and the place of each key."""
+    def ordered(self, keys: list[bytes]) -> tuple[Layout, list[bytes], IntArray]:
+        """Return the layout for a step of these keys; the keys in the order of their numbers; and the place there of each."""
         found = pc.index_in(pa.array(keys, pa.binary()), value_set=self.keys)
         numbers: IntArray = found.fill_null(-1).to_numpy().astype(np.int64)
         new = numbers < 0
@@ -57,17 +67,17 @@ class Layout(NamedTuple):
         order = np.argsort(numbers)
         places = np.empty(len(keys), dtype=np.int64)
         places[order] = np.arange(len(keys))
-        return [keys[i] for i in order.tolist()], numbers[order], places
+        return self._replace(numbers=numbers[order]), [keys[i] for i in order.tolist()], places
 
     def extended(
-        self, keys: list[bytes], numbers: IntArray, fresh: pa.Table, codes: IntArray, low_us: int
+        self, keys: list[bytes], fresh: pa.Table, codes: IntArray, low_us: int
     ) -> tuple[Layout, BoolArray]:
         """Return the layout with more samples, without those from before `low_us`; true for places of the new ones.
 
-        numbers: of `keys`. fresh: as `rows`, but for the numbers of keys, of which `codes` are the places in `keys`
+        fresh: as `rows`, but for the numbers of keys, of which `codes` are the places in `keys`
         """
-        new = pa.array(keys[len(keys) - np.count_nonzero(numbers >= len(self.keys)) :], pa.binary())
-        fresh = fresh.append_column(_CODE, pa.array(numbers[codes])).select(self.rows.column_names)
+        new = pa.array(keys[len(keys) - np.count_nonzero(self.numbers >= len(self.keys)) :], pa.binary())
+        fresh = fresh.append_column(_CODE, pa.array(self.numbers[codes])).select(self.rows.column_names)
         times, own_us = (rows.column(TIME).to_numpy() for rows in (self.rows, fresh))
         stays = times >= low_us
         old = self.rows if stays.all() else self.rows.filter(pa.array(stays))
@@ -78,7 +88,7 @@ class Layout(NamedTuple):
         is_new = np.zeros(len(packed), dtype=bool)
         is_new[places] = True
         rows = _spliced(old, taken(fresh, order), is_new)
-        return Layout(self.name, pa.concat_arrays([self.keys, new]), rows), is_new
+        return self._replace(keys=pa.concat_arrays([self.keys, new]), rows=rows), is_new
 
     @property
     def codes(self) -> IntArray:
@@ -140,66 +150,75 @@ class Window:
     layout: Layout | None = None
 
 
-class TimedSamples:
-    """The samples of windows of time. They are forgotten by ranges of time."""
+class Samples:
+    """The samples of the windows of one definition, and what aggregations read of them. Without windows it is empty."""
 
     def __init__(self, definition: AlertDefinition) -> None:
-        assert definition.size_us is not None
-        self._size_us = definition.size_us
-        width_us = max(self._size_us // _STRETCHES, _SHORTEST_US)
+        self.definition, self._size_us = definition, definition.size_us
+        self._parts = parts_of(definition) if definition.agg else []
+        self._agg = repr(sorted(definition.agg.items())).encode()
+        self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
+        width_us = max((self._size_us or 0) // _STRETCHES, _SHORTEST_US)
         self._events = KeyedEvents(f"{definition.name}.samples", Stretches(width_us))
+        self._counted = Keyed(f"{definition.name}.tails", f"{definition.name}.aux", (KEY,), None)
 
     @property
     def cfs(self) -> tuple[str, ...]:
-        return (self._events.cf,)
+        if self._size_us is not None:
+            return (self._events.cf,)
+        return () if self.definition.frame is None else (self._counted.cf,)
 
-    def near(
-        self, kv: KV, keys: list[bytes], moments: IntArray, there: BoolArray
-    ) -> tuple[pa.Table | None, Any]:
-        """Return the samples of keys whose windows end at these moments."""
-        low_us = np.where(there, back(moments, self._size_us), END_OF_TIME_US)
-        high_us = np.where(there, END_OF_TIME_US, START_OF_TIME_US)
-        return self._events.read_keys(kv, hashes_of(keys), low_us, high_us), None
+    # -- columns ----------------------------------------------------------------------------------------------------
 
-    def put(self, kv: KV, rows: pa.Table, keys: list[bytes], codes: IntArray, step: int) -> None:
-        """File samples of these keys, of which `codes` are the places."""
-        if len(rows):
-            self._events.add(kv, rows.append_column(HASH, pa.array(hashes_of(keys)[codes])), step)
+    def calculations(self, schema: pa.Schema) -> list[tuple[Part, Calculation]]:
+        if self._calculated is None or not self._calculated[0].equals(schema):
+            kept = pa.schema([schema.field(n) for n in self._kept(schema)])
+            self._calculated = (schema, [(part, Calculation(part, kept)) for part in self._parts])
+        return self._calculated[1]
 
-    def forget(self, kv: KV, watermark_us: int, shape: bytes) -> None:
-        """shape: of the layout, which stays."""
-        before, _ = self._events.contents(kv)
-        self._events.forget(kv, limit(watermark_us, self._size_us))
-        self.keep(kv, self._cached(kv, before + shape), shape)
+    def _kept(self, schema: pa.Schema) -> list[str]:
+        """Return the columns of samples that aggregations take."""
+        if any(a.kind == "table_function" or a.expressions for a in self.definition.agg.values()):
+            return list(schema.names)
+        named = [c for a in self.definition.agg.values() for c in a.columns]
+        return [n for n in dict.fromkeys(named) if n in schema.names]
 
-    def layout(self, kv: KV, shape: bytes, many: int) -> Layout | None:
-        """Return the cached layout; None if so many keys are few of it. shape: names its columns"""
-        layout = self._cached(kv, self._events.contents(kv)[0] + shape)
+    def _filed(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of samples as they are stored."""
+        positions = [pa.field(n, t) for n, t in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True)]
+        own = [(TIME, pa.int64()), (ID, pa.int64()), (KEY, pa.binary())]
+        return pa.schema([*(schema.field(n) for n in self._kept(schema)), *positions, *own])
+
+    def lifts(self, schema: pa.Schema) -> bool:
+        """True if the accumulators of a sample do not depend on others, and values are made of them."""
+        return all(
+            not calculation.ordered and None not in calculation.kernels.values()
+            for _, calculation in self.calculations(schema)
+        )
+
+    def _read(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
+        """Return what aggregations read of samples: their accumulators, or their columns."""
+        times, columns = rows.column(TIME), dict[str, Any]()
+        for _, calculation in self.calculations(schema):
+            read = rows.select(read_by(calculation))
+            if self.lifts(schema):
+                columns |= calculation.lift(Slice(read, times.to_numpy()))
+            else:
+                columns |= dict(zip(read.column_names, read.columns, strict=True))
+        return pa.table({TIME: times, **columns})
+
+    # -- layouts ----------------------------------------------------------------------------------------------------
+
+    def _shape(self, schema: pa.Schema) -> bytes:
+        """Return a digest of what `_read` depends on."""
+        return xxhash.xxh3_64_digest(self._agg + schema.serialize().to_pybytes())
+
+    def layout(self, work: Work, many: int) -> Layout | None:
+        """Return the cached layout; None if so many keys are few of it."""
+        if self._size_us is None:
+            return None
+        layout = self._cached(work.kv, self._events.contents(work.kv)[0] + self._shape(work.schema))
         return layout if layout is not None and len(layout.keys) <= DENSE * many else None
-
-    def lay_out(
-        self,
-        kv: KV,
-        schema: pa.Schema,
-        many: int,
-        shape: bytes,
-        prepared: Callable[[pa.Table], pa.Table],
-    ) -> None:
-        """Cache the layout of all samples, unless so many, which a step has read, are few of them.
-
-        schema: of samples; prepared: returns what aggregations read of them
-        """
-        digest, n = self._events.contents(kv)
-        stored = self._events.read(kv, START_OF_TIME_US, END_OF_TIME_US) if n <= DENSE * many else None
-        if stored is None:
-            return
-        rows = conformed(stored, schema)
-        rows = taken(rows, np.argsort(rows.column(ID).to_numpy(), kind="stable"))
-        coded, times = combine(rows.column(KEY)).dictionary_encode(), rows.column(TIME).to_numpy()
-        codes = coded.indices.to_numpy().astype(np.int64)
-        lines = Lines(None, codes, len(coded.dictionary), times, None)
-        laid = prepared(taken(rows, lines.order)).append_column(_CODE, pa.array(lines.codes))
-        self.keep(kv, Layout(digest + shape, coded.dictionary, laid), shape)
 
     def _cached(self, kv: KV, name: bytes) -> Layout | None:
         held = DECODED.of(name_of(kv))
@@ -207,63 +226,150 @@ class TimedSamples:
         keys, rows = held.get(b"k" + name), held.get(b"s" + name)
         return None if keys is None or rows is None else Layout(name, combine(keys.column(KEY)), rows)
 
-    def keep(self, kv: KV, layout: Layout | None, shape: bytes) -> None:
+    def _keep(self, work: Work, layout: Layout) -> None:
         """Cache the layout of the samples as they are stored now."""
-        if layout is None:
-            return
-        held, name = DECODED.of(name_of(kv)), self._events.contents(kv)[0] + shape
+        held = DECODED.of(name_of(work.kv))
+        name = self._events.contents(work.kv)[0] + self._shape(work.schema)
         for letter, table in ((b"k", pa.table({KEY: layout.keys})), (b"s", layout.rows)):
             held.forget(letter + layout.name)
             if not layout.sparse:
                 held.put(letter + name, table)
 
+    def _lay_out(self, work: Work, many: int) -> None:
+        """Cache the layout of all samples, unless so many, which a step has read, are few of them."""
+        name, n = self._events.contents(work.kv)
+        stored = self._events.read(work.kv, START_OF_TIME_US, END_OF_TIME_US) if n <= DENSE * many else None
+        if stored is None:
+            return
+        rows = conformed(stored, self._filed(work.schema))
+        rows = taken(rows, np.argsort(rows.column(ID).to_numpy(), kind="stable"))
+        coded, times = combine(rows.column(KEY)).dictionary_encode(), rows.column(TIME).to_numpy()
+        lines = Lines(None, coded.indices.to_numpy().astype(np.int64), len(coded.dictionary), times, None)
+        laid = self._read(work.schema, taken(rows, lines.order))
+        laid = laid.append_column(_CODE, pa.array(lines.codes))
+        self._keep(work, Layout(name, coded.dictionary, laid))
 
-class CountedSamples:
-    """The newest samples of each key."""
+    # -- windows ----------------------------------------------------------------------------------------------------
 
-    def __init__(self, definition: AlertDefinition) -> None:
-        self._keyed = Keyed(f"{definition.name}.tails", f"{definition.name}.aux", (KEY,), None)
+    def window(
+        self,
+        work: Work,
+        states: States,
+        moments: IntArray,
+        rows: Slice | None = None,
+        codes: IntArray | None = None,
+        layout: Layout | None = None,
+    ) -> Window:
+        """Return the samples of keys whose windows end at these moments or later, with those of the step.
 
-    @property
-    def cfs(self) -> tuple[str, ...]:
-        return (self._keyed.cf,)
+        layout: of these keys, which are in its order
+        """
+        schema, step = self._filed(work.schema), work.progress.step
+        fresh = schema.empty_table()
+        if rows is None or codes is None:
+            codes = np.zeros(0, dtype=np.int64)
+        else:
+            new = with_positions(rows.table, step).select([*self._kept(work.schema), *POSITION_COLUMNS])
+            new = new.append_column(TIME, pa.array(rows.times))
+            new = new.append_column(ID, pa.array((step << STEP_BITS) + np.arange(len(rows))))
+            keys = pa.array(states.keys, pa.binary()).take(pa.array(codes))
+            fresh = conformed(new.append_column(KEY, keys), schema)
+        if layout is not None:
+            return self._laid_out(work, layout, states.keys, fresh, codes)
+        stored, near = self._near(work.kv, states, moments)
+        table, numbers, arrival = _of_keys(stored, schema, states)
+        many = len(table)
+        table = pa.concat_tables([table, fresh])
+        arrival, numbers = np.r_[arrival, many + np.arange(len(fresh))], np.r_[numbers, codes]
+        times = table.column(TIME).to_numpy()[arrival]
+        lines = Lines(None, numbers[arrival], len(states), times, None)
+        lines.order = arrival[lines.order]
+        read = self._read(work.schema, taken(table, lines.order))
+        return Window(read, lines, lines.order >= many, fresh, codes, table, near)
 
-    def near(
-        self, kv: KV, keys: list[bytes], moments: IntArray, there: BoolArray
-    ) -> tuple[pa.Table | None, Any]:
+    def _laid_out(
+        self, work: Work, layout: Layout, keys: list[bytes], fresh: pa.Table, codes: IntArray
+    ) -> Window:
+        new: BoolArray = np.zeros(len(layout.rows), dtype=bool)
+        if len(fresh):
+            low_us = limit(work.progress.watermark_us, self._size_us or 0)
+            layout, new = layout.extended(keys, self._read(work.schema, fresh), codes, low_us)
+        places = np.full(len(layout.keys) + len(keys), -1)
+        places[layout.numbers] = np.arange(len(keys))
+        rows, own = layout.rows, places[layout.codes]
+        asked = own >= 0
+        if not asked.all():
+            rows, own, new = taken(rows, np.flatnonzero(asked)), own[asked], new[asked]
+        lines = Lines(None, own, len(keys), rows.column(TIME).to_numpy(), None, in_order=True)
+        return Window(rows, lines, new, fresh, codes, layout=layout)
+
+    def _near(self, kv: KV, states: States, moments: IntArray) -> tuple[pa.Table | None, Any]:
+        """Return stored samples, those of these keys among them, and what `count` needs."""
+        n, keys = len(states), states.keys
+        if self._size_us is not None:
+            low_us = np.where(states.there, back(moments, self._size_us), END_OF_TIME_US)
+            high_us = np.where(states.there, END_OF_TIME_US, START_OF_TIME_US)
+            return self._events.read_keys(kv, hashes_of(keys), low_us, high_us), None
+        if self.definition.frame is None:
+            return None, None
         asked = pa.table({KEY: pa.array(keys, pa.binary())})
-        zeros, every = np.zeros(len(keys), dtype=np.int64), np.ones(len(keys), dtype=bool)
-        found = self._keyed.near(kv, asked, zeros, every, START_OF_TIME_US)
+        zeros, every = np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+        found = self._counted.near(kv, asked, zeros, every, START_OF_TIME_US)
         if found.rows is None:
-            return None, (found, None)
-        mine = pc.is_in(found.rows.column(KEY), value_set=pa.array(keys, pa.binary()))
-        rows = found.rows.drop_columns([START])
-        return rows.filter(mine), (found, found.rows.filter(pc.invert(mine)))
+            return None, (found, [])
+        own = pc.is_in(found.rows.column(KEY), value_set=asked.column(KEY).chunk(0))
+        beside = found.rows.filter(pc.invert(own))
+        return found.rows.drop_columns([START]).filter(own), (found, [beside])
 
-    def put(self, kv: KV, near: Any, fresh: pa.Table) -> None:
-        """Store these samples of the keys that were read, and no others."""
-        found, beside = near
-        assert isinstance(found, Found)
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def file(self, work: Work, states: States, window: Window, moments: IntArray) -> None:
+        """File the samples of a window of time that are new, but for those that have left it by these moments."""
+        stays = window.fresh.column(TIME).to_numpy() + (self._size_us or 0) >= moments[window.codes]
+        fresh = window.fresh if stays.all() else window.fresh.filter(pa.array(stays))
+        if len(fresh):
+            hashes = hashes_of(states.keys)[window.codes[stays]]
+            self._events.add(work.kv, fresh.append_column(HASH, pa.array(hashes)), work.progress.step)
+        if window.layout is None:
+            self._lay_out(work, len(window.lines))
+        else:
+            self._keep(work, window.layout)
+
+    def count(self, work: Work, window: Window, floors: IntArray, open_: BoolArray) -> BoolArray:
+        """Store counted samples of the keys that were read, from these places on. Returns true for the keys that have such."""
+        lines, rows = window.lines, self.definition.rows
+        assert rows is not None and window.source is not None
+        inside = np.arange(len(lines)) >= floors[lines.codes]
+        inside &= lines.ends - np.arange(len(lines)) <= rows
+        filled: BoolArray = np.bincount(lines.codes[inside], minlength=lines.size) > 0
+        kept = np.empty(len(lines), dtype=bool)
+        kept[lines.order] = inside & (filled | open_)[lines.codes]
+        fresh, (found, beside) = window.source.filter(pa.array(kept)), window.near
         fresh = fresh.append_column(START, pa.array(np.zeros(len(fresh), dtype=np.int64)))
-        self._keyed.put(kv, found, [fresh] if beside is None else [beside, fresh])
+        self._counted.put(work.kv, found, [*beside, fresh])
+        return filled
+
+    def forget(self, work: Work, watermark_us: int) -> None:
+        """Forget samples that no window of time holds; the layout stays."""
+        if self._size_us is None:
+            return
+        layout = self.layout(work, END_OF_TIME_US)
+        self._events.forget(work.kv, limit(watermark_us, self._size_us))
+        if layout is not None:
+            self._keep(work, layout)
 
 
-def of_keys(
-    stored: pa.Table | None, schema: pa.Schema, keys: list[bytes], there: BoolArray
+def _of_keys(
+    stored: pa.Table | None, schema: pa.Schema, states: States
 ) -> tuple[pa.Table, IntArray, IntArray]:
     """Return stored samples without those of other keys, the numbers of their keys, and the order in which they came."""
     if stored is None:
         none = np.zeros(0, dtype=np.int64)
         return schema.empty_table(), none, none
-    found = pc.index_in(combine(stored.column(KEY)), value_set=pa.array(keys, pa.binary())).fill_null(-1)
-    codes = found.to_numpy().astype(np.int64)
-    known = (codes >= 0) & there[codes]
+    found = pc.index_in(combine(stored.column(KEY)), value_set=pa.array(states.keys, pa.binary()))
+    codes = found.fill_null(-1).to_numpy().astype(np.int64)
+    known = (codes >= 0) & states.there[codes]
     if not known.all():
         stored, codes = stored.filter(pa.array(known)), codes[known]
     arrival = np.argsort(stored.column(ID).to_numpy(), kind="stable")
     return conformed(stored, schema), codes, arrival
-
-
-def filed(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of samples as they are stored."""
-    return pa.schema([*schema, (TIME, pa.int64()), (ID, pa.int64()), (KEY, pa.binary())])

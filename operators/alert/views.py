@@ -74,7 +74,7 @@ class AlertView(View):
         """Return the rows of one shard."""
         records, open_ = states.records, states.records["status"] != CANCEL
         moments = self.logic.moments(work.progress.watermark_us, states, work.now_us)
-        window = self.logic.window(work, states, moments)
+        window = self.logic.samples.window(work, states, moments)
         made = self.logic.aggregated(work, window, events.of_keys(window.lines, moments), None)
         keys = self.logic.named_keys(work, states, np.arange(len(states)))
         columns: dict[str, Any] = {b: keys.column(b) for b in keys.column_names}
@@ -148,7 +148,7 @@ class AlertView(View):
             return
         now_us = self.logic.moments(work.progress.watermark_us, states, work.now_us)
         moments = np.full(len(states), at_us)
-        window = self.logic.window(work, states, np.minimum(moments, now_us))
+        window = self.logic.samples.window(work, states, np.minimum(moments, now_us))
         assert window.source is not None
         mask = of_key(keys, wanted) if definition.by else np.ones(len(states), dtype=bool)
         name = definition.inputs[0].name
