@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from windrow.checkpoint.compaction import covered
 from windrow.checkpoint.replay import largest_time
-from windrow.checkpoint.transport import FILES
 from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, letters_in
 from windrow.core.time import END_OF_TIME_US
 from windrow.stores.incremental_work import Slices, in_batches
@@ -58,14 +57,16 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     snapshots = yield from covered(job.folders, job.shards)
     yield from job.changelog.look(before.commit)
     # Before its first compact changelog a shard may need all; elsewhere than in files the transport has one.
-    bases = {s: job.changelog.newest_base(s) if job.transport == FILES else n for s, n in snapshots.items()}
+    bases = {
+        s: job.changelog.newest_base(s) if job.transport.shares_location else n for s, n in snapshots.items()
+    }
     changelog = {s: min(n, bases[s]) for s, n in snapshots.items()}
     job.compacts = frozenset(s for s in range(job.shards) if job.changelog.is_due(s, before.commit))
     yield from _delete(job, "segments", {s: min(n, horizon) for s, n in snapshots.items()})
     yield from _delete(job, "changelog", {s: min(n, horizon) for s, n in changelog.items()})
     yield from _delete(job, "panes", dict.fromkeys(snapshots, horizon))
     yield from _dead_letters(job, horizon)
-    if job.transport == FILES:
+    if job.transport.shares_location:
         needed = min([horizon, *snapshots.values(), *changelog.values()])
     else:
         # Snapshots are a cache of one machine there; nothing needs what the transport's changelog has.

@@ -24,7 +24,7 @@ from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY
 from windrow.checkpoint.records import Commit, Intent, Mark, ShardResult, Step
 from windrow.checkpoint.recovery import PublishFacts, on_startup
-from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.truncation_summary import LETTERS_FROM, DeadLetterFile, Kept
 from windrow.core.clock import Clock
 from windrow.core.errors import DefinitionChanged, Fenced, JobMismatch, StateError
@@ -97,11 +97,8 @@ class Job:
         self.folders = JobFolders(location)
         self.transport = transport
         self.log: Log = log or transport.log(self.folders)
-        if log is None and transport == FILES:
-            refuse_cache(self.folders)
-            refuse_lost_log(self.folders, self.log)  # before a folder is made
+        state = self.log.tail() if log else transport.read(self.folders, self.log)  # before a folder is made
         self.folders.make()
-        state = self.log.tail()
         known = state.epoch
         self.job = known.job if known is not None else f"job-{uuid.uuid4().hex[:12]}"
         self.shards = known.shards if known is not None and shards == 0 else max(shards, 1)
@@ -296,7 +293,7 @@ class Job:
         if query_id in self._read:
             self._read[query_id] |= _partitions(record)
         self.logger.debug("committed", commit=commit, rows=sum(s.rows for s in steps))
-        here = self.folders.location if self.transport == FILES else None
+        here = self.folders.location if self.transport.shares_location else None
         warnings.warn_of_letters(self.logger, commit, counters or {}, here)
         self._unit_warned = self._unit_warned or warnings.warn_of_unit(self.logger, commit, marks.values())
         mark_us = min(progress.watermarks_us.values(), default=START_OF_TIME_US)

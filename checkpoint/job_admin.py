@@ -23,7 +23,7 @@ from windrow.checkpoint.offsets import merge
 from windrow.checkpoint.records import Commit, Epoch, ShardResult, Step, encode
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.storage import FolderRecords
-from windrow.checkpoint.transport import FILES, Transport, refuse_cache, refuse_lost_log, refuse_others
+from windrow.checkpoint.transport import FILES, Transport
 from windrow.checkpoint.truncation_summary import SUMMARY
 from windrow.core.errors import CorruptState, Fenced, JobMismatch, StateError, StateLocked, StateLost
 from windrow.core.positions import Partition
@@ -63,34 +63,12 @@ def look(location: str | None, transport: Transport = FILES) -> Look:
     Where a `transport` carries the log, the location may be a cache of it, or None: of the job nothing is on this machine.
     """
     folders = JobFolders(NOWHERE if location is None else location)
-    if transport != FILES:
-        return _look_elsewhere(folders, transport)
-    if os.path.isfile(folders.location):
-        raise JobMismatch(f"{folders.location} is no windrow location: it is a file, give a folder")
-    refuse_cache(folders)
-    log = FileLog(folders.log)
-    state = log.tail()
-    if state.epoch is None:
-        refuse_lost_log(folders, log)
-    if not os.path.isdir(folders.log):
-        raise JobMismatch(
-            f"{folders.location} is no windrow location: it has no folder 'log'. Give the location that the job was opened "
-            "with (of a job begun with writeStream: <checkpointLocation>/windrow)"
-        )
-    if state.epoch is None:
-        raise JobMismatch(f"{folders.location} is no windrow location: no driver has ever opened it")
-    return Look(folders.location, folders, state.epoch, state, log)
-
-
-def _look_elsewhere(folders: JobFolders, transport: Transport) -> Look:
     log = transport.log(folders)
-    state = log.tail()
+    state = transport.read(folders, log)
     if state.epoch is None:
-        raise JobMismatch(
-            f"{transport!r} holds no job: no driver has ever opened it. Give the servers and the name that the job has"
-        )
-    refuse_others(folders, state.epoch.job, repr(transport))
-    return Look(repr(transport), folders, state.epoch, state, log)
+        raise JobMismatch(transport.no_job(folders))
+    where = folders.location if transport.shares_location else repr(transport)
+    return Look(where, folders, state.epoch, state, log)
 
 
 # -- reset ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from windrow.checkpoint.marker import begun, is_of, marker_of
 from windrow.checkpoint.shard import Shard, ShardSpec
 from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.shard_inspection import missing_after
-from windrow.checkpoint.transport import FILES
 from windrow.core.errors import StateError
 from windrow.stores.kv import LocalStore, Overlay
 
@@ -43,7 +42,7 @@ class Resting(Overlay):
 
 def open_resting(spec: ShardSpec, committed: int, recent: Sequence[CommitOfShards]) -> Shard | None:
     """Open the shard as of commit `committed`; None where its store does not reach it by small commits in `recent`."""
-    if spec.transport != FILES:
+    if not spec.transport.shares_location:
         return None
     known = {c.commit: c for c in recent}
     with ExitStack() as stack:

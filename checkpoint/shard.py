@@ -322,7 +322,7 @@ class Shard:
 
     def catch_up(self, records: Iterable[CommitOfShards]) -> None:
         """Apply committed segments in the order of their commits, small ones of several together."""
-        held, last, apart = Batch(), None, self.spec.transport != FILES
+        held, last, apart = Batch(), None, not self.spec.transport.shares_location
         for record in records:
             batch, begun = Batch(), False
             for part in self.spec.files.read(record):
@@ -451,7 +451,7 @@ class Shard:
                 changelog = Changelog(spec.folders)
                 whole(changelog.look(applied))  # nothing is applied before the copy is taken
                 compacts = changelog.is_due(spec.shard, applied)
-            due = spec.transport == FILES and compacts
+            due = spec.transport.shares_location and compacts
             # A scan sees the store as of now, whatever is written meanwhile; to open the copy would take longer than a commit.
             scans = {cf: self.kv.scan(cf) for cf in spec.metadata_cfs} if due else {}
             self.kv.checkpoint(copy)
@@ -467,7 +467,7 @@ class Shard:
         yield
         kept = [n for n in folder.list(spec.shard) if folder.is_whole(n)][-SNAPSHOTS:]
         folder.drop_manifests(kept, spec.shard)
-        if not driven or spec.transport != FILES:
+        if not (driven and spec.transport.shares_location):
             yield from folder.sweep(0.0 if alone else SWEEP_GRACE_S)
         sweep_local(local, spec.shard)
         return name

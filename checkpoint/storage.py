@@ -1,6 +1,6 @@
 """Storage of a log's records: numbered byte strings that are created once, whole or not at all.
 
-`RecordLog` has the rules of the log (order, epochs, torn records, truncation), over the Protocol `RecordFiles`.
+`RecordLog` has the rules of the log (order, epochs, torn records, truncation), over `RecordFiles`.
 This module has only what a medium must be able to do. Fencing rests on exclusive creation alone. A log therefore
 lies on a POSIX file system, or on a broker that fences producers, and never on an
 object store that `pyarrow.fs` reaches.
@@ -14,9 +14,9 @@ import os
 import re
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from windrow.core.errors import LogUnsupported
 from windrow.core.location import local_path
@@ -35,15 +35,18 @@ _REMEDY = (
 )
 
 
-class RecordFiles(Protocol):
-    """A medium for the records of one log."""
+class RecordFiles(ABC):
+    """Base class of media for the records of one log. Five methods are required; the others have defaults."""
 
     def prepare(self) -> None:
         """Make the place ready to write to. LogUnsupported if the medium cannot create exclusively."""
+        return
 
     def claim(self) -> None:
         """Take the right to create from its holder, where the medium has such a right. It may be called repeatedly."""
+        return
 
+    @abstractmethod
     def create(self, seq: int, data: bytes) -> bool:
         """True if record `seq` now holds `data`, durably. False: it existed already, and is untouched, or
         the right to create is another's by now.
@@ -51,45 +54,51 @@ class RecordFiles(Protocol):
         After an exception it is unknown which of the two.
         """
 
+    @abstractmethod
     def read(self, seq: int) -> bytes | None:
         """Return the bytes of record `seq`, None if there is none."""
 
     def recall(self, seq: int) -> bytes | None:
         """Return the bytes of a record that `numbers` has just listed, as `read` does, but without checking that it exists."""
+        return self.read(seq)
 
-    def exists(self, seq: int) -> bool: ...
+    def exists(self, seq: int) -> bool:
+        """True if there is a record `seq`."""
+        return self.read(seq) is not None
 
+    @abstractmethod
     def numbers(self) -> list[int]:
         """Return all numbers there are, ascending."""
 
+    @abstractmethod
     def remove(self, seq: int) -> None:
         """Remove a record if it is there. Removals become visible in the order in which they were made."""
 
     def remove_all(self, seqs: Sequence[int]) -> None:
         """Remove records, in this ascending order; they are the oldest that there are."""
+        for seq in seqs:
+            self.remove(seq)
 
     def mark_truncated(self) -> None:
         """Remember for ever, and before the first removal becomes visible, that records were removed."""
+        return
 
-    def is_truncated(self) -> bool: ...
+    @abstractmethod
+    def is_truncated(self) -> bool:
+        """True if records were ever removed."""
 
     def sweep(self, next_seq: int) -> None:
         """Remove leftovers of attempts to create records below `next_seq`."""
+        return
 
 
-class MemoryRecords:
+class MemoryRecords(RecordFiles):
     """Records in this process, for tests and simulation. Several logs (drivers) may share one."""
 
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
         self.truncated = False
         self._lock = threading.RLock()
-
-    def prepare(self) -> None:
-        """Nothing to do."""
-
-    def claim(self) -> None:
-        """Nothing to do: a number is taken once, by whomever."""
 
     def create(self, seq: int, data: bytes) -> bool:
         with self._lock:
@@ -101,12 +110,6 @@ class MemoryRecords:
     def read(self, seq: int) -> bytes | None:
         return self.records.get(seq)
 
-    def recall(self, seq: int) -> bytes | None:
-        return self.read(seq)
-
-    def exists(self, seq: int) -> bool:
-        return seq in self.records
-
     def numbers(self) -> list[int]:
         with self._lock:
             return sorted(self.records)
@@ -115,21 +118,14 @@ class MemoryRecords:
         with self._lock:
             self.records.pop(seq, None)
 
-    def remove_all(self, seqs: Sequence[int]) -> None:
-        for seq in seqs:
-            self.remove(seq)
-
     def mark_truncated(self) -> None:
         self.truncated = True
 
     def is_truncated(self) -> bool:
         return self.truncated
 
-    def sweep(self, next_seq: int) -> None:
-        """Do nothing: a failed attempt leaves no files."""
 
-
-class FolderRecords:
+class FolderRecords(RecordFiles):
     """One file `<seq, 20 digits>.wrl` per record in a folder of a POSIX file system."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -166,9 +162,6 @@ class FolderRecords:
         finally:
             first.unlink(missing_ok=True)
             second.unlink(missing_ok=True)
-
-    def claim(self) -> None:
-        """Nothing to do: a link is made once, by whomever."""
 
     def create(self, seq: int, data: bytes) -> bool:
         """Steps L1 to L4 of docs/explanation/commit-protocol.md."""
@@ -208,9 +201,6 @@ class FolderRecords:
         except FileNotFoundError:
             return None
 
-    def recall(self, seq: int) -> bytes | None:
-        return self.read(seq)
-
     def exists(self, seq: int) -> bool:
         # Opening asks a network file system's server; a stat may be answered from the client's cache.
         try:
@@ -224,10 +214,6 @@ class FolderRecords:
 
     def remove(self, seq: int) -> None:
         self._file(seq).unlink(missing_ok=True)
-
-    def remove_all(self, seqs: Sequence[int]) -> None:
-        for seq in seqs:
-            self.remove(seq)
 
     def mark_truncated(self) -> None:
         if self._marked:

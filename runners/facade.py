@@ -160,7 +160,7 @@ class Verbs(Definition, metaclass=_Shown):
         from windrow.runners.embedded.consume import again_of, run, sources_of
         from windrow.runners.replay import read_unasked
 
-        if group is not None and log is not FILES:
+        if group is not None and not log.shares_location:
             raise ConfigurationError(
                 f"group {group!r} and log {log!r}: a group has a job for each partition, and one name is one job. Keep the "
                 "logs in folders that all members see"

@@ -18,7 +18,6 @@ from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.offsets import SliceRelation, relation
 from windrow.checkpoint.records import Commit, Step
 from windrow.checkpoint.replay import FILING, KEPT_OF
-from windrow.checkpoint.transport import FILES
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.core.errors import Fenced, PositionsMissing, SinkFailed, StateError
 from windrow.core.messages import Token
@@ -165,7 +164,7 @@ class BatchProtocol:
         try:
             from_us = self._replays_from_us()
             whole(self.job.tidy(keep=self.keep_commits, keeps_messages=keeps, replays_from_us=from_us))
-            if self.job.transport == FILES:
+            if self.job.transport.shares_location:
                 whole(SnapshotStore(self.job.folders.snapshots).sweep())
         except Fenced:
             raise

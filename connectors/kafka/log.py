@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
-from windrow.checkpoint.transport import At, mark_cache
+from windrow.checkpoint.transport import At, Transport
 from windrow.connectors.kafka.changelog import ShardChangelog
 from windrow.connectors.kafka.cluster import Kafka, as_kafka
 from windrow.connectors.kafka.records import KafkaRecords
@@ -38,8 +38,8 @@ def kafka_log(kafka: Kafka | str, name: str) -> KafkaLog:
 
 
 @dataclass(frozen=True)
-class KafkaLog:
-    """`Transport` over three topics. A value: it is compared, pickled, and connects where it is used."""
+class KafkaLog(Transport):
+    """Transport over three topics. A value: it is compared, pickled, and connects where it is used."""
 
     kafka: Kafka
     name: str
@@ -56,7 +56,7 @@ class KafkaLog:
         plain, compacted = {"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}
         ensure_topic(self.kafka, f"{self.name}-segments", shards, kept, must=plain)
         ensure_topic(self.kafka, f"{self.name}-changelog", shards, large, must=compacted)
-        mark_cache(folders, job, repr(self))
+        super().prepare(folders, job, shards)
 
     def keep(self, shard: int, files: Mapping[str, str]) -> Mapping[str, At]:
         if not files:

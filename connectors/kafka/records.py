@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from windrow.checkpoint.storage import RecordFiles
 from windrow.connectors.kafka.cluster import Kafka
 from windrow.connectors.kafka.topics import (
     MAX_RECORD_BYTES,
@@ -37,7 +38,7 @@ CACHE_BYTES = 64 << 20
 _BACK_OFF_S = 0.05
 
 
-class KafkaRecords:
+class KafkaRecords(RecordFiles):
     """The records of one log in `topic`."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
@@ -150,16 +151,10 @@ class KafkaRecords:
             if there:
                 self.remove(there[-1])  # and all below
 
-    def mark_truncated(self) -> None:
-        """Do nothing: the topic's low end changes with the removal itself."""
-
     def is_truncated(self) -> bool:
         with self._lock:
             low, _ = self._read_on()
             return low > 0 and 0 not in self._offsets
-
-    def sweep(self, next_seq: int) -> None:
-        """Do nothing: aborted records are invisible."""
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

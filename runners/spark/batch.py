@@ -309,7 +309,7 @@ class BatchFunction:
                 transport=self.log,
             )
             self.definitions = tuple(self._job.definitions.values())
-            if self.log is FILES:  # elsewhere, the output of a task is in the log
+            if self.log.shares_location:  # elsewhere, the output of a task is in the log
                 self._nonce.make(self.location)
             self._publisher = Publisher(self._job, self.definitions, self.sinks, self.dead_letters)
             self._telemetry = Telemetry(self._job, self.definitions)

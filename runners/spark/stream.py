@@ -204,7 +204,7 @@ class WindowStreamWriter:
         check_session(SparkSession.active() if self._stream is None else self._stream.sparkSession)
         self._check_schemas()
         if self._reads is not None:
-            folder = os.path.join(location, "windrow") if self._log is FILES else None
+            folder = os.path.join(location, "windrow") if self._log.shares_location else None
             self._stream = ranges_of(self._reads, SparkSession.active(), folder)
         assert self._stream is not None
         spark = self._stream.sparkSession

@@ -14,7 +14,7 @@ from typing import Any
 from windrow.checkpoint.definition_check import grown_until
 from windrow.checkpoint.records import Epoch
 from windrow.checkpoint.transport import FILES, Transport
-from windrow.connectors.kafka.log import KafkaLog, kafka_log
+from windrow.connectors.kafka.log import kafka_log
 from windrow.core.errors import ConfigurationError, DefinitionChanged, JobMismatch
 from windrow.operators.operator import Definition
 from windrow.runners.state.definition_parser import evaluate
@@ -141,8 +141,8 @@ def location_and_log(text: str) -> tuple[str | None, Transport]:
     if slash:
         return None, kafka_log(servers, name)
     log = _imported(text, "log", "log:servers/name, as in log:localhost:9092/delays, or log:module:name")
-    if not isinstance(log, KafkaLog):
-        raise ConfigurationError(f"log {text!r} is {log!r}: name a wr.kafka_log(...)")
+    if not isinstance(log, Transport):
+        raise ConfigurationError(f"log {text!r} is {log!r}: name a transport, such as a wr.kafka_log(...)")
     return None, log
 
 

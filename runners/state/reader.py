@@ -114,7 +114,7 @@ class State:
         self._live = True
         self._scratch: str | None = None
         self._views: list[ShardView] = []
-        if location is None and log == FILES:
+        if location is None and log.shares_location:
             raise ConfigurationError("neither a location nor log= is given: say where the job was opened")
         self._transport = log
         self._path = None if location is None else local_path(location)

@@ -2,79 +2,31 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windrow as wr
+from tests.checkpoint.transport_contract import (
+    FULL_STATE,
+    INCREMENTAL,
+    SECOND,
+    CarrierContract,
+    begun,
+    continues,
+    message,
+)
 from windrow.connectors.kafka import segments
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.connectors.kafka.topics import PartitionReader, delete_below
 from windrow.core import errors as e
 from windrow.testing.clock import ManualClock
 
-SECOND = 1_000_000
-INCREMENTAL = {"n": wr.count(), "total": wr.sum("x")}
-FULL_STATE = {"n": wr.count(), "middle": wr.median("x")}
-BOTH = pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
 
-
-def define(agg: dict[str, Any]) -> wr.Aggregate:
-    return wr.Aggregate(
-        by="k",
-        event_time="t",
-        window=wr.tumbling("10 seconds"),
-        agg=agg,
-        watermark="5 seconds",
-        retention="30 seconds",
-    )
-
-
-def feed(op: Any, numbers: range) -> None:
-    for i in numbers:
-        op.add_message(message(i))
-
-
-def message(i: int) -> wr.Message:
-    return wr.Message({"k": "ab"[i % 2], "t": i * SECOND, "x": i}, wr.Position("topic", 0, i))
-
-
-def begun(location: Path, agg: dict[str, Any], numbers: range, **options: Any) -> None:
-    """A job of commits of ten messages each, closed; panes acknowledged."""
-    with define(agg).open(str(location), clock=ManualClock(), **options) as op:
-        for at in range(numbers.start, numbers.stop, 10):
-            feed(op, range(at, min(at + 10, numbers.stop)))
-            op.timeout()
-        op.get_result()
-        op.flush()
-
-
-def continues(location: Path, agg: dict[str, Any], tmp_path: Path, log: KafkaLog, **options: Any) -> None:
-    """The job, begun with 70 messages, ends as one in files that nothing happened to."""
-    undisturbed = tmp_path / "undisturbed"
-    begun(undisturbed, agg, range(70))
-    ended = []
-    for path, given in ((location, {"log": log, **options}), (undisturbed, {})):
-        with define(agg).open(str(path), clock=ManualClock(), **given) as op:
-            feed(op, range(60, 100))  # some are replays
-            panes = [replace(p, commit=0) for p in op.get_result()]
-            kept = op.get_messages() if define(agg).full_state else []
-            ended.append((panes, op.get_windows(), kept, op.next_offsets(), op.watermark))
-    assert ended[0] == ended[1]
-    assert ended[0][0] != []
-
-
-@BOTH
-def test_the_whole_folder_is_deleted_and_everything_is_back(
-    tmp_path: Path, agg: dict[str, Any], log: KafkaLog
-) -> None:
-    begun(tmp_path / "job", agg, range(70), log=log)
-    shutil.rmtree(tmp_path / "job")
-    continues(tmp_path / "job", agg, tmp_path, log)
+class TestKafka(CarrierContract):
+    """The fixture `log` is that of all tests of Kafka."""
 
 
 def test_nothing_is_copied_twice_by_a_store_that_is_built_again(tmp_path: Path, log: KafkaLog) -> None:
@@ -84,27 +36,6 @@ def test_nothing_is_copied_twice_by_a_store_that_is_built_again(tmp_path: Path, 
     begun(tmp_path / "another", INCREMENTAL, range(0), log=log)
     assert before[1] > 0
     assert reader.bounds()[1] - before[1] <= 2 * 2  # a commit without changes: its marker, and Kafka's
-
-
-def test_panes_that_nobody_has_acknowledged_come_back_too(tmp_path: Path, log: KafkaLog) -> None:
-    with define(INCREMENTAL).open(str(tmp_path / "job"), clock=ManualClock(), log=log) as op:
-        feed(op, range(40))
-        told = op.get_result()
-    shutil.rmtree(tmp_path / "job")
-    with define(INCREMENTAL).open(str(tmp_path / "job"), clock=ManualClock(), log=log) as op:
-        assert op.get_result() == told != []
-
-
-def test_dead_letters_come_back_too(tmp_path: Path, log: KafkaLog) -> None:
-    with define(INCREMENTAL).open(str(tmp_path / "job"), clock=ManualClock(), log=log) as op:
-        feed(op, range(70))
-        op.add_message(replace(message(0), position=wr.Position("topic", 0, 70)))
-        op.timeout()
-        told = op.dead_letters()
-    assert len(told) == 1
-    shutil.rmtree(tmp_path / "job")
-    with define(INCREMENTAL).open(str(tmp_path / "job"), clock=ManualClock(), log=log) as op:
-        assert op.dead_letters() == told
 
 
 def test_a_join_is_back_too(tmp_path: Path, log: KafkaLog) -> None:
@@ -216,46 +147,7 @@ def test_segments_of_a_job_that_keeps_messages_stay(
     continues(tmp_path / "job", FULL_STATE, tmp_path, log)
 
 
-# -- one location, one job -------------------------------------------------------------------------------------------
-
-
-def test_a_cache_is_not_opened_as_a_job_in_files(tmp_path: Path, log: KafkaLog) -> None:
-    begun(tmp_path / "job", INCREMENTAL, range(10), log=log)
-    with pytest.raises(e.JobMismatch, match=r"is a cache of job-.+give log=wr\.kafka_log\("):
-        begun(tmp_path / "job", INCREMENTAL, range(10))
-    with pytest.raises(e.JobMismatch, match="verify, fork and reset work on logs in files only"):
-        wr.read_state(str(tmp_path / "job"))
-
-
-def test_a_job_in_files_is_not_opened_as_a_cache(tmp_path: Path, log: KafkaLog) -> None:
-    begun(tmp_path / "job", INCREMENTAL, range(10))
-    with pytest.raises(e.JobMismatch, match="holds the log of a job in files"):
-        begun(tmp_path / "job", INCREMENTAL, range(10), log=log)
-
-
-def test_the_cache_of_another_job_is_refused(tmp_path: Path, log: KafkaLog) -> None:
-    begun(tmp_path / "job", INCREMENTAL, range(10), log=log)
-    other = replace(log, name=log.name + "-b")
-    with pytest.raises(e.JobMismatch, match="is a cache of job-"):
-        begun(tmp_path / "job", INCREMENTAL, range(10), log=other)
-
-
-def test_of_two_drivers_at_two_places_the_older_stops(tmp_path: Path, log: KafkaLog) -> None:
-    first = define(INCREMENTAL).open(str(tmp_path / "a"), clock=ManualClock(), log=log)
-    feed(first, range(10))
-    first.timeout()
-    with define(INCREMENTAL).open(str(tmp_path / "b"), clock=ManualClock(), log=log) as second:
-        assert second.next_offsets() == {("topic", 0): 10}
-        feed(first, range(10, 20))
-        with pytest.raises(e.Fenced, match="has opened this job with epoch 2"):
-            first.timeout()
-        first.abandon()
-        feed(second, range(10, 20))
-        second.timeout()
-
-
 def test_a_log_is_a_value(log: KafkaLog) -> None:
-    assert pickle.loads(pickle.dumps(log)) == log
     assert eval(repr(log), {"wr": wr}) == log
     with pytest.raises(e.ConfigurationError, match="beginning of its topics' names"):
         wr.kafka_log(log.kafka, "")

@@ -64,3 +64,14 @@ def test_import_contracts_name_every_operator_and_every_oracle() -> None:
     }
     assert plain <= set(contracts["oracles"]["source_modules"])
     assert len(folders) > 8 and len(plain) > 5
+
+
+def test_nobody_asks_for_the_kind_of_a_transport() -> None:
+    asks = re.compile(r"(==|!=|\bis|\bis not) FILES\b|isinstance\([^)]*(KafkaLog|FileTransport)")
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if asks.search(path.read_text())
+    ]
+    assert found == []
