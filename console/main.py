@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         text = "where the job was opened; with writeStream, <checkpointLocation>/windrow"
         if command in looks:
             text += (
-                "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of a wr.kafka_log(...)"
+                "; of a job with its log in Kafka log:SERVERS/NAME, or log:MODULE:NAME of any other transport"
             )
         command.add_argument("location", help=text)
     _health(well, mark)

@@ -156,7 +156,7 @@ def test_the_command_line_takes_a_log_for_a_location(
     assert main(["windows", "log:nothing"]) == 1
     assert "write log:servers/name" in capsys.readouterr().err
     assert main(["windows", "log:json:dumps"]) == 1
-    assert "name a wr.kafka_log(...)" in capsys.readouterr().err
+    assert "name a transport" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["full state", "join"])
