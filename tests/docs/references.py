@@ -39,8 +39,8 @@ COMMANDS = """# The command line
 but `completion` and `ui` take `--json`.
 
 `LOCATION` is the folder where a job was opened; with `writeStream`, the folder `windrow` in its `checkpointLocation`. Of a job
-with its log in Kafka it is `log:SERVERS/NAME`; if servers ask for passwords, or the log is elsewhere, `log:MODULE:NAME`, which names a
-`wr.kafka_log(...)` or another transport.
+with its log in Kafka it is `log:SERVERS/NAME`; if servers ask for passwords, or the log is elsewhere, `log:MODULE:NAME`,
+which names a `wr.kafka_log(...)` or another transport.
 
 Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 refused, failed, or found wrong; 2 wrong usage.
 """
