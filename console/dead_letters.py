@@ -28,17 +28,17 @@ def show(options: argparse.Namespace, out: TextIO) -> int:
     for row in rows:
         if options.operator in (None, row["operator"]) and options.reason in (None, row["reason"]):
             by_reason.setdefault(row["reason"], []).append(row)
-    for number, (reason, some) in enumerate(
+    for number, (reason, of_reason) in enumerate(
         sorted(by_reason.items(), key=lambda one: (-len(one[1]), one[0]))
     ):
-        shown = some if options.last is None else some[-options.last :]
+        shown = of_reason if options.last is None else of_reason[-options.last :]
         if options.json:
             for row in shown:
                 say_json(row, out)
             continue
         if number:
             print(file=out)
-        print(f"{reason}: {len(some)}", file=out)
+        print(f"{reason}: {len(of_reason)}", file=out)
         lines = [_line(row) for row in shown]
         columns = [name for name in lines[0] if any(line[name] is not None for line in lines)]
         say_table(columns, ([line[name] for name in columns] for line in lines), out)

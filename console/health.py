@@ -107,9 +107,9 @@ def watermark(options: argparse.Namespace, out: TextIO) -> int:
     )
     if to != Back():
         with modules_from_here():
-            given = None if options.definition is None else imported(options.definition)
+            definition = None if options.definition is None else imported(options.definition)
             location, log = location_and_log(options.location)
-        set_back(location, to, at_us=clock_us, driver=driver(), definition=given, transport=log)
+        set_back(location, to, at_us=clock_us, driver=driver(), definition=definition, transport=log)
     seen = _look(options.location)
     last = seen.last_commit
     marks = {} if last is None else last.marks

@@ -30,16 +30,16 @@ def open_state(options: argparse.Namespace) -> State:
 
 def table(options: argparse.Namespace, out: TextIO) -> int:
     """Print one of an operator's tables, sorted."""
-    name, operator, given = options.table, options.operator, options.input
+    name, operator, input = options.table, options.operator, options.input
     with open_state(options) as state:
-        numbers = state.timed(name, operator, given) is None
+        numbers = state.timed(name, operator, input) is None
         start, end = (_bound(text, numbers=numbers) for text in (options.start, options.end))
         key = _key(options, state, name)
         if options.last is None:
-            rows = state.table(name, start, end, key=key, operator=operator, input=given).to_pylist()
+            rows = state.table(name, start, end, key=key, operator=operator, input=input).to_pylist()
         else:
-            some = partial(state.page, name, start, end, key=key, operator=operator, input=given)
-            rows = some(descending=True, limit=options.last).rows.to_pylist()[::-1]
+            page = partial(state.page, name, start, end, key=key, operator=operator, input=input)
+            rows = page(descending=True, limit=options.last).rows.to_pylist()[::-1]
     _say_rows(rows, options, out)
     return 0
 

@@ -116,7 +116,7 @@ def commits(state: State, links: Links, parameters: Parameters) -> Content:
     rows = views.commits(state)
     page, after = _number(parameters, "page", 1), 0
     after = (page - 1) * COMMITS
-    some = rows[after : after + COMMITS]
+    page_rows = rows[after : after + COMMITS]
     lines = [
         [
             Cell(
@@ -130,7 +130,7 @@ def commits(state: State, links: Links, parameters: Parameters) -> Content:
             Cell("" if r["duration_ms"] is None else f"{r['duration_ms']:,.0f} ms", "number"),
             Cell("" if r["query"] is None else f"{r['query']} / {r['batch']}"),
         ]
-        for r in some
+        for r in page_rows
     ]
     names = ("commit", "now", "rows", "panes", "watermark", "lag", "duration", "query / batch")
     keep = [i for i, _ in enumerate(names) if i < 7 or any(line[i].text for line in lines)]
@@ -139,10 +139,10 @@ def commits(state: State, links: Links, parameters: Parameters) -> Content:
         "columns": columns,
         "rows": [[line[i] for i in keep] for line in lines],
         "pages": _pages(links, "commits", {}, page, len(rows), COMMITS),
-        "chart": commits_picture(some),
+        "chart": commits_picture(page_rows),
         "total": len(rows),
     }
-    return Content("Commits", "commits.html", {"commits": some, "total": len(rows)}, shown)
+    return Content("Commits", "commits.html", {"commits": page_rows, "total": len(rows)}, shown)
 
 
 def _first_table(state: State) -> dict[str, Any]:
@@ -206,11 +206,11 @@ def table(state: State, links: Links, parameters: Parameters) -> Content:
     for f in found.rows.schema:
         nested = pa.types.is_nested(f.type) and f.name not in ("window", "first", "last", "stored")
         column = "start" if f.name in ("window", "stored") else f.name
-        mine = column == order
-        down = not descending if mine else _is_number(f.type)
+        is_order = column == order
+        down = not descending if is_order else _is_number(f.type)
         href = "" if nested else links.to("table", **kept, order=column, down=down)
         columns.append(
-            Column(f.name, _is_number(f.type), href, ("descending" if descending else "ascending") * mine)
+            Column(f.name, _is_number(f.type), href, ("descending" if descending else "ascending") * is_order)
         )
     rows = [_row(row, by, links, operator, name) for row in found.rows.to_pylist()]
     ordered = {**kept, "order": order if order != "start" else None, "down": descending}

@@ -197,8 +197,8 @@ def _in_rounds(
         keys = of_key[here]
         carried.put(here, brought.take(keys))
         failed: Raised = {}
-        some, own = table.take(pa.array(here)), carried.take(here)
-        functions = _sound(conditions.functions, some, own, np.arange(len(here)), failed)
+        chosen, own = table.take(pa.array(here)), carried.take(here)
+        functions = _sound(conditions.functions, chosen, own, np.arange(len(here)), failed)
         failed = _judged(functions, failed, expired[here])
         raised |= {int(here[i]): why for i, why in failed.items()}
         good = np.ones(len(here), dtype=bool)
@@ -213,8 +213,13 @@ def _in_rounds(
     kept[list(raised)] = False
     numbers = np.cumsum(kept) - 1
     opening = np.where(opening >= 0, numbers[opening], -1)[kept]
-    some = np.flatnonzero(kept)
-    return kept, Transitions(before[some], after[some], counts[some], opening), carried.take(some), raised
+    chosen = np.flatnonzero(kept)
+    return (
+        kept,
+        Transitions(before[chosen], after[chosen], counts[chosen], opening),
+        carried.take(chosen),
+        raised,
+    )
 
 
 def _true(condition: Expr, table: pa.Table, what: str) -> BoolArray:

@@ -143,24 +143,24 @@ class AlertDefinition(OneInput):
     ) -> None:
         where = filter_of(where)
         input = name if history is not None and input is None else input
-        given = check.arguments(locals())
+        arguments = check.arguments(locals())
         expressions = {n: _expression(e, f"variables[{n!r}]") for n, e in (variables or {}).items()}
-        given |= {"when": _expression(when, "when"), "variables": expressions or None}
-        given["until"] = None if until is None else _expression(until, "until")
+        arguments |= {"when": _expression(when, "when"), "variables": expressions or None}
+        arguments["until"] = None if until is None else _expression(until, "until")
         framed = None if frame is None else _frame(frame)
-        ttl_us = _ttl(given, framed)
+        ttl_us = _ttl(arguments, framed)
         self._fill(
-            given,
+            arguments,
             frame=framed,
             agg=_aggregations(agg or {}, framed),
             variables=expressions,
-            when=given["when"],
-            until=given["until"],
+            when=arguments["when"],
+            until=arguments["until"],
             evaluate_us=None if evaluate is None else _evaluate(evaluate, framed),
             leaving=check.flag(leaving, "leaving"),
             actions=actions_of(actions),
             ttl_us=ttl_us,
-            history=_history(given, framed),
+            history=_history(arguments, framed),
             version=check.of_type(version, str, "version", "use text, e.g. version='2'"),
             integer_overflow=integer_overflow,
             retention=Retention(None),
@@ -196,11 +196,11 @@ class AlertDefinition(OneInput):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        [given] = super().inputs
+        [input] = super().inputs
         if self.history is None:
-            return (given,)
-        past = replace(given, name=self.history, watermark=bounded(), static=True, deliver=None)
-        return given, replace(past, max_ahead_us=None, positions=None)
+            return (input,)
+        past = replace(input, name=self.history, watermark=bounded(), static=True, deliver=None)
+        return input, replace(past, max_ahead_us=None, positions=None)
 
     @property
     def size_us(self) -> int | None:

@@ -108,8 +108,8 @@ def of_samples(
     upto = clock.moments.copy()
     np.maximum.at(upto, codes, moments)
     first = clock.moments.copy()  # from when on samples leave with an evaluation
-    some = added.heads & (clock.loading & ~late)[added.codes]
-    first[added.codes[some]] = added.moments[some]
+    loading = added.heads & (clock.loading & ~late)[added.codes]
+    first[added.codes[loading]] = added.moments[loading]
     return _in_order([once, _leaving(definition, lines, first, upto), added])
 
 
@@ -214,10 +214,10 @@ def _joined(parts: list[Evaluations]) -> Evaluations:
 
 def _in_order(parts: list[Evaluations]) -> Evaluations:
     """Sort by key and moment; of one moment by cause, of one cause in the given order."""
-    some = [part for part in parts if len(part)] or parts[:1]
-    if len(some) == 1:
-        return some[0]
-    both = _joined(some)
+    filled = [part for part in parts if len(part)] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
+    both = _joined(filled)
     if (packed := _packed(both.codes, both.moments)) is not None:
         return both.take(np.argsort(packed * 8 + both.causes, kind="stable"))  # merges parts in order
     return both.take(np.lexsort((both.causes, both.moments, both.codes)))

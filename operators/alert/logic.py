@@ -199,8 +199,8 @@ class Alerting(OneInputLogic):
             if over.any():
                 detail = f"it is older than the window of its key in {self.definition.name!r}"
                 work.dead.add_rows(TOO_LATE, detail, rows.table, np.flatnonzero(over), pa.array(rows.times))
-                some = np.flatnonzero(~over)
-                rows, codes = rows.take(some), codes[some]
+                fitting = np.flatnonzero(~over)
+                rows, codes = rows.take(fitting), codes[fitting]
                 if not len(rows):
                     return rows
         states.begin(codes)
@@ -256,8 +256,10 @@ class Alerting(OneInputLogic):
         of = events.of_messages(self.definition, codes, rows.times, clock)
         table = with_positions(rows.table, work.progress.step)
         at = np.maximum(of.places, 0)  # of a key that expires nothing is judged
-        times, some = rows.times[at], pa.array(at)
-        columns = {n: combine(table.column(n).take(some)) for n in work.schema.names if n not in FIELDS}
+        times, row_numbers = rows.times[at], pa.array(at)
+        columns = {
+            n: combine(table.column(n).take(row_numbers)) for n in work.schema.names if n not in FIELDS
+        }
         once = np.ones(len(of), dtype=np.int64)
         columns |= window_fields(self.conditions.fields, of, once, times, times, work.now_us)
         late = (times < work.progress.watermark_us) & (of.causes == events.SAMPLE)
@@ -539,7 +541,7 @@ class Alerting(OneInputLogic):
         schema = pa.schema(self.fields(work.schema))
         names = [*self.definition.agg, *self.definition.variables]
         own = pa.schema([schema.field(n) for n in names])
-        sources = sorted({s for some in emitted.sources for s in some[some < 0].tolist()})
+        sources = sorted({s for of_rows in emitted.sources for s in of_rows[of_rows < 0].tolist()})
         rows = [(states.openings if s % 2 else states.lasts).get((-1 - s) // 2) for s in sources]
         packed = [row for row in rows if row is not None]
         stored = unpack_rows(work.kv, self.aux_cf, packed, [("", 0, 0, 0)] * len(packed), own).select(names)
@@ -558,17 +560,17 @@ class Alerting(OneInputLogic):
         batch, of, made = Batch(), step.evaluations, step.known_schema
         open_ = states.records["status"][of.codes[lasts]] != CANCEL
         if self.states.keeps_lasts:
-            some = lasts[open_]
-            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(some)))
-            states.lasts.update(zip(of.codes[some].tolist(), packed, strict=True))
+            chosen = lasts[open_]
+            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(chosen)))
+            states.lasts.update(zip(of.codes[chosen].tolist(), packed, strict=True))
         if self.states.keeps_openings:
             waits = states.due_us(states.pending) != NEVER
-            some = np.flatnonzero(made.after == OPEN)
+            chosen = np.flatnonzero(made.after == OPEN)
             current = np.full(len(states), -1)
-            current[of.codes[some]] = some
-            some = current[waits & (current >= 0)]
-            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(some)))
-            states.openings.update(zip(of.codes[some].tolist(), packed, strict=True))
+            current[of.codes[chosen]] = chosen
+            chosen = current[waits & (current >= 0)]
+            packed = pack_rows(work.kv, batch, self.aux_cf, values.take(pa.array(chosen)))
+            states.openings.update(zip(of.codes[chosen].tolist(), packed, strict=True))
             for code in np.flatnonzero(~waits).tolist():
                 states.openings.pop(code, None)
         work.kv.write(batch)
@@ -650,14 +652,14 @@ def _left(of: Evaluations, states: States, window: Window | None) -> tuple[IntAr
     seen, n = states.seen, len(states)
     floors = np.zeros(n, dtype=np.int64)
     marks = (of.causes == events.LATE) | (of.causes == events.SAMPLE) | (of.causes == events.EXPIRED)
-    some = np.flatnonzero(marks)
-    np.maximum.at(seen, of.codes[some], of.seen[some])
-    ends = np.flatnonzero(np.r_[of.codes[some][1:] != of.codes[some][:-1], True][: len(some)])
-    last = some[ends]
+    marked = np.flatnonzero(marks)
+    np.maximum.at(seen, of.codes[marked], of.seen[marked])
+    ends = np.flatnonzero(np.r_[of.codes[marked][1:] != of.codes[marked][:-1], True][: len(marked)])
+    last = marked[ends]
     seen[of.codes[last[of.causes[last] == events.EXPIRED]]] = START_OF_TIME_US
     if window is not None:
         floors[of.codes] = of.floors
-        over = some[(of.causes[some] == events.EXPIRED)]
+        over = marked[(of.causes[marked] == events.EXPIRED)]
         gone = over[seen[of.codes[over]] == START_OF_TIME_US]
         floors[of.codes[gone]] = len(window.lines)
     return seen, floors

@@ -93,15 +93,15 @@ class AlertOracle(OneInputOracle):
         self._arguments.learn([{**m.payload, time: None} for m in listed(messages)])
         self._began = self._began or bool(listed(messages))
         self._step_us = now_us
-        given = by_input(self.definition.inputs, messages)
+        by_name = by_input(self.definition.inputs, messages)
         history, loaded = self.definition.history, list[Any]()
-        past = [] if history is None else given.pop(history, [])
+        past = [] if history is None else by_name.pop(history, [])
         if past:
             self._input, self.counted = self.definition.inputs[1], []
             self._ingest(past, now_us, self._load)
             self._fill()
             loaded = self.counted
-        buried = super().ingest([m for some in given.values() for m in some], now_us, watermark_us)
+        buried = super().ingest([m for of_input in by_name.values() for m in of_input], now_us, watermark_us)
         self.counted = [*loaded, *self.counted]
         if self._now_us is None:
             self._now_us = now_us

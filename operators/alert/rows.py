@@ -117,18 +117,18 @@ def _of_transitions(
         wanted &= (made.after != REPEAT) | (made.count % action.repeat.n == 0)
     else:
         wanted &= made.after != REPEAT
-    some = np.flatnonzero(wanted)
+    at = np.flatnonzero(wanted)
     emitted.add(
-        of.codes[some],
-        of.moments[some],
-        some + 1,
+        of.codes[at],
+        of.moments[at],
+        at + 1,
         number,
-        made.after[some].astype(np.int64),
-        of.causes[some],
-        made.before[some].astype(np.int64),
-        made.count[some],
-        _sources(step, some),
-        step.late[some],
+        made.after[at].astype(np.int64),
+        of.causes[at],
+        made.before[at].astype(np.int64),
+        made.count[at],
+        _sources(step, at),
+        step.late[at],
     )
     return fired
 
@@ -303,9 +303,9 @@ def _passing(wheres: Sequence[Expr | None], table: pa.Table, actions: IntArray) 
     """True for rows for which the condition of their action is true; not for one on which it raises."""
     passes = np.ones(len(table), dtype=bool)
     for number, where in enumerate(wheres):
-        some = np.flatnonzero(actions == number)
-        if where is not None and len(some):
-            passes[some] = _holds(where, table.take(pa.array(some)))
+        at = np.flatnonzero(actions == number)
+        if where is not None and len(at):
+            passes[at] = _holds(where, table.take(pa.array(at)))
     return passes
 
 

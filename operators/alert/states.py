@@ -181,12 +181,12 @@ class StateStore:
         if not moved.any():
             return
         for of, times in ((known, moved & (known != NEVER)), (due_us, moved & (due_us != NEVER))):
-            some = np.flatnonzero(times)
-            keys = [states.keys[i] for i in some.tolist()]
+            moved_codes = np.flatnonzero(times)
+            keys = [states.keys[i] for i in moved_codes.tolist()]
             if keys and of is known:
-                timers.cancel_many(batch, of[some], keys)
+                timers.cancel_many(batch, of[moved_codes], keys)
             elif keys:
-                timers.set_many(batch, of[some], keys)
+                timers.set_many(batch, of[moved_codes], keys)
         states.records[name][moved] = due_us[moved]
 
     def _save_incidents(self, batch: Batch, states: States, kept: BoolArray) -> None:

@@ -180,8 +180,8 @@ class Joined:
 
     def _codes(self, hop: Hop, tuples: Tuples, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Number the partitions, and the further columns that are equal, of tuples and of candidates."""
-        some = next(iter(tuples))
-        left = self.inputs[some].codes[tuples[some]]
+        binding = next(iter(tuples))
+        left = self.inputs[binding].codes[tuples[binding]]
         right = self.inputs[hop.binding].codes[rows]
         if not hop.on:
             return left, right

@@ -97,11 +97,11 @@ class RulesDefinition(SeveralInputs):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
-        given = check.arguments(locals())
-        fields = normalise_rules({**given, "emit": Emit.append() if emit is None else emit})
+        arguments = check.arguments(locals())
+        fields = normalise_rules({**arguments, "emit": Emit.append() if emit is None else emit})
         emitted = None if fields["emit"] == Emit.append() else emit
         listed = {"inputs": list(inputs), "rules": dict(rules), "emit": emitted}
-        self._set(**fields, written=self._written({**given, **listed}))
+        self._set(**fields, written=self._written({**arguments, **listed}))
 
     @property
     def retracts(self) -> bool:
@@ -222,10 +222,10 @@ class RulesDefinition(SeveralInputs):
 
     def taker(self, before: str) -> Taker:
         taker = super().taker(before)
-        given = self.input(before)
-        if given.static or given.stamped:
+        input = self.input(before)
+        if input.static or input.stamped:
             raise ConfigurationError(
-                f"{given!r} of {self.name!r} takes the rows of {before!r}: use wr.Input with the event time of these rows"
+                f"{input!r} of {self.name!r} takes the rows of {before!r}: use wr.Input with the event time of these rows"
             )
         return replace(taker, keeps="rules take no message back")
 

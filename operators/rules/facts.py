@@ -154,9 +154,9 @@ class FactJoin:
         """Give pairs as tuples with the columns of this pattern."""
         table, taken = tuples.take(pa.array(of)), rows.take(pa.array(at))
         if not self.input.stamped:
-            given = self.input
+            input = self.input
             times = event_times(
-                taken.column(given.event_time), given.event_time, given.time_zone, given.event_time_unit
+                taken.column(input.event_time), input.event_time, input.time_zone, input.event_time_unit
             )
             for place in (START, END):
                 table = table.append_column(f"{self.binding}.{place}", times)

@@ -233,23 +233,23 @@ class FrameOfRows:
         right, parts = np.ones(len(at), dtype=bool), []
         step = max(PAIRS // size, 1)
         for start in range(0, max(len(at), 1), step):
-            some = at[start : start + step]
-            frames, places = extended.windows(some, size)
+            chunk = at[start : start + step]
+            frames, places = extended.windows(chunk, size)
             rows = extended.rows.take(pa.array(places))
-            values, broken = aggregates(self.calculation, Slice(rows, self._times(rows)), frames, len(some))
+            values, broken = aggregates(self.calculation, Slice(rows, self._times(rows)), frames, len(chunk))
             for one in broken:
                 right[start + one.group] = False
-                last = extended.rows.slice(int(some[one.group]), 1)
+                last = extended.rows.slice(int(chunk[one.group]), 1)
                 failures.report(self.rule, f"{self.binding}: {one.alias}: {one.error}", last, 0)
             parts.append(pa.table({f.name: as_type(values[f.name], f.type) for f in self.calculation.output}))
         return Evaluated(pa.concat_tables(parts).combine_chunks(), right)
 
     def _times(self, rows: pa.Table) -> IntArray:
-        given = self.input
-        if given.stamped:
+        input = self.input
+        if input.stamped:
             return np.zeros(len(rows), dtype=np.int64)
         times = event_times(
-            rows.column(given.event_time), given.event_time, given.time_zone, given.event_time_unit
+            rows.column(input.event_time), input.event_time, input.time_zone, input.event_time_unit
         )
         found: IntArray = times.fill_null(0).to_numpy(zero_copy_only=False)
         return found

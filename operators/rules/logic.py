@@ -116,17 +116,17 @@ class RulesOperator(SeveralInputsLogic):
         self.definition: RulesDefinition = definition
         self.pending_cf = f"{definition.name}.pending"
         self.columns_of_rules = RuleColumns(definition, self.schemas)
-        self._inputs = {given.name: given for given in definition.inputs}
+        self._inputs = {input.name: input for input in definition.inputs}
         self.is_cloud = definition.mode == "cloud"
         timings = {name: timing_of(rule, self._inputs) for name, rule in definition.rules.items()}
         self.planned = [self._plan(name, rule, timings[name]) for name, rule in definition.rules.items()]
         self.groups = groups_of(self.planned)
         #: Retention of messages, by input; only of inputs whose messages a rule needs.
         self.kept_us: dict[str, int] = {}
-        for given in definition.inputs:
-            us = kept_us(timings, definition.rules, given)
-            if us is not None and given.facts is None:
-                self.kept_us[given.name] = INFINITE_US if self.is_cloud else us
+        for input in definition.inputs:
+            us = kept_us(timings, definition.rules, input)
+            if us is not None and input.facts is None:
+                self.kept_us[input.name] = INFINITE_US if self.is_cloud else us
         for rule in definition.rules.values():
             for pattern in rule.subpatterns.values() if evaluation_of(rule) else ():
                 for relation in pattern.time:  # a message is read until it has left the frame
@@ -135,11 +135,11 @@ class RulesOperator(SeveralInputsLogic):
                     )
         self.tails_cf, self.emitted_cf = f"{definition.name}.tails", f"{definition.name}.emitted"
         self.facts = {
-            given.name: FactRows(
-                f"{definition.name}.{given.name}.rows", self.aux_cf, given, definition.keys(given)
+            input.name: FactRows(
+                f"{definition.name}.{input.name}.rows", self.aux_cf, input, definition.keys(input)
             )
-            for given in definition.inputs
-            if given.facts is not None
+            for input in definition.inputs
+            if input.facts is not None
         }
         self.waiting_cf = f"{definition.name}.waiting"
         self.kept = {
@@ -187,8 +187,8 @@ class RulesOperator(SeveralInputsLogic):
 
     def _accept(self, step: RuleStep, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
         arrived = {
-            name: self.intake.arrived(self._reported(step, name), self._inputs[name], some)
-            for name, some in rows.items()
+            name: self.intake.arrived(self._reported(step, name), self._inputs[name], messages)
+            for name, messages in rows.items()
         }
         fits = {
             name: self.intake.fits(self._reported(step, name), name, came) for name, came in arrived.items()
@@ -251,7 +251,7 @@ class RulesOperator(SeveralInputsLogic):
         for chain in group.chains:
             for tuples in joined.tuples(chain):
                 gathered.append(tuples)
-                if sum(len(next(iter(some.values()))) for some in gathered) > PAIRS:
+                if sum(len(next(iter(joined_rows.values()))) for joined_rows in gathered) > PAIRS:
                     self._divide(step, group, joined, gathered)
         self._divide(step, group, joined, gathered)
 
@@ -259,7 +259,10 @@ class RulesOperator(SeveralInputsLogic):
         """Divide the tuples of a group among its rules."""
         if not gathered:
             return
-        tuples = {binding: np.concatenate([some[binding] for some in gathered]) for binding in group.events}
+        tuples = {
+            binding: np.concatenate([joined_rows[binding] for joined_rows in gathered])
+            for binding in group.events
+        }
         gathered.clear()
         order = in_order(flat(joined, tuples, {}), list(tuples))
         tuples = {binding: rows[order] for binding, rows in tuples.items()}
@@ -356,9 +359,9 @@ class RulesOperator(SeveralInputsLogic):
             rows = rows_of(of, tuples, ids, self.columns_of_rules.output(step.schemas), parts[0][0].inputs)
         except ThenRaised:
             for planned, own in parts:
-                some = tuples.take(pa.array(own)).append_column(ID, ids.filter(pa.array(numbers == 0)))
+                rule_tuples = tuples.take(pa.array(own)).append_column(ID, ids.filter(pa.array(numbers == 0)))
                 numbers = numbers - 1
-                self._emit(step, planned, some, np.where(late[own], LATE, EARLY))
+                self._emit(step, planned, rule_tuples, np.where(late[own], LATE, EARLY))
             return
         timing = pa.array([EARLY, LATE]).take(pa.array(late[at].astype(np.int8)))
         rows = self._noted(step, parts[0][0], rows.append_column(TIMING, timing), step.progress.purged_us)
@@ -397,15 +400,15 @@ class RulesOperator(SeveralInputsLogic):
             parts = [shifted(table, evaluation, us) for us in (0, by_us)]
             parts = [p.append_column(LEAVES, pa.array(f)) for p, f in zip(parts, leaves, strict=True)]
             return pa.concat_tables(parts).combine_chunks(), np.concatenate([late, late])
-        given, messages = self._inputs[pattern.input], step.candidates[pattern.input]
+        input, messages = self._inputs[pattern.input], step.candidates[pattern.input]
         rows = np.flatnonzero(messages.fits[planned.name, evaluation][: messages.new])
-        new, keys = messages.table.take(pa.array(rows)), self.definition.keys(given)
+        new, keys = messages.table.take(pa.array(rows)), self.definition.keys(input)
         partitions = encode_equal([combine(new.column(k)) for k in keys]) if keys else [b""] * len(new)
         tails = Tails(self.tails_cf, self.aux_cf, step.numbers.rules[planned.name], pattern.frame)
-        extended = tails.extended(step.kv, new, partitions, self.intake.kept_schema(step, given.name))
-        calculation = self.columns_of_rules.calculation(pattern, step.schemas[given.name])
+        extended = tails.extended(step.kv, new, partitions, self.intake.kept_schema(step, input.name))
+        calculation = self.columns_of_rules.calculation(pattern, step.schemas[input.name])
         step.dead.input = pattern.input
-        frame = FrameOfRows(planned.name, binding, pattern, given, calculation)
+        frame = FrameOfRows(planned.name, binding, pattern, input, calculation)
         table, kept = frame.evaluate(table, extended, tails.size, step.failures())
         return table.filter(pa.array(kept)), late[kept]
 
@@ -454,9 +457,9 @@ class RulesOperator(SeveralInputsLogic):
     def _facts_of(self, step: RuleStep, planned: Planned) -> FactsOfRule:
         named, bound, joins = self._named(step, planned), list(planned.rule.events), []
         for binding, pattern in planned.rule.facts.items():
-            store, given = self.facts[pattern.input], self._inputs[pattern.input]
+            store, input = self.facts[pattern.input], self._inputs[pattern.input]
             on = equal_pairs(planned.rule, binding, bound)
-            joins.append(FactJoin(binding, pattern, given, store, on, tuple(named[binding])))
+            joins.append(FactJoin(binding, pattern, input, store, on, tuple(named[binding])))
             bound.append(binding)
         schemas = {name: self.intake.kept_schema(step, name) for name in self.facts}
         return FactsOfRule(
@@ -491,9 +494,9 @@ class RulesOperator(SeveralInputsLogic):
         done_us = step.progress.purged_us
         ready = due < (step.progress.watermark_us if corrects else done_us)
         if ready.any():
-            some = table.filter(pa.array(ready)).append_column(TIME, pa.array(due[ready]))
-            on_time = np.where(late[ready], LATE, ON_TIME) if corrects else np.full(len(some), ON_TIME)
-            self._emit(step, planned, *self._decided(step, planned, some, due[ready], on_time))
+            due_tuples = table.filter(pa.array(ready)).append_column(TIME, pa.array(due[ready]))
+            on_time = np.where(late[ready], LATE, ON_TIME) if corrects else np.full(len(due_tuples), ON_TIME)
+            self._emit(step, planned, *self._decided(step, planned, due_tuples, due[ready], on_time))
         waits = due >= done_us if corrects else ~ready
         if waits.any():
             rest = table.filter(pa.array(waits))
@@ -552,9 +555,9 @@ class RulesOperator(SeveralInputsLogic):
                 ):
                     columns[n.removeprefix(own)] = table.column(n)
             asked = np.flatnonzero(kept)
-            some = pa.table(columns).take(pa.array(asked))
+            asked_rows = pa.table(columns).take(pa.array(asked))
             step.dead.input = pattern.input
-            kept[asked] = step.failures().true(planned.name, binding, pattern.where, some)
+            kept[asked] = step.failures().true(planned.name, binding, pattern.where, asked_rows)
         return kept
 
     # -- decisions --------------------------------------------------------------------------------------------------

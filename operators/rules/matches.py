@@ -178,7 +178,7 @@ def _column(source: Expr | str | None, tuples: pa.Table, rows: Sequence[IntArray
         return pa.nulls(len(tuples))
     if isinstance(source, str):
         return combine(tuples.column(source))
-    if any(len(some) == len(tuples) for some in rows):
+    if any(len(used_rows) == len(tuples) for used_rows in rows):
         return combine(_value(source, tuples))
     used = np.unique(np.concatenate(rows))
     place = np.zeros(len(tuples), dtype=np.int64)

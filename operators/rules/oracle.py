@@ -110,8 +110,8 @@ class RulesOracle(Oracle):
         super().__init__(definition)
         self._held: list[Held] = []
         self._columns = Columns()
-        self._names: dict[str, dict[str, None]] = {given.name: {} for given in definition.inputs}
-        self._filters = {given.name: Filter(given.where) for given in definition.inputs}
+        self._names: dict[str, dict[str, None]] = {input.name: {} for input in definition.inputs}
+        self._filters = {input.name: Filter(input.where) for input in definition.inputs}
         self._arguments = {
             (rule, binding): Arguments(dict(pattern.agg)) for rule, binding, pattern in definition.patterns
         }
@@ -138,11 +138,11 @@ class RulesOracle(Oracle):
 
     def ingest(self, messages: Messages, now_us: int, watermark_us: int) -> Outcome:
         self.counted, self._dead = [], []
-        given = by_input(self.definition.inputs, messages)
+        by_name = by_input(self.definition.inputs, messages)
         new = [
             held
             for source in self.definition.inputs
-            for held in self._admit(source, given.get(source.name, ()), now_us)
+            for held in self._admit(source, by_name.get(source.name, ()), now_us)
         ]
         facts, new = [h for h in new if h.is_fact], [h for h in new if not h.is_fact]
         fresh = self._file(facts)
@@ -198,14 +198,14 @@ class RulesOracle(Oracle):
         """Return the tuples of events that came before with the rows of this step, pattern by pattern."""
         found: list[Tuple] = []
         for binding, pattern in rule.facts.items():
-            some = [
+            tuples = [
                 made
                 for of, one in self._waiting
                 if of == number and pattern.wait_us and _end(one) + pattern.wait_us >= self._closed_us
                 for made in self._with_facts(name, rule, one)
                 if any(made[binding] is held for held in fresh) and made not in found
             ]
-            found += sorted(some, key=_places)
+            found += sorted(tuples, key=_places)
         return found
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
@@ -330,20 +330,20 @@ class RulesOracle(Oracle):
 
     def _corrected(self, number: int, name: str, rule: Rule, late: list[Held]) -> list[JoinedRow]:
         """Return the corrections that late messages cause to decided tuples."""
-        some = [
+        relevant = [
             held
             for held in late
             if any(p.input == held.input and (name, b) in held.fits for b, p in rule.subpatterns.items())
         ]
-        if not some:
+        if not relevant:
             return []
         rows: list[JoinedRow] = []
-        mine = [one for one in self._open if one.number == number]
-        for one in sorted(mine, key=lambda o: (o.deadline, _places(o.tuple))):
+        open_tuples = [one for one in self._open if one.number == number]
+        for one in sorted(open_tuples, key=lambda o: (o.deadline, _places(o.tuple))):
             first = one.tuple[next(iter(rule.events))]
-            if not any(same(list(held.key), list(first.key)) for held in some):
+            if not any(same(list(held.key), list(first.key)) for held in relevant):
                 continue
-            self._reported = some
+            self._reported = relevant
             now = self._decided(name, rule, one.tuple, one.deadline, Timing.LATE)
             self._reported = None
             after, before = (now[0] if now else None), one.row
@@ -360,11 +360,11 @@ class RulesOracle(Oracle):
 
     def _admit(self, source: Input, messages: Sequence[Message], now_us: int) -> Iterator[Held]:
         """Yield the messages of an input that count, in position order; the others are dead letters."""
-        some = sorted(messages, key=lambda m: m.position or ())
-        self._filters[source.name].learn([dict(m.payload) for m in some])
-        for message in some:
+        ordered = sorted(messages, key=lambda m: m.position or ())
+        self._filters[source.name].learn([dict(m.payload) for m in ordered])
+        for message in ordered:
             self._names[source.name].update(dict.fromkeys(message.payload))
-        for message in some:
+        for message in ordered:
             assert message.position is not None
             value = now_us if source.stamped else message.payload.get(source.event_time)
             unit = None if source.stamped else source.event_time_unit

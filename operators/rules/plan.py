@@ -35,15 +35,15 @@ class Planning(Protocol):
 
 def plan_of(definition: Planning) -> str:
     """Write the plan of all rules, and how long each input is kept."""
-    inputs = {given.name: given for given in definition.user_inputs}
+    inputs = {input.name: input for input in definition.user_inputs}
     timings = {name: timing_of(rule, inputs) for name, rule in definition.rules.items()}
     lines: list[str] = []
     for name, rule in definition.rules.items():
         lines += _rule(definition, name, rule, timings[name], inputs)
     expiry = [
-        f"{given.name} {_kept(definition, kept_us(timings, definition.rules, given))}"
-        for given in definition.user_inputs
-        if given.facts is None
+        f"{input.name} {_kept(definition, kept_us(timings, definition.rules, input))}"
+        for input in definition.user_inputs
+        if input.facts is None
     ]
     late = show_duration(definition.late_us)
     lines.append(f"expiry  {', '.join(expiry)}; allowed lateness {late} is added to each")

@@ -106,12 +106,12 @@ class Reasons:
 
     def _event(self, one: Mapping[str, Any], row: Mapping[str, Any]) -> Event | None:
         """Find a message of a row: among those that are kept, else in the columns of the row."""
-        place, given = _place(one), self._inputs.get(one["input"])
-        if given is None or given.facts is not None:
+        place, input = _place(one), self._inputs.get(one["input"])
+        if input is None or input.facts is not None:
             return None
         kept = next((event for event in self.kept(one["input"]) if event.position == place), None)
-        time = row.get(f"{one['binding']}_{given.event_time}")
-        if kept is not None or given.interval is not None or not isinstance(time, datetime):
+        time = row.get(f"{one['binding']}_{input.event_time}")
+        if kept is not None or input.interval is not None or not isinstance(time, datetime):
             return kept
         head, at_us = f"{one['binding']}_", instant_us(time)
         payload = {name.removeprefix(head): value for name, value in row.items() if name.startswith(head)}
@@ -139,8 +139,8 @@ class Reasons:
     ) -> str:
         """Write the range in which messages of a sub-pattern would have been, and how many are there."""
         low, high = _range(binding, timing, bound)
-        given = self._inputs[pattern.input]
-        keys = dict(zip(self._definition.keys(given), (row[key] for key in self._definition.by), strict=True))
+        input = self._inputs[pattern.input]
+        keys = dict(zip(self._definition.keys(input), (row[key] for key in self._definition.by), strict=True))
         own = [e for e in self.kept(pattern.input) if all(e.payload.get(k) == v for k, v in keys.items())]
         inside = [e for e in own if low <= e.end_us <= high and (row[RULE], binding) in e.takes]
         text = f"{pattern.input} in [{_moment(low)}, {_moment(high)}]: {len(inside)} of {len(own)} kept ones of the partition"

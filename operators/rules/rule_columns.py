@@ -182,14 +182,14 @@ class RuleColumns:
         fields = []
         for i, name in enumerate(self.definition.by):
             field = pa.field(name, pa.null())
-            for given in self.definition.inputs:
-                keys, schema = self.definition.keys(given), schemas[given.name]
+            for input in self.definition.inputs:
+                keys, schema = self.definition.keys(input), schemas[input.name]
                 if i >= len(keys) or keys[i] not in schema.names:
                     continue
                 common = compared(field, schema.field(keys[i]))
                 if common is None:
                     raise TypeClash(
-                        f"key {keys[i]!r} of input {given.name!r} is {schema.field(keys[i]).type}, and {field.type} in another "
+                        f"key {keys[i]!r} of input {input.name!r} is {schema.field(keys[i]).type}, and {field.type} in another "
                         "input, which cannot be compared: cast one of them"
                     )
                 field = common
@@ -223,8 +223,8 @@ class RuleColumns:
 
     def calculation(self, pattern: Pattern, schema: pa.Schema) -> Calculation:
         """Return the aggregations of a pattern over its input."""
-        given = self.definition.input(pattern.input)
-        return Calculation(PartAggregating(pattern, given, self.definition.keys(given)), schema)
+        input = self.definition.input(pattern.input)
+        return Calculation(PartAggregating(pattern, input, self.definition.keys(input)), schema)
 
     def then(self, rule: Rule, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
         """Return the own columns of the rows of a rule."""

@@ -81,9 +81,9 @@ def late_partitions(
         if rows is None:
             continue
         late = (rows.rows.times < watermark_us) & fits[pattern.input][planned.name, binding]
-        some = rows.rows.table.filter(pa.array(late))
-        parts.append(hashes(some, definition.keys(definition.input(pattern.input))))
-        places |= set(zip(*(some.column(n).to_pylist() for n in POSITION_COLUMNS), strict=True))
+        late_rows = rows.rows.table.filter(pa.array(late))
+        parts.append(hashes(late_rows, definition.keys(definition.input(pattern.input))))
+        places |= set(zip(*(late_rows.column(n).to_pylist() for n in POSITION_COLUMNS), strict=True))
     return (np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.uint32)), places
 
 

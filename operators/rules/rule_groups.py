@@ -96,7 +96,9 @@ def _likeness(planned: Planned) -> object:
 def _is_near(rules: Sequence[Planned], other: Planned) -> bool:
     """True if the range that covers a rule and the last ones of a group is no wider than theirs together."""
     hops = [chain.hops for chain in (rules[0].chains[0], rules[-1].chains[0], other.chains[0])]
-    return all(width(_covering_hop(some)) <= sum(map(width, some)) for some in zip(*hops, strict=True))
+    return all(
+        width(_covering_hop(same_hops)) <= sum(map(width, same_hops)) for same_hops in zip(*hops, strict=True)
+    )
 
 
 def _covering(chains: Iterable[Chain]) -> Chain:

@@ -155,7 +155,7 @@ class StepMessages:
         planned: Sequence[Planned],
     ) -> None:
         self.definition, self.columns, self.kept, self.planned = definition, columns, kept, planned
-        self._inputs = {given.name: given for given in definition.inputs}
+        self._inputs = {input.name: input for input in definition.inputs}
         #: The patterns of each input, (rule, binding, condition on own columns).
         self._patterns: dict[str, list[tuple[str, str, Expr | None]]] = {name: [] for name in self._inputs}
         #: The patterns whose aggregations compute something of a message, which may raise.
@@ -224,7 +224,7 @@ class StepMessages:
             own = hashes(rows.rows.table, self.definition.keys(self._inputs[name]))
             for other, low, high in self._reaches(name, rows):
                 asked.setdefault(other, []).append((own, low, high))
-        for name in (name for name, given in self._inputs.items() if given.facts is None):
+        for name in (name for name, input in self._inputs.items() if input.facts is None):
             wanted, kept = asked.get(name), self.kept.get(name)
             found = None
             if wanted and kept is not None:
@@ -271,10 +271,10 @@ class StepMessages:
         found: pa.Table | None,
     ) -> Candidates:
         """Stack new messages and kept ones."""
-        given, schema = self._inputs[name], step.schemas[name]
-        fields = [schema.field(n) for n in self.columns.kept(given, schema)]
+        input, schema = self._inputs[name], step.schemas[name]
+        fields = [schema.field(n) for n in self.columns.kept(input, schema)]
         parts: list[Candidates] = []
-        times_of = partial(_times_of, given)
+        times_of = partial(_times_of, input)
         if new is not None:
             late = new.rows.times < step.progress.watermark_us
             parts.append(Candidates(new.rows.table, new.starts, new.ends, len(new), None, fits, late))
@@ -291,8 +291,8 @@ class StepMessages:
 
     def kept_candidates(self, step: RuleStep, name: str, found: pa.Table) -> Candidates:
         """Read kept messages in the types that their columns have by now, with the patterns that take them."""
-        given, schema = self._inputs[name], step.schemas[name]
-        fields = [schema.field(n) for n in self.columns.kept(given, schema)]
+        input, schema = self._inputs[name], step.schemas[name]
+        fields = [schema.field(n) for n in self.columns.kept(input, schema)]
         places = [found.schema.field(n) for n in POSITION_COLUMNS]
         there, n = set(found.column_names), len(found)
         columns = [
@@ -317,11 +317,11 @@ class StepMessages:
             takes = (words[word] >> place) & 1 == 1
             older = np.flatnonzero(known <= bit)
             if len(older):  # the pattern came to the state after them
-                some = table.take(pa.array(older))
-                takes[older] = self._takes(step, name, rule, binding, where, some, bury=False)
+                older_rows = table.take(pa.array(older))
+                takes[older] = self._takes(step, name, rule, binding, where, older_rows, bury=False)
             fits[rule, binding] = takes
         made = Candidates(table, starts, ends, 0, None, fits)
-        made.times_of = partial(_times_of, given, table)
+        made.times_of = partial(_times_of, input, table)
         return made
 
     def _number(self, step: RuleStep) -> None:
@@ -386,8 +386,8 @@ class StepMessages:
         """Read the kept messages that tuples look for."""
         found = self.kept[name].near(step.kv, own, low, high) if name in self.kept else None
         if found is None:
-            given, schema = self._inputs[name], step.schemas[name]
-            fields = [schema.field(n) for n in self.columns.kept(given, schema)]
+            input, schema = self._inputs[name], step.schemas[name]
+            fields = [schema.field(n) for n in self.columns.kept(input, schema)]
             none = np.zeros(0, dtype=np.int64)
             takes = {(r, b): none.astype(bool) for r, b, _ in self._patterns[name]}
             return Candidates(pa.schema(fields).empty_table(), none, none, 0, None, takes)

@@ -46,8 +46,8 @@ class OfTuples:
             if point.place in (START, END):
                 values = combine(column)
             else:
-                given = self._inputs[point.binding]
-                values = event_times(column, point.place, given.time_zone, given.event_time_unit)
+                input = self._inputs[point.binding]
+                values = event_times(column, point.place, input.time_zone, input.event_time_unit)
             valid = values.is_valid().to_numpy(zero_copy_only=False)
             self._times[point] = values.fill_null(0).to_numpy(zero_copy_only=False), valid
         return self._times[point]

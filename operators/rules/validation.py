@@ -64,8 +64,8 @@ def normalise_rules(options: dict[str, Any]) -> dict[str, Any]:
 
 def _retention(rules: Mapping[str, Rule], inputs: Sequence[Input], mode: str, late_us: int) -> Retention:
     """Return the time that the longest kept messages are kept; no limit where some are kept for good."""
-    given = {one.name: one for one in inputs}
-    timings = {name: timing_of(rule, given) for name, rule in rules.items()}
+    by_name = {one.name: one for one in inputs}
+    timings = {name: timing_of(rule, by_name) for name, rule in rules.items()}
     longest_us = max((kept_us(timings, rules, one) or 0 for one in inputs), default=0)
     return Retention(None if mode == "cloud" or longest_us >= INFINITE_US else max(longest_us, 0) + late_us)
 
@@ -240,21 +240,21 @@ def _check_rule(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str, b
 def _check_pattern(
     where: str, binding: str, pattern: Pattern, rule: Rule, inputs: Mapping[str, Input], mode: str
 ) -> None:
-    given = inputs.get(pattern.input)
-    if given is None:
+    input = inputs.get(pattern.input)
+    if input is None:
         raise BadRule(
             f"{where}: input {pattern.input!r} is none of {list(inputs)}: name one of these, or add it to inputs="
         )
-    if (pattern.kind == "fact") != (given.facts is not None):
-        kind, right = ("a wr.Table", "wr.fact") if given.facts else ("a wr.Input", "wr.event")
+    if (pattern.kind == "fact") != (input.facts is not None):
+        kind, right = ("a wr.Table", "wr.fact") if input.facts else ("a wr.Input", "wr.event")
         raise BadRule(
             f"{where}: {pattern.input!r} is {kind}, and wr.{pattern.kind} does not take it: use {right}(...)"
         )
     if mode == "cloud" and rule.delay_us is not None:
         raise BadRule(f"{where}: delay= in mode='cloud', where no time passes: use mode='stream'")
-    if mode == "cloud" and given.expires is not None:
+    if mode == "cloud" and input.expires is not None:
         raise BadRule(
-            f"{where}: expires={given.expires!r} of input {given.name!r} in mode='cloud', where nothing expires: leave it out"
+            f"{where}: expires={input.expires!r} of input {input.name!r} in mode='cloud', where nothing expires: leave it out"
         )
     if mode == "cloud" and pattern.frame is not None:
         raise BadRule(
@@ -267,7 +267,7 @@ def _check_pattern(
     if binding in (*pattern.other_than, *(r.binding for r in pattern.time)):
         raise BadRule(f"{where} compares with itself: name another pattern in time= and other_than=")
     for relation in pattern.time:
-        timed = pattern.kind != "fact" or not given.stamped or relation.this is not None
+        timed = pattern.kind != "fact" or not input.stamped or relation.this is not None
         if not timed:
             raise BadRule(
                 f"{where}: {relation!r} compares the time of table {pattern.input!r}, which has none: give the table "

@@ -37,9 +37,11 @@ class RulesView(View):
     """The view of rules. `messages` of each input that are kept, and `pending` tuples, by their deadlines."""
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
-        given = self.input(input)
-        wanted = key_of(self.definition.keys(given), key)
-        parts = [part for kv in self.stores if (part := self.logic.kept_messages(kv, given.name)) is not None]
+        of_input = self.input(input)
+        wanted = key_of(self.definition.keys(of_input), key)
+        parts = [
+            part for kv in self.stores if (part := self.logic.kept_messages(kv, of_input.name)) is not None
+        ]
         if not parts:
             return []
         table = concat([table for table, _ in parts])
@@ -48,14 +50,14 @@ class RulesView(View):
         places = kept.table.select(POSITION_COLUMNS).rename_columns([f".{n}" for n in POSITION_COLUMNS])
         order = in_order(places, [""])
         order = order[np.argsort(kept.times[order], kind="stable")]
-        return [rows_without_prefix(kept.take(order), self.source_prefix(given.name))]
+        return [rows_without_prefix(kept.take(order), self.source_prefix(of_input.name))]
 
     def message_schema(self, input: str | None) -> pa.Schema:
-        given = self.input(input)
-        known = self.known(given.name)
+        of_input = self.input(input)
+        known = self.known(of_input.name)
         if known is None:
             return message_columns([])
-        columns = self.logic.columns_of_rules.kept(given, known)
+        columns = self.logic.columns_of_rules.kept(of_input, known)
         return message_columns([pa.schema([known.field(n) for n in columns])])
 
     # -- tuples that wait -------------------------------------------------------------------------------------------
