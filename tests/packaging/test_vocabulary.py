@@ -15,7 +15,7 @@ HEADS = {"What", "Which", "Those", "Of", "Where", "How"}
 PUBLIC = {"SourceBehind"}
 #: Names of local variables that hide what the value is.
 LOCAL = {"told", "heard", "mine", "some", "given", "found", "result"}
-#: Local variables called `found` or `result` by package, from before the rule. The numbers may only shrink: lower them with the code.
+#: Local variables called `found` or `result` by package, from before the rule. The numbers may only shrink.
 LOCALS_LEFT = {
     "checkpoint": 10,
     "connectors": 13,
