@@ -251,7 +251,7 @@ class RulesOperator(SeveralInputsLogic):
         for chain in group.chains:
             for tuples in joined.tuples(chain):
                 gathered.append(tuples)
-                if sum(len(next(iter(joined_rows.values()))) for joined_rows in gathered) > PAIRS:
+                if sum(len(next(iter(part.values()))) for part in gathered) > PAIRS:
                     self._divide(step, group, joined, gathered)
         self._divide(step, group, joined, gathered)
 
@@ -259,10 +259,7 @@ class RulesOperator(SeveralInputsLogic):
         """Divide the tuples of a group among its rules."""
         if not gathered:
             return
-        tuples = {
-            binding: np.concatenate([joined_rows[binding] for joined_rows in gathered])
-            for binding in group.events
-        }
+        tuples = {binding: np.concatenate([part[binding] for part in gathered]) for binding in group.events}
         gathered.clear()
         order = in_order(flat(joined, tuples, {}), list(tuples))
         tuples = {binding: rows[order] for binding, rows in tuples.items()}
