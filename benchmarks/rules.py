@@ -16,9 +16,11 @@ import windrow as wr
 from . import cep
 from .flink import lacking
 from .harness import Context, Row, fresh, median, rate, scratch
+from .rule_states import rule_states
 
 ORDERS, COMMIT, SMALL, AMOUNTS = 100_000, 20_000, 1_000, 1_000
 ESPER, DROOLS, JOIN = "Esper 9.0, in memory", "Drools 10.1, in memory", "our wr.Join"
+FLINK = "Flink CEP 2.2, RocksDB, checkpoints each second"
 #: An order's amounts from, up to and without; and whether its acknowledgement is absent.
 Rules = Sequence[tuple[int, int, bool]]
 
@@ -33,7 +35,8 @@ def rules(context: Context) -> list[Row]:
     one: dict[str, Rules] = {"pairs": [(0, AMOUNTS, False)], "absences": [(0, AMOUNTS, True)]}
     found = []
     for name, written in one.items():
-        found += _beside(context, f"rules: one rule, {name}", written, n, {JOIN: 0.7, **engines})
+        flink = {FLINK: 10.0} if engines else {}
+        found += _beside(context, f"rules: one rule, {name}", written, n, {JOIN: 0.7, **engines, **flink})
         samples = context.interleave({"windrow": partial(fresh, _windrow, written, n // 3, SMALL)})
         small = median(samples["windrow"])
         what = f"rules: one rule, {name}, commits of {SMALL:,}"
@@ -47,7 +50,7 @@ def rules(context: Context) -> list[Row]:
     written = [(i * 10, i * 10 + 10, False) for i in range(100)]
     most = {ESPER: 2.0} if engines else {}
     found += _beside(context, "rules: 100 rules, each its share", written, n, most, 300_000)
-    return found
+    return [*found, *rule_states(context)]
 
 
 def _beside(
@@ -163,6 +166,8 @@ def _foreign(side: str, written: Rules, n: int) -> float:
     events = _events(n)
     if side == ESPER:
         seconds, matches = cep.run("Esper", events, cep.esper(written))
+    elif side == FLINK:
+        seconds, matches = cep.run(cep.FLINK, events, "absences" if written[0][2] else "pairs")
     else:
         seconds, matches = cep.run("Drools", events, cep.drools(written))
     _check(side, map(tuple, matches.tolist()), written, n)

@@ -13,7 +13,8 @@ import java.util.Set;
 /**
  * Alerts over a sliding mean by Esper, in memory, on one thread. The rules are three numbers: the length of the window in
  * seconds, the mean above which an alert opens, and that below which it is cancelled. A match is twice the milliseconds of a
- * transition, plus one where it cancels, and the id.
+ * transition, plus one where it cancels, and the id. With two numbers a match is each mean: twice the milliseconds, plus one
+ * where it is above the second.
  */
 public final class Means {
     public static void main(String[] arguments) throws Exception {
@@ -22,7 +23,8 @@ public final class Means {
 
     private static Events.Engine make(String rules, Events.Matches matches) throws Exception {
         String[] numbers = rules.strip().split(" ");
-        double high = Double.parseDouble(numbers[1]), low = Double.parseDouble(numbers[2]);
+        boolean each = numbers.length == 2;
+        double high = Double.parseDouble(numbers[1]), low = each ? 0 : Double.parseDouble(numbers[2]);
         Configuration configuration = new Configuration();
         configuration.getCommon().addEventType("Placed", Events.Order.class);
         configuration.getRuntime().getThreading().setInternalTimerEnabled(false);
@@ -40,7 +42,10 @@ public final class Means {
             for (var row : fresh) {
                 Double mean = (Double) row.get("mean");
                 Long id = (Long) row.get("id");
-                if (mean == null) {
+                if (each) {
+                    matches.add(2 * events.getCurrentTime() + (mean != null && mean > high ? 1 : 0), id);
+                }
+                if (each || mean == null) {
                     continue;
                 }
                 if (mean > high && open.add(id)) {

@@ -1,4 +1,4 @@
-"""Esper and Drools, in memory, over the same events as windrow. Jars come by Maven, once."""
+"""Esper and Drools, in memory, and Flink's CEP, on RocksDB, over the same events as windrow. Jars come by Maven, once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .. import flink
 from ..data import cache
 from ..harness import scratch
 
 _HERE = Path(__file__).parent
 Longs = npt.NDArray[np.int64]
+FLINK = "FlinkCep"
 SETTINGS = ("-Xms1g", "-Xmx1g", "-XX:+UseSerialGC")
 
 
@@ -23,12 +25,13 @@ def run(engine: str, events: Longs, rules: str) -> tuple[float, Longs]:
 
     rules: those of Esper one a line, of Drools a file
     """
-    classpath = os.pathsep.join([_classes(), str(Path(_jars(), "*"))])
     with scratch() as folder:
+        jars, opened = (_jars(), ()) if engine != FLINK else (flink.jars(), flink.OPENED)
+        classpath = os.pathsep.join([_classes(folder, engine), str(Path(jars, "*"))])
         paths = [Path(folder, name) for name in ("events", "rules", "matches")]
         events.astype("<i8").tofile(paths[0])
-        paths[1].write_text(rules)
-        command = ["java", *SETTINGS, "-cp", classpath, f"cep.{engine}", *map(str, paths)]
+        paths[1].write_text(rules if engine != FLINK else f"{rules} {folder}/state")
+        command = ["java", *SETTINGS, *opened, "-cp", classpath, f"cep.{engine}", *map(str, paths)]
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return float(said.split()[-1]), np.fromfile(paths[2], dtype="<i8").reshape(-1, 2)
 
@@ -75,9 +78,13 @@ def _jars() -> str:
     return str(path)
 
 
-def _classes() -> str:
-    path = Path(cache(), "cep-classes")
-    path.mkdir(exist_ok=True)
-    sources = [str(source) for source in _HERE.glob("*.java")]
-    subprocess.run(["javac", "-cp", str(Path(_jars(), "*")), "-d", str(path), *sources], check=True)
-    return str(path)
+def _classes(folder: str, engine: str) -> str:
+    """Compile an engine into a folder."""
+    own, jars = (_HERE, _jars()) if engine != FLINK else (Path(flink.__file__).parent, flink.jars())
+    sources = [
+        str(_HERE / "Events.java"),
+        *map(str, _HERE.glob("*.java") if own == _HERE else [own / f"{FLINK}.java"]),
+    ]
+    command = ["javac", "-cp", str(Path(jars, "*")), "-d", folder, *dict.fromkeys(sources)]
+    subprocess.run(command, check=True)
+    return folder

@@ -18,7 +18,7 @@ from ..spent import Spent, cpu_seconds, measured
 
 _HERE = Path(__file__).parent
 _TOOLS = ("java", "javac", "mvn")
-_OPENED = (
+_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
     "java.net",
@@ -28,6 +28,7 @@ _OPENED = (
     "java.time",
     "java.util",
 )
+OPENED = tuple(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _PACKAGES)
 
 
 def lacking() -> list[str]:
@@ -95,12 +96,11 @@ def _standing(rows: pl.DataFrame) -> pl.DataFrame:
 @contextmanager
 def flink() -> Iterator[Flink]:
     """Flink, as long as the block lasts."""
-    jars = _jars()
+    of_flink = jars()
     with scratch() as folder:
-        classpath = os.path.join(jars, "*")
+        classpath = os.path.join(of_flink, "*")
         subprocess.run(["javac", "-cp", classpath, "-d", folder, str(_HERE / "Flink.java")], check=True)
-        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        command = ["java", "-Xmx3g", *opened, "-cp", f"{folder}{os.pathsep}{classpath}", "Flink"]
+        command = ["java", "-Xmx3g", *OPENED, "-cp", f"{folder}{os.pathsep}{classpath}", "Flink"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield Flink(process)
@@ -108,7 +108,7 @@ def flink() -> Iterator[Flink]:
                 process.kill()
 
 
-def _jars() -> str:
+def jars() -> str:
     """The folder of the jars that pom.xml names."""
     path = Path(cache(), "flink-2.2.0-cep")
     if not (path / "made").exists():

@@ -268,8 +268,9 @@ class RulesOperator(SeveralInputsLogic):
         plain = list[tuple[Planned, IntArray]]()
         for planned, rows in group.of_rules(joined, tuples):
             rows = rows[self._are_newest(step, planned, joined, tuples, rows)] if planned.counted else rows
-            if not planned.is_plain:
+            if not planned.is_plain and len(rows):
                 self._with_facts(step, planned, table.take(pa.array(rows)), late[rows])
+            if not planned.is_plain:
                 continue
             if planned.compares:
                 rows = rows[self._conditions(step, planned, table.take(pa.array(rows)))]

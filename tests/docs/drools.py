@@ -156,6 +156,7 @@ DROOLS: dict[str, tuple[str, ...]] = {
     "windows of time count for expiry; an event may fall off one and be kept for other rules": (ORACLE,),
     "`window:length( 10 )`, by order of insertion, of what passes the pattern": (
         f"{FRAMES}: a frame of messages counts those that pass",
+        f"{FRAMES}: a pattern over a frame of messages is one of the newest as the last message comes",
     ),
     "Example 2.16: the average of the last 100 readings above a threshold": (
         f"{FRAMES}: thresholds are facts",
@@ -167,6 +168,7 @@ DROOLS: dict[str, tuple[str, ...]] = {
     # -- partitions and memory
     "Examples 2.17, 2.18: rules are evaluated in parallel, up to so many threads (here shards, by `by=`)": (
         "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+        "spark/test_rules: a query of rules emits what they emit embedded and counts copied facts once",
     ),
     "the engine retracts an event when it can no longer match (STREAM mode only)": (
         f"{TIMES}: nothing is kept too short and deadlines are tight",

@@ -118,6 +118,24 @@ AROUND = wr.Over(
     agg={"a": wr.sum("v")}, emit=wr.Emit(late=wr.every_batch, mode="retracting"), allowed_lateness="1 minute",
 )  # fmt: skip
 
+FIVE = (0, "5 seconds")
+RULES = wr.Rules(
+    by="k",
+    inputs=[wr.Input("a", event_time="t"), wr.Input("b", event_time="t")],
+    rules={
+        "pair": wr.Rule(
+            when={"x": wr.event("a"), "y": wr.event("b", time=wr.after("x", *FIVE))},
+            then={"v": wr.col("x.v"), "w": wr.col("y.v")},
+        ),
+        "alone": wr.Rule(
+            when={"y": wr.event("b"), "no": wr.absent("a", time=wr.before("y", *FIVE))},
+            then={"v": wr.col("y.v"), "w": wr.lit(0)},
+        ),
+    },
+    emit=wr.Emit(late=wr.every_batch, mode="retracting"),
+    allowed_lateness="1 minute",
+)
+
 
 @pytest.mark.parametrize(
     ("both", "columns", "wanted"),
@@ -129,6 +147,12 @@ AROUND = wr.Over(
             "k v a",
             [("a", 10, 1), ("a", 10, 1), ("a", 10, 6), ("a", 30, 6), ("b", 20, 0)],
             id="anchors",
+        ),
+        pytest.param(
+            RULES,
+            "rule v w",
+            [("alone", 20, 0), *(("pair", v, w) for v, w in ((1, 1), (1, 10), (1, 30), (5, 10), (5, 30)))],
+            id="rules",
         ),
     ],
 )

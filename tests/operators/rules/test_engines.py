@@ -132,6 +132,7 @@ def test_many_rules_are_as_many_jobs_of_one(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.timeout(usually(300, deep=14_400))
 @pytest.mark.parametrize("cut", usually((20, None), deep=(1, 10, 1_000, None)))
 def test_absences_do_not_depend_on_the_cut(cut: int | None, tmp_path: Path) -> None:
     n = usually(400, deep=100_000)
