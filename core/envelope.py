@@ -64,41 +64,26 @@ def unseal(kind: Kind, data: bytes, known: int = 1) -> bytes:
 
 def unsealed(kind: Kind, data: bytes, known: int = 1, *, checked: bool = False) -> memoryview:
     """Unseal as `unseal` does, without a copy. checked: a digest was compared, which takes the place of the checksum."""
-    payload, end = _unsealed_at(kind, data, 0, known, checked)
-    if end != len(data):
-        raise CorruptState(
-            f"a {kind.name} of {end} bytes is followed by {len(data) - end} bytes that are not its own"
-        )
-    return payload
-
-
-def unseal_at(kind: Kind, data: bytes, start: int, known: int = 1) -> tuple[bytes, int]:
-    """Return (payload, index after it) of the frame at `start`."""
-    payload, end = _unsealed_at(kind, data, start, known)
-    return bytes(payload), end
-
-
-def _unsealed_at(
-    kind: Kind, data: bytes, start: int, known: int, checked: bool = False
-) -> tuple[memoryview, int]:
-    if len(data) - start < HEADER_SIZE:
-        raise CorruptState(
-            f"a {kind.name} is cut short: {len(data) - start} bytes, its header has {HEADER_SIZE}"
-        )
-    magic, found, version, checksum, length = _HEADER.unpack_from(data, start)
+    if len(data) < HEADER_SIZE:
+        raise CorruptState(f"a {kind.name} is cut short: {len(data)} bytes, its header has {HEADER_SIZE}")
+    magic, found, version, checksum, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise CorruptState(f"not a {kind.name}: it starts with {magic.hex()}, ours start with {MAGIC.hex()}")
-    end = start + HEADER_SIZE + length
+    end = HEADER_SIZE + length
     if len(data) < end:
-        raise CorruptState(f"a {kind.name} is cut short: {len(data) - start} of {end - start} bytes")
-    payload = memoryview(data)[start + HEADER_SIZE : end]
+        raise CorruptState(f"a {kind.name} is cut short: {len(data)} of {end} bytes")
+    payload = memoryview(data)[HEADER_SIZE:end]
     actual = checksum if checked else _checksum(found, version, payload)
     if actual != checksum:
         raise CorruptState(f"a {kind.name} is damaged: checksum {actual:08x}, recorded {checksum:08x}")
     if found != kind:
         raise CorruptState(f"expected a {kind.name} ({kind.value}), found kind {found}")
     check_version(f"a {kind.name}", version, known)
-    return payload, end
+    if end != len(data):
+        raise CorruptState(
+            f"a {kind.name} of {end} bytes is followed by {len(data) - end} bytes that are not its own"
+        )
+    return payload
 
 
 def _checksum(kind: int, version: int, *payload: bytes | memoryview) -> int:

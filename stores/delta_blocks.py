@@ -88,8 +88,6 @@ class BlockWindows:
     of many rows are narrow
     """
 
-    merges_on_read = True
-
     def __init__(
         self, cf: str, aux: str, by: Sequence[str] = (), pages: Pages | None = None, narrow: bool = False
     ) -> None:
@@ -103,7 +101,9 @@ class BlockWindows:
     # -- what every layout has ----------------------------------------------------------------------------------------
 
     def append(self, kv: KV, rows: pa.Table, *, upsert: bool, aside: bool = False) -> list[int]:
-        """Append as `WindowStore` defines. aside: many bytes are buffered in a file until they are committed."""
+        """Add rows; `upsert` rows replace what is stored for their (window, key). Returns the starts of windows that should
+        be folded: merged, and given to `replace`. aside: many bytes are buffered in a file until they are committed.
+        """
         return self._append(kv, rows.append_column(UPSERT, pa.array(np.full(len(rows), upsert))), aside)
 
     def change(self, kv: KV, rows: pa.Table, known: Mapping[int, OfBlocks]) -> list[int]:
@@ -182,9 +182,14 @@ class BlockWindows:
         )
 
     def is_divided(self, kv: KV, start: int) -> bool:
+        """True for a window in hash partitions, whose values hold rows of several commits."""
         return self._divided.directory(kv, encode_i64(start)) is not None
 
     def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
+        """Return the rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
+
+        `keys`, a table of `__start` and the key columns, may narrow the answer to those (window, key).
+        """
         wanted = None if keys is None or not self.by else np.unique(hashes_of(keys, self.by))
         values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]
         one = None if keys is None or len(keys) != 1 or HASH in keys.column_names else keys
@@ -253,6 +258,7 @@ class BlockWindows:
             yield Chunk(chunk, self._rows(held, schemas), None)
 
     def starts(self, kv: KV, low: int, high: int) -> list[int]:
+        """Return the starts of stored windows with `low <= start < high`, sorted."""
         starts: list[int] = []
         at, end = encode_i64(low), bound(high)
         while True:
@@ -275,11 +281,15 @@ class BlockWindows:
         return None if entry is None else decode_i64(entry[0][:8])
 
     def drop(self, kv: KV, low: int, high: int) -> None:
+        """Delete all windows with `low <= start < high`."""
         batch = Batch()
         batch.delete_range(self.cf, encode_i64(low), bound(high) or END_OF_CF)
         kv.write(batch)
 
     def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
+        """Return rows of the windows that start at `starts`, all of a (window, key) if any: of `keys`, a table
+        of `__start` and the key columns, and of keys in the same pages; without `keys`, of all that wait to be emitted.
+        """
         return self._pages.near(kv, starts, keys, self._values)
 
     def near_hashes(self, kv: KV, start: int, wanted: Hashes | None) -> Near:

@@ -223,17 +223,6 @@ class MessageStore:
             batch.put_many(self.index_cf, index, [b""] * len(index))
         return rows
 
-    def exists(
-        self,
-        kv: KV,
-        times: IntArray | None,
-        positions: PositionColumns | tuple[Any, Any, Any, Any],
-        keys: Sequence[bytes] | None = None,
-    ) -> list[bool]:
-        """Return for each row whether the store has it already."""
-        values = kv.multi_get(self.cf, self.row_keys(times, positions, keys))
-        return [value is not None for value in values]
-
     def _index_keys(
         self,
         times: IntArray | None,

@@ -1,19 +1,18 @@
-"""Window metadata: two layouts that implement one Protocol.
+"""Window metadata: two layouts of state rows.
 
 Both keep *state rows*, Arrow columns with one row per (window, key): `__start`, `__end`, the key columns, counts, first and
 last position, what was emitted, and the accumulators. A row is either a *delta*, to be merged with the rows before it,
 or an *upsert*, which replaces them all (`__upsert`).
 
 `BlockWindows` (`stores/delta_blocks.py`): one value per window and commit, an Arrow record batch of the rows of that commit.
-`PlainWindows`: one msgpack value per (window, key), which names its schema in `aux`, under `<start><key>` (expiry order,
-seed 003) or, for tuple windows and sessions, `<key><start>`. It cannot merge on read: its writer reads first and upserts.
+`PlainWindows`: one msgpack value per (window, key) of tuple windows, which names its schema in `aux`, under `<key><start>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from windrow.core.arrays import taken
-from windrow.core.byte_order import decode_i64, encode_i64
+from windrow.core.byte_order import encode_i64
 from windrow.core.envelope import check_version
 from windrow.core.errors import CorruptState
 from windrow.core.keys import encode_equal
@@ -42,52 +41,6 @@ class Near:
     rows: pa.Table | None
     held: Mapping[int, Any]
     merged: bool = False
-
-
-class WindowStore(Protocol):
-    """Store of state rows. `kv` is read-your-writes inside a commit."""
-
-    #: True if `append` takes deltas that were not merged with what is stored.
-    merges_on_read: bool
-
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
-        """Add rows; `upsert` rows replace what is stored for their (window, key). Returns the starts of windows that should
-        be folded: merged, and given to `replace`.
-        """
-        ...
-
-    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        """Return the rows of the windows that start at `starts`, oldest first, with `__upsert`; None where there are none.
-
-        `keys`, a table of `__start` and the key columns, may narrow the answer to those (window, key).
-        """
-        ...
-
-    def is_divided(self, kv: KV, start: int) -> bool:
-        """True for a window in hash partitions, whose values hold rows of several commits."""
-        ...
-
-    def starts(self, kv: KV, low: int, high: int) -> list[int]:
-        """Return the starts of stored windows with `low <= start < high`, sorted."""
-        ...
-
-    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
-        """Return rows of the windows that start at `starts`, all of a (window, key) if any: of `keys`, a table
-        of `__start` and the key columns, and of keys in the same pages; without `keys`, of all that wait to be emitted.
-        """
-        ...
-
-    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        """Replace `near` by `rows`, which are merged."""
-        ...
-
-    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
-        """Replace the content of the windows at `starts` by `rows`, which are merged."""
-        ...
-
-    def drop(self, kv: KV, low: int, high: int) -> None:
-        """Delete all windows with `low <= start < high`."""
-        ...
 
 
 def pack_table(rows: pa.Table) -> bytes:
@@ -157,43 +110,40 @@ def split_by_start(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 class PlainWindows:
-    """One msgpack value per (window, key); `key_first` chooses `<key><start>` over `<start><key>`."""
+    """One msgpack value per (window, key), under `<key><start>`. Its writer reads first: rows are merged, and replace."""
 
-    merges_on_read = False
-
-    def __init__(self, cf: str, aux: str, by: Sequence[str], *, key_first: bool) -> None:
-        self.cf, self.aux, self.by, self.key_first = cf, aux, tuple(by), key_first
+    def __init__(self, cf: str, aux: str, by: Sequence[str]) -> None:
+        self.cf, self.aux, self.by = cf, aux, tuple(by)
 
     def _keys(self, rows: pa.Table) -> list[bytes]:
         starts = [encode_i64(s) for s in rows.column(START).to_pylist()]
         if not self.by:
             return starts
         fields = encode_equal([rows.column(b) for b in self.by])
-        if self.key_first:
-            return [k + s for k, s in zip(fields, starts, strict=True)]
-        return [s + k for k, s in zip(fields, starts, strict=True)]
+        return [k + s for k, s in zip(fields, starts, strict=True)]
 
-    def append(self, kv: KV, rows: pa.Table, *, upsert: bool) -> list[int]:
-        if not upsert:
-            raise ValueError("the plain layout holds merged rows: read and upsert")
+    def put(self, kv: KV, rows: pa.Table) -> None:
+        """Write rows, in place of those of their (window, key)."""
         batch = Batch()
         columns = [pack_column(c) for c in rows.columns]
         schema = b"s" + put_schema(kv, self.aux, batch, rows.schema)
         for key, values in zip(self._keys(rows), zip(*columns, strict=True), strict=True):
             batch.put(self.cf, key, bytes((FORMAT,)) + msgpack.packb((schema, values)))
         kv.write(batch)
-        return []
 
-    def read(self, kv: KV, starts: Sequence[int], keys: pa.Table | None = None) -> pa.Table | None:
-        if keys is not None:
-            values = [v for v in kv.multi_get(self.cf, self._keys(keys)) if v is not None]
-        else:
-            wanted = set(starts)
-            values = [v for k, v in kv.scan(self.cf) if self._start(k) in wanted]
-        return self._table(kv, values)
+    def read(self, kv: KV, keys: pa.Table) -> pa.Table | None:
+        """Return the rows of these (window, key): a table of `__start` and the key columns."""
+        return self._table(kv, [v for v in kv.multi_get(self.cf, self._keys(keys)) if v is not None])
 
-    def is_divided(self, kv: KV, start: int) -> bool:
-        return False
+    def read_key(self, kv: KV, prefix: bytes, low: int, high: int) -> pa.Table | None:
+        """Return the rows of one encoded key with `low <= start < high`."""
+        return self._table(
+            kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
+        )
+
+    def read_all(self, kv: KV) -> pa.Table | None:
+        """Read every row."""
+        return self._table(kv, [v for _, v in kv.scan(self.cf)])
 
     def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
         by_schema: dict[bytes, list[Sequence[Any]]] = {}
@@ -211,50 +161,6 @@ class PlainWindows:
                 pa.table(columns, schema=schema).append_column(UPSERT, pa.array([True] * len(rows)))
             )
         return concat(tables) if tables else None
-
-    def _start(self, key: bytes) -> int:
-        return decode_i64(key[-8:]) if self.key_first else decode_i64(key[:8])
-
-    def starts(self, kv: KV, low: int, high: int) -> list[int]:
-        if self.key_first:
-            return sorted({s for k, _ in kv.scan(self.cf) if low <= (s := self._start(k)) < high})
-        return sorted({self._start(k) for k, _ in kv.scan(self.cf, encode_i64(low), bound(high))})
-
-    def near(self, kv: KV, starts: Sequence[int], keys: pa.Table | None) -> Near:
-        return Near(self.read(kv, starts, keys), {})
-
-    def put(self, kv: KV, near: Near, rows: pa.Table) -> None:
-        self.append(kv, rows, upsert=True)
-
-    def replace(self, kv: KV, starts: Sequence[int], rows: pa.Table) -> None:
-        if not self.key_first:
-            for start in starts:
-                self.drop(kv, start, start + 1)
-        self.append(kv, rows, upsert=True)
-
-    def drop(self, kv: KV, low: int, high: int) -> None:
-        batch = Batch()
-        if self.key_first:
-            raise ValueError("windows kept by key expire key by key: use drop_key")
-        end = bound(high)
-        batch.delete_range(self.cf, encode_i64(low), b"\xff" * 17 if end is None else end)
-        kv.write(batch)
-
-    def drop_key(self, kv: KV, prefix: bytes, low: int, high: int) -> None:
-        """Delete the windows of one encoded key with `low <= start < high`."""
-        batch = Batch()
-        batch.delete_range(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))
-        kv.write(batch)
-
-    def read_key(self, kv: KV, prefix: bytes, low: int, high: int) -> pa.Table | None:
-        """Return the rows of one encoded key with `low <= start < high`."""
-        return self._table(
-            kv, [v for _, v in kv.scan(self.cf, prefix + encode_i64(low), prefix + encode_i64(high))]
-        )
-
-    def read_all(self, kv: KV) -> pa.Table | None:
-        """Read every row."""
-        return self._table(kv, [v for _, v in kv.scan(self.cf)])
 
 
 def pack_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:

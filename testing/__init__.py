@@ -12,7 +12,6 @@ from windrow.testing.broker import KafkaBroker as KafkaBroker
 from windrow.testing.checker import Report as Report
 from windrow.testing.checker import check_topics as check_topics
 from windrow.testing.clock import ManualClock as ManualClock
-from windrow.testing.driver import JoinDriver as JoinDriver
 from windrow.testing.driver import TestDriver as TestDriver
 from windrow.testing.faults import CommitPoint as CommitPoint
 from windrow.testing.faults import CrashPoint as CrashPoint

@@ -410,15 +410,5 @@ class TestDriver:
             self.abandon()
 
 
-class JoinDriver(TestDriver):
-    """`TestDriver` under its former name for joins, with the words of joins: `rows`, `committed_rows`.
-
-    definition, location, clock, sink, schema, store: as for `TestDriver`
-    """
-
-    rows = TestDriver.panes
-    committed_rows = TestDriver.committed_panes
-
-
 def _message(message: MessageLike) -> Message:
     return message if isinstance(message, Message) else Message(message)

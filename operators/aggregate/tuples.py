@@ -55,7 +55,7 @@ class TupleAggregator(Steps):
         self.size, self.step = definition.window.size, definition.window.step
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, None)
-        self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by, key_first=True)
+        self.store = PlainWindows(self.windows_cf, self.aux_cf, definition.by)
 
     def stays(self, key: bytes, value: bytes) -> bool:
         """True also for the number of messages of each key."""
@@ -124,7 +124,7 @@ class TupleAggregator(Steps):
         row_of, firsts = self._assign(numbers)
         rows = self.noted(rows, progress.step, numbers)
         deltas, delta_groups, broken = self.deltas(rows, row_of, firsts, firsts + self.size - 1)
-        known = self.store.read(kv, [], deltas.select([START, *self.definition.by]))
+        known = self.store.read(kv, deltas.select([START, *self.definition.by]))
         broken += broken_where_they_meet(self.calculation, known, deltas)
         if broken:
             rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
@@ -205,7 +205,7 @@ class TupleAggregator(Steps):
         rest = ~(full | due)
         if rest.any():
             parts.append(merged.filter(pa.array(rest)))
-        self.store.append(kv, concat(parts), upsert=True)
+        self.store.put(kv, concat(parts))
         if rest.any():
             self._note_waiting(kv, merged.filter(pa.array(rest)))
 
@@ -308,7 +308,7 @@ class TupleAggregator(Steps):
         fires = self._judged(kv, rows, moment).fires(self.definition.emit.early)
         if fires.any():
             after = self._fire(work, rows.filter(pa.array(fires)), EARLY)
-            self.store.append(kv, after, upsert=True)
+            self.store.put(kv, after)
         waiting = ~fires & (combine(rows.column(PENDING)).to_numpy() > 0)
         if waiting.any():
             self._note_waiting(kv, rows.filter(pa.array(waiting)))

@@ -21,7 +21,6 @@ class WatermarkOracle:
         self._definition = definition
         self._marks_us: dict[Partition, int] = {}
         self._active_us: dict[Partition, int] = {}
-        self._declared_idle: set[Partition] = set()
         self._first_now_us: int | None = None
         #: The time up to which the caller declared the input complete, if the watermark is explicit.
         self.advanced_us: int | None = None
@@ -34,11 +33,6 @@ class WatermarkOracle:
             key = (source, partition)
             self._marks_us[key] = max(time_us, self._marks_us.get(key, time_us))
             self._active_us[key] = now_us
-            self._declared_idle.discard(key)
-
-    def declare_idle(self, partition: Partition) -> None:
-        """Mark a partition as idle: the source reports no newer offset; its next message ends it."""
-        self._declared_idle.add(partition)
 
     def advance(self, now_us: int, explicit_us: int | None = None) -> int:
         """Return the watermark at `now_us`; `explicit_us` is the time that the caller asks for, as drain does."""
@@ -81,9 +75,7 @@ class WatermarkOracle:
         return bool(self._marks_us) and all(self._idle(partition, now_us) for partition in self._marks_us)
 
     def _idle(self, partition: Partition, now_us: int) -> bool:
-        """True if the source declared it idle, or no row has come for the idle time of `now`."""
-        if partition in self._declared_idle:
-            return True
+        """True if no row has come for the idle time of `now`."""
         assert self._first_now_us is not None
         since_us = self._active_us.get(partition, self._first_now_us)
         return self._definition.idle_us is not None and now_us - since_us >= self._definition.idle_us

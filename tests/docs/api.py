@@ -173,7 +173,6 @@ METHODS: dict[str, tuple[str, ...]] = {
 TESTING = (
     "ManualClock",
     "TestDriver",
-    "JoinDriver",
     "CommitPoint",
     "Scenario",
     "simulate",

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from windrow.drawing.axis import Axis, axis_over
-from windrow.drawing.charts import bars_picture, line_picture
+from windrow.drawing.charts import line_picture
 from windrow.drawing.steps import EmittedWindow, Step, steps_picture
 from windrow.drawing.theme import COLOURS, stylesheet
 from windrow.drawing.timeline import (
@@ -106,7 +106,6 @@ def test_more_windows_than_a_picture_holds_are_counted(most: int) -> None:
         assert len(rectangles(svg, "window")) == most
         assert f"{1_000 - most} more are not drawn" in svg
         assert f"{1_000 - most} more are not drawn.</desc>" in svg
-    assert "970 more are not drawn" in bars_picture([(str(n), n) for n in range(1_000)], title="t")
     assert "940 more steps" in steps_picture([Step("s", None, n) for n in range(1_000)], title="t")
 
 
@@ -116,12 +115,10 @@ def pictures() -> list[str]:
         windows_picture([span], title=EVIL, description=EVIL, dots=[Dot(1, EVIL)], watermark=3),
         timeline_picture([(span, [Emission(1, t, EVIL) for t in SHAPES])], title=EVIL),
         steps_picture([Step(EVIL, Dot(1, EVIL), 1, [EmittedWindow(0, 9, "late", EVIL, EVIL)])], title=EVIL),
-        bars_picture([(EVIL, 3.0), ("b", float("inf"))], title=EVIL),
         line_picture([(0, 1.0), (HOUR, float("nan")), (2 * HOUR, -3.0)], title=EVIL),
         windows_picture([], title=EVIL),
         timeline_picture([], title=EVIL),
         steps_picture([], title=EVIL),
-        bars_picture([], title=EVIL),
         line_picture([], title=EVIL),
     ]
 

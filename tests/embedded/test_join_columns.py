@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from windrow.core import errors as e
-from windrow.testing import JoinDriver
+from windrow.testing import TestDriver
 
 S = 1_000_000
 
@@ -29,8 +29,8 @@ def row(t: int, k: Any, **columns: Any) -> dict[str, Any]:
     return {"t": t * S, "k": k, **columns}
 
 
-def names(driver: JoinDriver) -> list[list[str]]:
-    return [sorted(r.values) for r in driver.rows()]
+def names(driver: TestDriver) -> list[list[str]]:
+    return [sorted(r.values) for r in driver.panes()]
 
 
 def test_event_times_that_are_declared_as_numbers_may_come_for_both_inputs_at_once(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_event_times_that_are_declared_as_numbers_may_come_for_both_inputs_at_on
 
 
 def test_a_column_keeps_the_name_that_its_first_row_had(tmp_path: Path) -> None:
-    driver = JoinDriver(joined(), tmp_path)
+    driver = TestDriver(joined(), tmp_path)
     driver.feed([row(1, 1, v="a")], "left")
     driver.advance_watermark(20 * S)
     assert names(driver) == [["k", "left_t", "right_t", "v"]]
@@ -85,7 +85,7 @@ def test_a_message_with_a_column_that_cannot_be_is_a_dead_letter_and_alone(
     name: str, itself: bool, tmp_path: Path
 ) -> None:
     given = wr.Input("left", event_time="t", watermark=wr.explicit())
-    driver = JoinDriver(joined(**({"left": given, "right": given} if itself else {})), tmp_path)
+    driver = TestDriver(joined(**({"left": given, "right": given} if itself else {})), tmp_path)
     driver.feed([row(1, 1, v=1)], "left")
     if not itself:
         driver.feed([row(1, 1, v=1)], "right")
@@ -118,11 +118,11 @@ def test_a_key_that_cannot_be_compared_is_a_dead_letter_and_alone(at_once: bool,
 
 
 def test_a_condition_may_name_a_column_with_its_input_s_name_before_it(tmp_path: Path) -> None:
-    driver = JoinDriver(joined("left", where=wr.col("left_v") < wr.col("right_w")), tmp_path)
+    driver = TestDriver(joined("left", where=wr.col("left_v") < wr.col("right_w")), tmp_path)
     driver.feed([row(1, 1, v=5)], "left")
     driver.feed([row(1, 1, w=4), row(1, 1, w=6)], "right")
     driver.drain()
-    assert [r["w"] for r in driver.rows()] == [6]
+    assert [r["w"] for r in driver.panes()] == [6]
     driver.check()
 
 

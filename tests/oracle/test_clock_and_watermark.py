@@ -99,15 +99,6 @@ def test_where_all_partitions_are_idle_the_watermark_stays() -> None:
     assert oracle.advance(100 * S) == 4 * S
 
 
-def test_the_source_may_say_that_a_partition_is_idle() -> None:
-    oracle = WatermarkOracle(bounded())
-    oracle.observe([("s", 0, 9 * S), ("s", 1, 4 * S)], 0)
-    oracle.declare_idle(("s", 1))
-    assert oracle.advance(0) == 9 * S
-    oracle.observe([("s", 0, 30 * S), ("s", 1, 12 * S)], 0)
-    assert oracle.advance(0) == 12 * S
-
-
 def test_a_fixed_watermark_follows_now() -> None:
     oracle = WatermarkOracle(fixed("3 seconds"))
     oracle.observe([("s", 0, 900 * S)], 5 * S)

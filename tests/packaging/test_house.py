@@ -47,7 +47,6 @@ ONE_SUBCLASS = {
     "windrow.runners.spark.kafka.KafkaStreamReader",
     "windrow.runners.spark.source.StateReader",
     "windrow.stores.rocks.RocksKV",
-    "windrow.testing.driver.TestDriver",
 }
 #: Operators more than three classes below `Logic`.
 TOO_DEEP = {

@@ -14,7 +14,7 @@ import pytest
 import windrow as wr
 from tests.deep import usually
 from windrow.core.errors import ConfigurationError
-from windrow.testing import JoinDriver, ManualClock
+from windrow.testing import ManualClock, TestDriver
 
 S = 1_000_000
 NUMBERS = (None, 0, 1, 2, 1.5, 2.0, D("1.5"), D("2.25"), -1)
@@ -77,7 +77,7 @@ def payload(r: random.Random, definition: wr.Join, one: wr.Input, t: int) -> dic
 def test_a_join_of_columns_that_drift_gives_what_the_oracle_gives(seed: int, tmp_path: Path) -> None:
     r = random.Random(seed)
     definition, clock, t = drawn(r), ManualClock(), 0
-    driver = JoinDriver(definition, tmp_path, clock=clock)
+    driver = TestDriver(definition, tmp_path, clock=clock)
     for _ in range(r.randint(6, 20)):
         t += r.choice([0, 0, 1, 1, 2, 5])
         kind = r.random()

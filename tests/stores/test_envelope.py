@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.core import envelope
-from windrow.core.envelope import HEADER_SIZE, Kind, seal, unseal, unseal_at
+from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, NewerFormat
 
 
@@ -30,7 +30,7 @@ def test_a_frame_cut_short_is_refused(payload: bytes, data: st.DataObject) -> No
     sealed = seal(Kind.SEGMENT, payload)
     keep = data.draw(st.integers(0, len(sealed) - 1))
     with pytest.raises(CorruptState, match=f"a SEGMENT is cut short: {keep} "):
-        unseal_at(Kind.SEGMENT, b"before" + sealed[:keep], 6)
+        unseal(Kind.SEGMENT, sealed[:keep])
 
 
 def test_a_frame_followed_by_other_bytes_is_refused() -> None:
@@ -41,9 +41,8 @@ def test_a_frame_followed_by_other_bytes_is_refused() -> None:
 def test_a_newer_version_is_refused_with_both_versions_and_the_remedy() -> None:
     with pytest.raises(NewerFormat, match=r"SEGMENT of version 3.*reads version 2: upgrade windrow"):
         unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=3), known=2)
-    for read in (unseal, lambda kind, data: unseal_at(kind, data, 0)):
-        with pytest.raises(NewerFormat, match=r"version 2.*version 1"):
-            read(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=2))
+    with pytest.raises(NewerFormat, match=r"version 2.*version 1"):
+        unseal(Kind.SEGMENT, seal(Kind.SEGMENT, b"x", version=2))
 
 
 def test_kinds_keep_their_numbers() -> None:
@@ -60,16 +59,6 @@ def test_kinds_keep_their_numbers() -> None:
 def test_another_kind_is_refused() -> None:
     with pytest.raises(CorruptState, match=r"expected a SEGMENT \(1\), found kind 3"):
         unseal(Kind.SEGMENT, seal(Kind.LOG_RECORD, b"x"))
-
-
-def test_frames_stand_one_after_the_other() -> None:
-    data = b"".join(seal(Kind.LOG_RECORD, payload) for payload in (b"one", b"", b"three"))
-    at, read = 0, []
-    while at < len(data):
-        payload, at = unseal_at(Kind.LOG_RECORD, data, at)
-        read.append(payload)
-    assert read == [b"one", b"", b"three"]
-    assert at == len(data) == 3 * HEADER_SIZE + 8
 
 
 def test_a_payload_above_the_length_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def window(kind: WindowKind) -> Callable[[int], bytes]:
 
 
 def plain_window(value: bytes) -> Any:
-    return PlainWindows("windows", "aux", [], key_first=True).read_all(kv("windows", b"k", value))
+    return PlainWindows("windows", "aux", []).read_all(kv("windows", b"k", value))
 
 
 def names(value: bytes) -> Any:

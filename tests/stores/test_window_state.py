@@ -55,17 +55,15 @@ class AllPaged(BlockWindows):
         return due
 
 
-@pytest.fixture(params=["blocks", "narrow blocks", "pages", "plain, by start", "plain, by key"])
+@pytest.fixture(params=["blocks", "narrow blocks", "pages"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "blocks":
         return BlockWindows("windows", "aux", ["k"])
     if request.param == "narrow blocks":
         monkeypatch.setattr(delta_blocks, "NARROW_FROM", 1)
         return BlockWindows("windows", "aux", ["k"], narrow=True)
-    if request.param == "pages":
-        monkeypatch.setattr(paged, "PAGE_ROWS", 1)
-        return AllPaged("windows", "aux", ["k"])
-    return PlainWindows("windows", "aux", ["k"], key_first=request.param.endswith("key"))
+    monkeypatch.setattr(paged, "PAGE_ROWS", 1)
+    return AllPaged("windows", "aux", ["k"])
 
 
 def rows(*of: tuple[int, str | None, int]) -> pa.Table:
@@ -192,14 +190,9 @@ def test_no_commit_reads_or_writes_much_of_a_window_of_many_keys(
     assert store.read(kv, [0]) is None and store.starts(kv, -1, 1) == []
 
 
-@pytest.mark.parametrize("layout", ["pages", "plain"])
-def test_what_is_put_in_the_place_of_some_keys_leaves_all_others(kv: KV, layout: str) -> None:
+def test_what_is_put_in_the_place_of_some_keys_leaves_all_others(kv: KV) -> None:
     """Whatever came before, and however: the newest row of each (window, key) is what it was put last."""
-    store: Any = (
-        BlockWindows("windows", "aux", ["k"])
-        if layout == "pages"
-        else PlainWindows("windows", "aux", ["k"], key_first=False)
-    )
+    store = BlockWindows("windows", "aux", ["k"])
     chance, said = Random(7), dict[tuple[int, str], int]()
     for n in range(120):
         starts = chance.sample([-10, 0, 10], chance.randint(1, 3))
@@ -348,7 +341,7 @@ def test_the_schema_of_blocks_is_kept_once(kv: KV) -> None:
 
 def test_dropping_a_range_of_windows_leaves_the_others(kv: KV) -> None:
     of_blocks, of_pages = (layout("windows", "aux", ["k"]) for layout in (BlockWindows, AllPaged))
-    for store in (of_blocks, of_pages, PlainWindows("windows", "aux", ["k"], key_first=False)):
+    for store in (of_blocks, of_pages):
         store.append(kv, rows((-10, "a", 1), (0, "a", 2), (10, "a", 3)), upsert=True)
         store.drop(kv, -(2**63), 0)
         assert store.starts(kv, -100, 100) == [0, 10]
@@ -356,12 +349,20 @@ def test_dropping_a_range_of_windows_leaves_the_others(kv: KV) -> None:
         assert store.starts(kv, -100, 100) == []
 
 
-def test_one_keys_windows_are_read_and_dropped_without_the_others(kv: KV) -> None:
-    store = PlainWindows("windows", "aux", ["k"], key_first=True)
-    store.append(kv, rows((1, "a", 1), (4, "a", 2), (1, "ab", 3)), upsert=True)
-    assert plain(store.read_key(kv, encode_key(["a"]), 1, 5)) == [(1, "a", 1), (4, "a", 2)]
-    store.drop_key(kv, encode_key(["a"]), 1, 4)
-    assert plain(store.read_all(kv)) == [(1, "ab", 3), (4, "a", 2)]
+def test_tuple_windows_are_replaced_and_read_by_key(kv: KV) -> None:
+    store = PlainWindows("windows", "aux", ["k"])
+    assert store.read_all(kv) is None
+    store.put(kv, rows((1, "a", 1), (4, "a", 2), (1, "ab", 3), (1, None, 4)))
+    store.put(kv, rows((4, "a", 7)))
+    assert plain(store.read_key(kv, encode_key(["a"]), 1, 5)) == [(1, "a", 1), (4, "a", 7)]
+    assert plain(store.read_key(kv, encode_key(["a"]), 2, 4)) == []
+    asked = rows((1, "ab", 0), (1, None, 0), (9, "a", 0)).select(["__start", "k"])
+    assert plain(store.read(kv, asked)) == [(1, "", 4), (1, "ab", 3)]
+    wider = rows((1, "b", 2)).set_column(3, "n", pa.array([2.5])).append_column("extra", pa.array(["x"]))
+    store.put(kv, wider)
+    table = store.read_all(kv)
+    assert plain(table) == [(1, "", 4.0), (1, "a", 1.0), (1, "ab", 3.0), (1, "b", 2.5), (4, "a", 7.0)]
+    assert table is not None and set(table.column("extra").to_pylist()) == {None, "x"}
 
 
 def test_a_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:

@@ -208,7 +208,7 @@ def _file_tuples(operator: TupleAggregator, taken: Taken) -> None:
     at = taken.arrived(rows)
     if operator.history is not None:
         operator.history.add(kv, rows, taken.step_of(at), operator.calculation, numbers)
-    stored = operator.store.read(kv, [], _distinct(deltas, operator.definition.by))
+    stored = operator.store.read(kv, _distinct(deltas, operator.definition.by))
     judge = Judge(
         operator.definition,
         operator.calculation,
@@ -220,7 +220,7 @@ def _file_tuples(operator: TupleAggregator, taken: Taken) -> None:
         None if operator.history is None else lambda state: operator._values(kv, state, emitted=True),
     )
     judged = judge.judged()
-    operator.store.append(kv, judged.rows, upsert=True)
+    operator.store.put(kv, judged.rows)
     if judged.waits.any():
         operator._note_waiting(kv, deltas.filter(pa.array(judged.waits)))
     taken.result.panes = in_message_order([judged])
