@@ -30,9 +30,8 @@ from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.step import Redone, StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 

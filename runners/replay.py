@@ -29,7 +29,7 @@ from windrow.operators.steps.dead_letters import MALFORMED
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import in_position_order
 from windrow.operators.steps.poison_rows import sifted_into
-from windrow.operators.steps.replayed_steps import Redone
+from windrow.operators.steps.step import Redone
 from windrow.runners.batch_splitting import divided
 from windrow.stores.kv import KV, Batch
 from windrow.stores.quarantine import destroy

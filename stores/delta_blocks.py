@@ -42,8 +42,7 @@ from windrow.stores.page_format import HASH, Head, among, hashes_of, is_page, ro
 from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
 from windrow.stores.page_writer import narrow_rows
 from windrow.stores.partitioned_windows import Directory, DividedWindows, Merge
-from windrow.stores.spill import Spill
-from windrow.stores.spill_partitions import Chunk, dealt, tables_of
+from windrow.stores.spill import Chunk, Spill, dealt, tables_of
 from windrow.stores.tombstones import takes_away
 from windrow.stores.window_state import START, UPSERT, Near, Schemas, bound, put_schema, split_by_start
 

@@ -39,8 +39,7 @@ from windrow.stores.page_format import (
     unpack,
 )
 from windrow.stores.page_writer import Packed
-from windrow.stores.spill import Spill
-from windrow.stores.spill_partitions import of_pages
+from windrow.stores.spill import Spill, of_pages
 from windrow.stores.window_state import PENDING, START, UPSERT, Near, Schemas, put_schema
 from windrow.stores.write_buffer import Waiting
 
@@ -273,7 +272,7 @@ class Pages:
             kv.write(batch)
 
     def replace_by_shares(self, kv: KV, start: int, groups: Spill) -> None:
-        """Replace one window, as `replace` does, by groups of partitions of its keys, those from `spill_partitions.grouped`,
+        """Replace one window, as `replace` does, by groups of partitions of its keys, those from `spill.grouped`,
         numbered in their order."""
         prefix, batch = encode_i64(start), Batch()
         batch.delete_range(self.cf, prefix, prefix_end(prefix) or END_OF_CF)

@@ -24,8 +24,7 @@ from windrow.operators.steps.derived_columns import with_derived
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted_into
-from windrow.operators.steps.replayed_steps import Redone
-from windrow.operators.steps.step import passed
+from windrow.operators.steps.step import Redone, passed
 from windrow.stores.kv import KV
 
 

@@ -68,8 +68,7 @@ from windrow.operators.steps.work import Work
 from windrow.operators.view import one_key
 from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV
-from windrow.stores.spill import Away, Spill
-from windrow.stores.spill_partitions import Chunk, grouped, of_keys_apart
+from windrow.stores.spill import Away, Chunk, Spill, grouped, of_keys_apart
 
 #: Windows are merged this many at a time, which bounds memory.
 WINDOWS_AT_ONCE = 64

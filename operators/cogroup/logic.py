@@ -30,9 +30,8 @@ from windrow.operators.steps.input_filter import divided
 from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.message_rows import with_positions
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
-from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs, check_keys, in_learnt_types, learn
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.step import Redone, StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV, Overlay
 

@@ -22,9 +22,8 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.poison_rows import sifted_into
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import ForwardedColumns, Needs, Together, learn
-from windrow.operators.steps.step import StepResult
+from windrow.operators.steps.step import Redone, StepResult
 from windrow.operators.view import View
 from windrow.stores.kv import KV
 

@@ -56,9 +56,9 @@ from windrow.operators.steps.output_rows import labelled, output_rows, without_l
 from windrow.operators.steps.pairing import NO_KEY, Partners, partners
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.progress import Progress
-from windrow.operators.steps.replayed_steps import Redone
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import (
+    Redone,
     StepResult,
     limit,
     passed,

@@ -20,9 +20,8 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.one_input import OneInputLogic, Work
-from windrow.operators.process.calls import Calls, Families, Key
+from windrow.operators.process.calls import Calls, Families, Key, Kind, Of
 from windrow.operators.process.definition import ProcessDefinition
-from windrow.operators.process.keyed import Kind, Of
 from windrow.operators.steps.columns import EARLY, LATE, ON_TIME
 from windrow.operators.steps.dead_letters import FUNCTION_FAILED
 from windrow.operators.steps.groups import combine

@@ -11,8 +11,7 @@ from windrow.core.byte_order import decode_u32
 from windrow.core.errors import ConfigurationError
 from windrow.core.show import json_text
 from windrow.core.types import concat
-from windrow.operators.process.calls import Families
-from windrow.operators.process.keyed import Kind, unpacked
+from windrow.operators.process.calls import Families, Kind, unpacked
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import View, key_of, of_key, times_between

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from windrow.core.arrays import IntArray
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 
@@ -61,3 +62,12 @@ def limit(time_us: int, minus_us: int) -> int:
 def passed(watermark_us: int, by_us: int) -> int:
     """Return the time that the watermark is `by_us` or more past; at the end of time everything, even without bounds."""
     return END_OF_TIME_US if watermark_us >= END_OF_TIME_US else limit(watermark_us, by_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """Steps that run again, one after the other: their times, watermarks and numbers."""
+
+    nows_us: IntArray
+    watermarks_us: IntArray
+    numbers: IntArray

@@ -28,9 +28,8 @@ from windrow.operators.steps.step import StepResult
 from windrow.operators.steps.watermarks import watermark_of
 from windrow.runners.embedded.bounded import bury, no_rows
 from windrow.runners.embedded.intake import Intake
-from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import Passed, extent, with_positions
-from windrow.runners.embedded.step_transaction import Attempt, ingested
+from windrow.runners.embedded.step_transaction import Attempt, Staged, ingested
 from windrow.runners.embedded.user_input import many_of
 from windrow.stores.kv import MemoryKV, Overlay
 

@@ -26,9 +26,8 @@ from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.output_columns import flat
 from windrow.operators.steps.step import StepResult
 from windrow.runners.embedded.intake import Engine, Intake
-from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import Passed
-from windrow.runners.embedded.step_transaction import ingested
+from windrow.runners.embedded.step_transaction import Staged, ingested
 from windrow.runners.embedded.user_input import many_of
 from windrow.stores.kv import MemoryKV, Overlay
 from windrow.stores.temp_dirs import scratch

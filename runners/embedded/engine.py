@@ -30,10 +30,9 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import of_operator
 from windrow.operators.steps.progress import only_time_passed
 from windrow.operators.steps.watermarks import advanced, watermark_of
-from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
-from windrow.runners.embedded.step_transaction import Attempt, Whole, ingested
+from windrow.runners.embedded.step_transaction import Attempt, Staged, Whole, ingested
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
 from windrow.runners.telemetry import Stages, Telemetry

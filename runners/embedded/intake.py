@@ -17,8 +17,8 @@ from windrow.operators.steps.admission import admitted, check_places, compared_w
 from windrow.operators.steps.columns import MALFORMED_ROW
 from windrow.operators.steps.intake import in_known_times
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
-from windrow.runners.embedded.pending_commit import Staged
 from windrow.runners.embedded.positions import NOTHING, Passed, Placed, place, with_positions, with_prefix
+from windrow.runners.embedded.step_transaction import Staged
 from windrow.runners.embedded.user_input import Many, many_of
 from windrow.runners.rows import is_name, table_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,12 +27,11 @@ from windrow.core.errors import (
     StateLost,
 )
 from windrow.core.inputs import Input
-from windrow.core.messages import DeadLetter, StoredMessage, TupleWindow, Window, WindowInfo
+from windrow.core.messages import DeadLetter
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
-from windrow.operators.view import View, check_message_bounds, stored, window_bounds
-from windrow.runners.dead_letters import letters_of
+from windrow.operators.view import View
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.intake import Intake, Schemas, declared_of
 from windrow.runners.embedded.micro_batching import Ones
@@ -40,7 +39,7 @@ from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
 from windrow.runners.embedded.step_transaction import one_at_a_time
 from windrow.runners.embedded.user_input import Many, MessageLike, message_of
-from windrow.runners.job_html import job_html
+from windrow.runners.queries import Queries, T, letters_of
 
 if TYPE_CHECKING:
     from windrow.connectors.kafka.client import TopicPartition
@@ -50,7 +49,7 @@ COMMIT_STEPS = 1_000
 COMMIT_ROWS = 200_000
 
 
-class Embedded:
+class Embedded(Queries):
     """An operator, or a graph of them, on one directory. Use it as a context manager; threads that share it take turns."""
 
     def __init__(
@@ -243,55 +242,9 @@ class Embedded:
         self.engine.job.mark_published(self.engine.job.progress.commit)
 
     @one_at_a_time
-    def get_windows(
-        self,
-        start: Instant | None = None,
-        end: Instant | None = None,
-        *,
-        covering: bool = False,
-        key: Any = None,
-        input: str | None = None,
-        operator: str | None = None,
-    ) -> Sequence[WindowInfo]:
-        """Return window metadata, sorted, of every retained window that overlaps the closed range `[start, end]`.
-
-        These begin at `end` or before, and end after `start`. `covering`: only windows that hold all of the range.
-        `key`: the key fields' values (one value, a tuple, or a mapping). Tuple windows take sequence numbers. `operator`: its
-        name, in a job with several; by default the one that has `input`, or the last. `input`: the side of a join. Its tumbling
-        and hopping windows are those that cover a kept message, a sliding one ends at a kept message, an unbounded one holds
-        all, one of rows the newest.
-
-        Raises `BadInstant` (WR116) where `start` is after `end`.
-        """
+    def _ask(self, table: str, operator: str | None, input: str | None, ask: Callable[[View], T]) -> T:
         self._ready()
-        low, high = window_bounds(start, end, covering)
-        return self.engine.read(lambda: self._view("windows", operator, input).windows(low, high, key, input))
-
-    @one_at_a_time
-    def get_messages(
-        self,
-        start: tuple[Instant, int] | Instant | Window | TupleWindow | None = None,
-        end: tuple[Instant, int] | Instant | None = None,
-        *,
-        key: Any = None,
-        input: str | None = None,
-        operator: str | None = None,
-    ) -> list[StoredMessage]:
-        """Kept messages from `(time, offset)` to `(time, offset)`, both inclusive, in key order; or those of a window.
-
-        `start`: a time, a time and an offset among messages of that time, or a window of `get_windows`, without `end`.
-        Joins keep messages, by `input`, and aggregates of the full-state design. `operator`: of a job with several, which; by
-        default the one that has `input`, or the last that keeps messages. `key`: by that input's names. Raises
-        `BadInstant` (WR116) where `start` is after `end`.
-        """
-        self._ready()
-        check_message_bounds(start, end)
-
-        def read() -> list[StoredMessage]:
-            tables = self._view("messages", operator, input).messages(start, end, key, input)
-            return [message for rows in tables for message in stored(rows)]
-
-        return self.engine.read(read)
+        return self.engine.read(lambda: ask(self._view(table, operator, input)))
 
     def _view(self, table: str, operator: str | None, input: str | None) -> View:
         """Return the view of an operator of the job."""
@@ -462,4 +415,4 @@ class Embedded:
         parts = self.definition.parts if open_ else ()
         watermarks = {p.name: self.definition.watermark_of(p.name, staged.watermark_us) for p in parts}
         title = f"{self.definition.name} at {self.engine.job.folders.location}"
-        return job_html(title, progress, watermarks, parts, lambda name: self.get_windows(operator=name))
+        return self._html(title, progress, watermarks, parts)

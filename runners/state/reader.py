@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from windrow.checkpoint.truncation_summary import letters_kept
 from windrow.connectors.manifests import read_file
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
-from windrow.core.messages import DeadLetter, JoinedRow, Pane, StoredMessage, TupleWindow, Window, WindowInfo
+from windrow.core.messages import DeadLetter, JoinedRow, Pane, TupleWindow, Window
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
@@ -38,19 +38,15 @@ from windrow.operators.view import (
     View,
     check_message_bounds,
     key_of,
-    stored,
     window_bounds,
 )
-from windrow.runners.dead_letters import letters_of
-from windrow.runners.job_html import job_html
+from windrow.runners.queries import Queries, T, letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
 from windrow.runners.state.paging import Page, page_of
 from windrow.stores.kv import Batch
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
-
-T = TypeVar("T")
 
 #: A running job may sweep files while they are read: the reader then looks again, this many times.
 ATTEMPTS = 5
@@ -93,7 +89,7 @@ def read_state(
     return State(location, log=log, as_of=as_of, definition=definition)
 
 
-class State:
+class State(Queries):
     """A job as of one commit. `shards`: only these are opened; queries then answer for them alone.
 
     look: the log as it was read
@@ -302,23 +298,6 @@ class State:
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
-    def get_windows(
-        self,
-        start: Instant | None = None,
-        end: Instant | None = None,
-        *,
-        covering: bool = False,
-        key: Any = None,
-        operator: str | None = None,
-        input: str | None = None,
-    ) -> Sequence[WindowInfo]:
-        """Return the windows that overlap the closed range `[start, end]`, sorted; `input` names the side of a join.
-
-        `covering`: only windows that hold all of the range. As `get_windows` of an open operator.
-        """
-        low, high = window_bounds(start, end, covering)
-        return self._ask("windows", operator, input, lambda view: view.windows(low, high, key, input))
-
     def windows_table(
         self,
         start: Instant | None = None,
@@ -333,23 +312,6 @@ class State:
         have no keys, aggregates and panes.
         """
         return self.table("windows", start, end, covering=covering, key=key, operator=operator, input=input)
-
-    def get_messages(
-        self,
-        start: tuple[Instant, int] | Instant | Window | TupleWindow | None = None,
-        end: tuple[Instant, int] | Instant | None = None,
-        *,
-        key: Any = None,
-        operator: str | None = None,
-        input: str | None = None,
-    ) -> list[StoredMessage]:
-        """Return kept messages between two inclusive bounds, in key order, or of a window; `input` names the side of a join.
-
-        As `get_messages` of an open operator.
-        """
-        check_message_bounds(start, end)
-        tables = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
-        return [m for rows in tables for m in stored(rows)]
 
     def messages_table(
         self,
@@ -595,9 +557,7 @@ class State:
         """Return the job with its windows, for a notebook; one that is closed has only its name."""
         operators = list(self._definitions.found.values()) if self._scratch is not None else []
         progress = {"job": self.job, "shards": self.shards, "operators": ", ".join(self.operators)}
-        return job_html(
-            repr(self), progress, self.watermarks, operators, lambda name: self.get_windows(operator=name)
-        )
+        return self._html(repr(self), progress, self.watermarks, operators)
 
 
 def _row_of(emitted: Pane | JoinedRow | Mapping[str, Any]) -> Mapping[str, Any]:

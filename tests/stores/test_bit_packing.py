@@ -13,7 +13,7 @@ import pytest
 
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.stores import page_format as pages
-from windrow.stores import page_writer, spill_partitions
+from windrow.stores import page_writer, spill
 from windrow.stores.block_format import Codec
 from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import Batch, MemoryKV
@@ -220,5 +220,5 @@ def test_narrow_pages_count_as_much_as_their_rows_take_wherever_memory_is_counte
     tables = [table.drop_columns([UPSERT]) for table in unpack(narrow, Schemas(kv, "aux"))]
     assert max(table.nbytes for table in tables) < rows.nbytes / 4
     assert pa.concat_tables(tables).equals(rows)
-    monkeypatch.setattr(spill_partitions, "_BYTES", taken // 8)
-    assert max(len(table) for table in spill_partitions.tables_of(iter(narrow), Schemas(kv, "aux"))) < n / 4
+    monkeypatch.setattr(spill, "_BYTES", taken // 8)
+    assert max(len(table) for table in spill.tables_of(iter(narrow), Schemas(kv, "aux"))) < n / 4

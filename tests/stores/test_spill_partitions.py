@@ -12,8 +12,7 @@ from tests.stores.test_window_state import CFS, plain, rows
 from windrow.stores import delta_blocks, partitioned_windows
 from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV, MemoryKV
-from windrow.stores.spill import Spill
-from windrow.stores.spill_partitions import dealt, grouped, of_keys_apart
+from windrow.stores.spill import Spill, dealt, grouped, of_keys_apart
 
 
 @pytest.fixture
