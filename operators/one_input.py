@@ -27,7 +27,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
-from windrow.operators.steps.output_rows import output_rows, output_schema, to_rows, without_labels
+from windrow.operators.steps.output_rows import to_rows
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import (
     Needs,
@@ -309,15 +309,6 @@ class OneInputLogic(Logic):
 
     # -- the seam ---------------------------------------------------------------------------------------------------
 
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return output_rows(panes, commit)
-
-    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return output_schema(self.message_schema(inputs))
-
-    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return without_labels(panes)
-
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         schema = inputs[self.definition.inputs[0].name]
         self._learn(Progress(), schema)
@@ -338,10 +329,6 @@ class OneInputLogic(Logic):
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
         return (column,) if self.definition.output_columns is None else ()
-
-    def columns(self, kv: KV) -> list[str]:
-        made = self.known_schema(kv)
-        return [] if made is None else list(made.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         return View(self, stores, watermark_us)

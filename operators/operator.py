@@ -28,6 +28,7 @@ from windrow.operators.oracle.oracle import Oracle
 from windrow.operators.steps.admission import admitted
 from windrow.operators.steps.ids import BUCKETS_KEY, NO_BUCKETS
 from windrow.operators.steps.micro_batching import Runs
+from windrow.operators.steps.output_rows import output_rows, output_schema, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
 from windrow.operators.steps.schema_inference import Needs
@@ -468,21 +469,21 @@ class Logic(ABC):
 
     # -- its output -------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
         """Return the output of the steps of a commit as rows."""
+        return output_rows(panes, commit)
 
     def emitted(self, result: StepResult, commit: int) -> dict[str, pa.Table]:
         """Return the output of the steps of a commit as rows, by operator."""
         return {self.definition.name: self.rows(result.panes, commit)} if result.panes else {}
 
-    @abstractmethod
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         """Return the columns of `rows` over such inputs."""
+        return output_schema(self.message_schema(inputs))
 
-    @abstractmethod
     def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
         """Return its output with the columns that the next operator sees, and `SIGN` where a row may retract another."""
+        return without_labels(panes)
 
     @abstractmethod
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
@@ -509,9 +510,10 @@ class Logic(ABC):
         """Return the names that an input's column may have in the forwarded rows; none where rows are not forwarded."""
         return ()
 
-    @abstractmethod
     def columns(self, kv: KV) -> list[str]:
         """Return the columns of its rows as known so far; of an aggregate, those of its input."""
+        known = self.known_schema(kv)
+        return [] if known is None else list(known.names)
 
     def key_types(
         self, name: str, inputs: Mapping[str, pa.Schema]

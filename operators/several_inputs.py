@@ -27,7 +27,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import with_positions
-from windrow.operators.steps.output_rows import output_rows, output_schema, to_rows, without_labels
+from windrow.operators.steps.output_rows import to_rows
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, passed
@@ -249,15 +249,6 @@ class SeveralInputsLogic(Logic):
 
     # -- as an operator ---------------------------------------------------------------------------------------------
 
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return output_rows(panes, commit)
-
-    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return output_schema(self.message_schema(inputs))
-
-    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return without_labels(panes)
-
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         self.check_schemas(inputs)
         return pa.schema(self.fields(inputs))
@@ -275,7 +266,3 @@ class SeveralInputsLogic(Logic):
 
     def needs_of(self, kv: KV, name: str, other_inputs: Mapping[str, pa.Table]) -> Needs:
         return self.needs(self.readings[name].input)
-
-    def columns(self, kv: KV) -> list[str]:
-        made = self.known_schema(kv)
-        return [] if made is None else list(made.names)

@@ -52,7 +52,7 @@ from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, pack_rows, unpack_rows, with_positions
-from windrow.operators.steps.output_rows import labelled, output_rows, without_labels
+from windrow.operators.steps.output_rows import labelled
 from windrow.operators.steps.pairing import NO_KEY, Partners, partners
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.progress import Progress
@@ -175,9 +175,6 @@ class JoinOperator(Logic):
 
     takes_columns = True
 
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return output_rows(panes, commit)
-
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         left, right = inputs[self.definition.left.name], inputs[self.definition.right.name]
         return joined_schema(Columns.of(self.definition, left, right), left, right)
@@ -192,9 +189,6 @@ class JoinOperator(Logic):
                         f"column {column!r} of input {input.name!r} is not in its schema, which has {schema.names}"
                     )
         Columns.of(self.definition, *sides)
-
-    def messages(self, panes: Sequence[pa.Table]) -> pa.Table:
-        return without_labels(panes)
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return _without_labels(self.schema(inputs))

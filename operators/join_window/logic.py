@@ -27,7 +27,7 @@ from windrow.operators.steps.columns import END, START, TIMING
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE
-from windrow.operators.steps.output_rows import output_rows, output_schema, without_labels
+from windrow.operators.steps.output_rows import output_schema, without_labels
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult
@@ -112,9 +112,6 @@ class JoinWindows(Logic):
         kind = TUPLE_WINDOW_TYPE if self.windows.definition.numbered else TIME_WINDOW_TYPE
         return [pa.field(WINDOW, kind), *schema]
 
-    def rows(self, panes: Sequence[pa.Table], commit: int) -> pa.Table:
-        return output_rows(panes, commit)
-
     def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         return output_schema(self.fields(self.message_schema(inputs)))
 
@@ -140,10 +137,6 @@ class JoinWindows(Logic):
 
     def called(self, input: str, column: str) -> tuple[str, ...]:
         return (column,)
-
-    def columns(self, kv: KV) -> list[str]:
-        known = self.progress(kv).schema
-        return [] if known is None else list(known.names)
 
     def view(self, stores: Sequence[KV], watermark_us: int) -> View:
         return JoinWindowView(self, stores, watermark_us)

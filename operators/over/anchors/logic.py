@@ -48,7 +48,7 @@ from windrow.operators.steps.groups import combine, key_numbers
 from windrow.operators.steps.input_filter import further
 from windrow.operators.steps.intake import Slice, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, with_positions
-from windrow.operators.steps.output_rows import labelled, output_schema
+from windrow.operators.steps.output_rows import labelled
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys, learn
 from windrow.operators.steps.step import StepResult, limit
@@ -354,9 +354,6 @@ class AnchoredOvers(OneInputLogic):
         return self._calculated[1]
 
     # -- the seam ---------------------------------------------------------------------------------------------------
-
-    def schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
-        return output_schema(self.message_schema(inputs))
 
     def message_schema(self, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
         for needs, input in zip(self._needs, self.definition.inputs, strict=True):
