@@ -1,6 +1,7 @@
-"""Pane emitter: makes panes of state rows that fire, and updates the rows. Semantics "Emission", "Retractions".
+"""Emitter of panes, and the ledger of emitted values: of time and tuple windows, of runs of single messages, and of sessions.
 
-Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__index`, `__is_last`, `__kind`.
+Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__index`, `__is_last`, `__kind`. Semantics
+"Emission", "Retractions".
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray, taken
+from windrow.core.emit import Emit
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.pane_order import in_window_order
@@ -43,70 +46,36 @@ from windrow.operators.steps.columns import (
 from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, INTEGER_OVERFLOW, DeadLetters
 from windrow.operators.steps.groups import combine
 
+#: Values of state rows: (values by alias, failures).
+Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
+#: A text for each row.
+TextArray = npt.NDArray[np.str_]
+
 
 @dataclass(frozen=True)
-class Fired:
+class Firing:
+    """The occasion on which rows fire. timing: of all panes, or of each. closing: these are last panes; a requested one is sent
+    though nothing changed. always: panes are sent again though nothing changed.
+    """
+
+    timing: str | TextArray
+    is_last: BoolArray
+    closing: bool = False
+    always: bool = False
+
+    @property
+    def on_time(self) -> BoolArray:
+        return np.asarray(self.timing == ON_TIME)
+
+
+class Fired(NamedTuple):
     """The result of firing. panes: the emitted ones, or None. rows: the state rows after, in the order they came."""
 
     panes: pa.Table | None
     rows: pa.Table
 
 
-def fire(
-    definition: AggregateDefinition,
-    calculation: Calculation,
-    rows: pa.Table,
-    values_of: Values,
-    *,
-    timing: str,
-    is_last: BoolArray,
-    closing: bool,
-    step: int,
-    dead: DeadLetters,
-    last_values: Values | None = None,
-    always: bool = False,
-) -> Fired:
-    """Fire every row of `rows`. `closing`: these are last panes; a requested one is sent even if nothing changed.
-
-    `always`: emitted panes are emitted again even if nothing changed.
-    `last_values`: the last emitted values, from kept messages.
-    """
-    size = len(rows)
-    if size == 0:
-        return Fired(None, rows)
-    emit = definition.emit
-    values, broken = values_of(rows)
-    aliases = list(definition.agg)
-    columns = [combine(values[a]) for a in aliases]
-    fires = np.ones(size, dtype=bool)
-    for b in broken:
-        if fires[b.group]:
-            bury(definition, rows, b, dead)
-        fires[b.group] = False
-
-    empty, asked = _empty(definition, rows), closing and emit.closing_pane
-    emitted: dict[str, pa.Array] = {}
-    known = np.zeros(size, dtype=bool)
-    if definition.remembers:
-        emitted, known = last_emitted(rows, dict(zip(aliases, columns, strict=True)), fires, last_values)
-        changed = any_differ([emitted[a] for a in aliases], columns, size) | ~known | empty
-        if emit.only_if_changed and not asked:
-            fires &= changed
-        if emit.mode == "retracting" and timing != ON_TIME and not asked and not always:
-            fires &= changed
-    elif emit.only_if_changed and not asked:
-        fires &= combine(rows.column(PENDING)).to_numpy() > 0
-
-    removed = fires & known & empty
-    fires &= ~empty
-    back = _Back(emitted, removed | (fires & known & definition.takes_back_panes), removed)
-    panes = _panes(definition, rows, columns, fires, back, timing, is_last)
-    for alias, column in zip(aliases, columns, strict=True):
-        emitted[alias] = choose(fires, column, emitted[alias]) if alias in emitted else column
-    return Fired(panes, _after(definition, rows, emitted, known & ~removed, fires, step))
-
-
-class _Back(NamedTuple):
+class Back(NamedTuple):
     """The retractions of a firing. emitted: last emitted values; retracts: rows that retract; removed: those not replaced."""
 
     emitted: Mapping[str, pa.Array]
@@ -114,11 +83,152 @@ class _Back(NamedTuple):
     removed: BoolArray
 
 
-def _empty(definition: AggregateDefinition, rows: pa.Table) -> BoolArray:
-    """True where all messages were retracted: such a window is like one that never had a message."""
-    if not definition.takes_back:
-        return np.zeros(len(rows), dtype=bool)
-    return np.asarray(combine(rows.column(MESSAGES)).to_numpy() <= 0, dtype=bool)
+def suppressed(emit: Emit, changed: BoolArray, pending: BoolArray, firing: Firing) -> BoolArray:
+    """True for rows whose pane would repeat the last one. changed: values differ from the last emitted ones; pending: messages
+    came since. A discarded pane is never repeated; a retraction and the same values again would say nothing.
+    """
+    if firing.closing and emit.closing_pane:
+        return np.zeros(len(changed), dtype=bool)
+    if emit.mode == "discarding":
+        return ~pending & emit.only_if_changed
+    retracting = emit.mode == "retracting" and not firing.always
+    return ~changed & (emit.only_if_changed | (retracting & ~firing.on_time))
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Emits the panes of rows that fire in a step: it computes their values, compares them with the last emitted ones, retracts
+    these or suppresses the pane, and remembers what was emitted. step: of all rows, or of each.
+    """
+
+    definition: AggregateDefinition
+    dead: DeadLetters
+    step: int | IntArray
+
+    def fire(
+        self, rows: pa.Table, firing: Firing, values_of: Values, last_values: Values | None = None
+    ) -> Fired:
+        """Fire every row of `rows`. last_values: the last emitted values, from kept messages."""
+        if len(rows) == 0:
+            return Fired(None, rows)
+        definition, emitted, known = self.definition, dict[str, pa.Array](), np.zeros(len(rows), dtype=bool)
+        columns, fires = self.computed(rows, values_of)
+        changed, empty = ~known, self._empty(rows)
+        if definition.remembers:
+            emitted, known = last_emitted(rows, columns, fires, last_values)
+            changed = any_differ([emitted[a] for a in columns], [*columns.values()], len(rows))
+            changed |= ~known | empty
+        pending = combine(rows.column(PENDING)).to_numpy() > 0
+        fires &= ~suppressed(definition.emit, changed, pending, firing)
+        removed = fires & known & empty
+        fires &= ~empty
+        back = Back(emitted, removed | (fires & known & definition.takes_back_panes), removed)
+        index, order = combine(rows.column(PANES)).to_numpy(), in_window_order(rows, definition.by)
+        panes, _ = self.panes(rows, columns, index, fires, back, firing, order)
+        for alias, column in columns.items():
+            emitted[alias] = choose(fires, column, emitted[alias]) if alias in emitted else column
+        return Fired(panes, self._remember(rows, emitted, known & ~removed, fires))
+
+    def computed(
+        self, rows: pa.Table, values_of: Values, arrived: Callable[[int], int] = lambda row: 0
+    ) -> tuple[dict[str, pa.Array], BoolArray]:
+        """Return (present values by alias, rows that have them); others become dead letters. arrived: the message of a run that
+        would have emitted a row.
+        """
+        values, broken = values_of(rows)
+        sound = np.ones(len(rows), dtype=bool)
+        for b in broken:
+            if sound[b.group]:
+                bury(self.definition, rows, b, self.dead, arrived(b.group))
+            sound[b.group] = False
+        return {alias: combine(values[alias]) for alias in self.definition.agg}, sound
+
+    def _empty(self, rows: pa.Table) -> BoolArray:
+        """True where all messages were retracted: such a window is like one that never had a message."""
+        if not self.definition.takes_back:
+            return np.zeros(len(rows), dtype=bool)
+        return np.asarray(combine(rows.column(MESSAGES)).to_numpy() <= 0, dtype=bool)
+
+    def panes(
+        self,
+        rows: pa.Table,
+        columns: Mapping[str, pa.Array],
+        index: IntArray,
+        fires: BoolArray,
+        back: Back,
+        firing: Firing,
+        order: IntArray,
+    ) -> tuple[pa.Table | None, IntArray]:
+        """Return (panes, the row of each), in this order of rows; a retraction comes directly before its replacement."""
+        at, gone = order[fires[order]], order[back.retracts[order]]
+        inserts = self.labelled(rows, columns, at, firing, index[at], INSERT)
+        if not len(gone):
+            return (inserts if len(at) else None), at
+        kinds = self.retraction_kinds(back.removed[gone])
+        retractions = self.labelled(rows, back.emitted, gone, firing, index[gone] - 1, kinds)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        arranged = np.argsort(np.r_[2 * rank[at] + 1, 2 * rank[gone]], kind="stable")
+        return pa.concat_tables([inserts, retractions]).take(pa.array(arranged)), np.r_[at, gone][arranged]
+
+    def labelled(
+        self,
+        rows: pa.Table,
+        columns: Mapping[str, pa.Array],
+        at: IntArray,
+        firing: Firing,
+        index: IntArray,
+        kind: str | pa.Array,
+    ) -> pa.Table:
+        """Return panes, or retractions, of the rows `at`. index: of each pane; kind: of all, or of each"""
+        panes, n = rows.select([START, END, *self.definition.by]), len(at)
+        for alias in self.definition.agg:
+            panes = panes.append_column(alias, columns[alias])
+        panes = taken(panes, at)
+        is_last = firing.is_last[at] if isinstance(kind, str) else np.zeros(n, dtype=bool)
+        timing = firing.timing
+        each = pa.repeat(timing, n) if isinstance(timing, str) else pa.array(timing[at].tolist(), pa.string())
+        panes = panes.append_column(TIMING, each)
+        panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
+        panes = panes.append_column(IS_LAST, pa.array(is_last))
+        return panes.append_column(KIND, pa.repeat(kind, n) if isinstance(kind, str) else kind)
+
+    def retraction_kinds(self, alone: BoolArray) -> pa.Array:
+        """Return the kinds of retractions. alone: those that nothing replaces, which are emitted in every mode."""
+        if self.definition.emit.mode == "retracting":
+            alone = np.ones(len(alone), dtype=bool)
+        return pc.if_else(pa.array(alone), RETRACT, REPLACED)
+
+    def after(self, rows: pa.Table, fires: BoolArray) -> pa.Table:
+        """Return rows after firing: nothing pending, a pane more where one was sent, accumulators dropped if discarding."""
+        discarding = self.definition.emit.mode == "discarding"
+        now = pa.array(np.full(len(rows), self.step, dtype=np.int64))
+        # A discarded pane counts as emitted. Else the step is that of the last pane, which holds the messages up to it.
+        replaced = {
+            PENDING: pa.array(np.zeros(len(rows), dtype=np.int64)),
+            PANES: pa.array(combine(rows.column(PANES)).to_numpy() + fires),
+            EMIT_STEP: now if discarding else choose(fires, now, combine(rows.column(EMIT_STEP))),
+        }
+        gone = (EMITTED, ACCUMULATOR) if discarding else (EMITTED,)
+        names = [n for n in rows.column_names if not n.startswith(gone) and n not in (EMITTED_KNOWN, SINCE)]
+        return pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
+
+    def _remember(
+        self, rows: pa.Table, emitted: Mapping[str, pa.Array], known: BoolArray, fires: BoolArray
+    ) -> pa.Table:
+        """Return rows after firing with the values that were emitted last, where they have to be stored."""
+        table = self.after(rows, fires)
+        lost = (combine(rows.column(PANES)).to_numpy() > 0) & ~fires & ~known
+        if self.definition.remembers:
+            silent = pa.array(np.arange(len(rows)), mask=fires)
+            removed = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
+            return note(table, {**emitted, **removed}, marks(fires | known, lost))
+        # Nothing is pending, and yet the accumulators differ from the emitted values.
+        return (
+            table.append_column(EMITTED_KNOWN, marks(np.zeros(len(rows), dtype=bool), lost))
+            if lost.any()
+            else table
+        )
 
 
 def bury(
@@ -138,91 +248,12 @@ def bury(
     dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload, arrived=arrived)
 
 
-def _panes(
-    definition: AggregateDefinition,
-    rows: pa.Table,
-    columns: list[pa.Array],
-    fires: BoolArray,
-    taken_back: _Back,
-    timing: str,
-    is_last: BoolArray,
-) -> pa.Table | None:
-    order = in_window_order(rows, definition.by)
-    says, removed = np.flatnonzero(fires[order]), np.flatnonzero(taken_back.retracts[order])
-    if not len(says) and not len(removed):
-        return None
-    index = combine(rows.column(PANES)).to_numpy()
-    fixed = [START, END, *definition.by]
-    at = order[says]
-    inserts = rows.select(fixed)
-    for alias, column in zip(definition.agg, columns, strict=True):
-        inserts = inserts.append_column(alias, column)
-    inserts = taken(inserts, at)
-    inserts = label(inserts, timing, index[at], is_last[at], INSERT)
-    if not len(removed):
-        return inserts
-    back = order[removed]
-    retractions = rows.select(fixed).take(pa.array(back))
-    for alias in definition.agg:
-        retractions = retractions.append_column(alias, taken_back.emitted[alias].take(pa.array(back)))
-    kinds = back_kinds(definition, taken_back.removed[back])
-    retractions = label(retractions, timing, index[back] - 1, np.zeros(len(back), dtype=bool), kinds)
-    # A retraction comes directly before the pane that replaces it.
-    both = pa.concat_tables([inserts, retractions])
-    positions = np.concatenate([2 * says + 1, 2 * removed])
-    return both.take(pa.array(np.argsort(positions, kind="stable")))
-
-
-def back_kinds(definition: AggregateDefinition, alone: BoolArray) -> pa.Array:
-    """Return the kinds of retractions. alone: those that nothing replaces, which are emitted in every mode."""
-    if definition.emit.mode == "retracting":
-        alone = np.ones(len(alone), dtype=bool)
-    return pc.if_else(pa.array(alone), RETRACT, REPLACED)
-
-
-def label(
-    panes: pa.Table, timing: str, index: IntArray, is_last: BoolArray, kind: str | pa.Array
-) -> pa.Table:
-    n = len(panes)
-    panes = panes.append_column(TIMING, pa.repeat(timing, n))
-    panes = panes.append_column(INDEX, pa.array(index.astype(np.int32)))
-    panes = panes.append_column(IS_LAST, pa.array(is_last))
-    kinds = pa.repeat(kind, n) if isinstance(kind, str) else kind
-    return panes.append_column(KIND, kinds)
-
-
-def _after(
-    definition: AggregateDefinition,
-    rows: pa.Table,
-    emitted: Mapping[str, pa.Array],
-    known: BoolArray,
-    fires: BoolArray,
-    step: int,
-) -> pa.Table:
-    """Return the rows after firing: nothing pending, one pane more where one was sent, accumulators dropped if discarding."""
-    emit, size = definition.emit, len(rows)
-    before = combine(rows.column(PANES)).to_numpy()
-    pending = pa.array(np.zeros(size, dtype=np.int64))
-    now = pa.array(np.full(size, step, dtype=np.int64))
-    # A discarded pane counts as emitted. Else the step is that of the last pane, which holds the messages up to it.
-    steps = now if emit.mode == "discarding" else choose(fires, now, combine(rows.column(EMIT_STEP)))
-    replaced = {PENDING: pending, PANES: pa.array(before + fires), EMIT_STEP: steps}
-    gone = (EMITTED, ACCUMULATOR) if emit.mode == "discarding" else (EMITTED,)
-    names = [n for n in rows.column_names if not n.startswith(gone) and n not in (EMITTED_KNOWN, SINCE)]
-    table = pa.table([replaced.get(n, rows.column(n)) for n in names], names=names)
-    lost = (before > 0) & ~fires & ~known
-    if definition.remembers:
-        silent = pa.array(np.arange(size), mask=fires)
-        gone_said = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
-        return note(table, {**emitted, **gone_said}, marks(fires | known, lost))
-    # Nothing is pending, and yet the accumulators differ from the emitted values.
-    return (
-        table.append_column(EMITTED_KNOWN, marks(np.zeros(size, dtype=bool), lost)) if lost.any() else table
-    )
-
-
-#: Values of state rows: (values by alias, failures).
-Values = Callable[[pa.Table], tuple[dict[str, pa.Array], list[Broken]]]
+# -- the ledger of emitted values -------------------------------------------------------------------------------------
+#
+# Under an emission that remembers, rows store their last emitted values in columns. Other emissions do not: as long as no
+# message came since, they equal the accumulators. If an emitted row is merged with later messages, and is not emitted at once,
+# the merge stores them. So the emission may change between two runs, and the last emitted values are known. The exception is a
+# pane after which the window could not be computed (an overflow): it may be unknown, and is then not retracted.
 
 
 class EmittedValues(NamedTuple):

@@ -36,7 +36,7 @@ from windrow.operators.aggregate.assignment import (
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitter import fire
+from windrow.operators.aggregate.emitter import Emitter, Firing
 from windrow.operators.aggregate.kept_messages_by_key import KeyedHistory
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.partials import pushdown, window_groups
@@ -201,9 +201,6 @@ class WindowAggregator(Steps, Grouping):
         if closing:
             is_last = np.ones(len(rows), dtype=bool)
 
-        def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-            return self._values(kv, state)
-
         def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             assert self.history is not None
             emitted, broken = self.history.values(kv, state, self.calculation, self.assigner, emitted=True)
@@ -211,18 +208,10 @@ class WindowAggregator(Steps, Grouping):
                 a: pa.nulls(len(v), v.type) if a in not_emitted else v for a, v in emitted.items()
             }, broken
 
-        fired = fire(
-            self.definition,
-            self.calculation,
-            rows,
-            values_of,
-            timing=timing,
-            is_last=is_last,
-            closing=closing,
-            step=work.progress.step,
-            dead=work.dead,
-            last_values=None if self.history is None else last_values,
-            always=always,
+        emitter = Emitter(self.definition, work.dead, work.progress.step)
+        firing = Firing(timing, is_last, closing, always)
+        fired = emitter.fire(
+            rows, firing, partial(self._values, kv), None if self.history is None else last_values
         )
         if fired.panes is not None:
             work.result.panes.append(fired.panes)

@@ -27,7 +27,16 @@ from windrow.core.emit import (
 )
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitter import Values, bury, last_emitted, note_before_merge, of_gone
+from windrow.operators.aggregate.emitter import (
+    Back,
+    Emitter,
+    Firing,
+    Values,
+    last_emitted,
+    note_before_merge,
+    of_gone,
+    suppressed,
+)
 from windrow.operators.aggregate.micro_batching.entries import Entries, Laid
 from windrow.operators.aggregate.triggers import true_of
 from windrow.operators.aggregations.base import take_or_null
@@ -37,19 +46,13 @@ from windrow.operators.steps.columns import (
     EMITTED,
     EMITTED_KNOWN,
     FIRST,
-    INDEX,
-    INSERT,
-    IS_LAST,
-    KIND,
     LAST,
     MESSAGES,
     ON_TIME,
     PANES,
     PENDING,
-    RETRACT,
     SINCE,
     START,
-    TIMING,
 )
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine
@@ -109,27 +112,19 @@ class _Places:
         return len(self.where)
 
     def _finish(self, accumulators: pa.Table | None) -> None:
-        judge, state = self.judge, self.names
-        state = state.append_column(EMIT_STEP, judge.laid.table.column(EMIT_STEP).take(self._heads))
-        if accumulators is not None:
-            for name in accumulators.column_names:
-                state = state.append_column(name, accumulators.column(name))
-        nothing = {a: pa.nulls(0, kind) for a, kind in self.kinds.items()}
-        values, broken = judge.values_of(state) if len(self) else (nothing, [])
-        self.values = {a: as_type(combine(values[a]), kind) for a, kind in self.kinds.items()}
-        self.right = np.ones(len(self), dtype=bool)
-        for b in broken:
-            if self.right[b.group]:
-                bury(judge.definition, state, b, judge.dead, int(self.at[b.group]))
-            self.right[b.group] = False
-
-    @property
-    def _heads(self) -> pa.Array:
-        return pa.array(self.judge.laid.first[self.group])
+        state = self.judge.state(self.group, accumulators)
+        values: Mapping[str, pa.Array] = {a: pa.nulls(0, kind) for a, kind in self.kinds.items()}
+        self.right = np.ones(0, dtype=bool)
+        if len(self):
+            emitter, values_of = self.judge.emitter, self.judge.values_of
+            values, self.right = emitter.computed(state, values_of, lambda place: int(self.at[place]))
+        self.values = {a: as_type(values[a], kind) for a, kind in self.kinds.items()}
 
     def _compare(self, fires: BoolArray) -> None:
         """Decide if a place emits, if the values emitted before it are known, and their row: of places, then of stored rows."""
         judge, laid, emit = self.judge, self.judge.laid, self.judge.definition.emit
+        timing = np.where(self.full, ON_TIME, judge.rule.timing)
+        self.firing = Firing(timing, self.full)
         number = np.cumsum(fires) - 1  # of the place of an entry
 
         def newest(chosen: BoolArray) -> IntArray:
@@ -148,15 +143,11 @@ class _Places:
             changed = any_differ(
                 [emitted[a] for a in self.kinds], [self.values[a] for a in self.kinds], len(self)
             )
-            changed |= ~self.known
-            if emit.only_if_changed:
-                self.emits &= changed
-            if emit.mode == "retracting":
-                self.emits &= changed | self.full
+            self.emits &= ~suppressed(emit, changed | ~self.known, self.right, self.firing)
         before = newest(self.emits)
         self.emitted = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
         self.retracts = self.emits & self.known & (emit.mode == "retracting")
-        fired = np.cumsum(self.emits) - self.emits
+        fired: IntArray = np.cumsum(self.emits) - self.emits
         first = np.searchsorted(self.group, self.group)
         self.panes = judge.laid.before(PANES)[self.group] + fired - fired[first]
         #: Panes were sent, and the values of the last one are no longer known.
@@ -168,25 +159,14 @@ class _Places:
         return {a: take_or_null(pa.concat_arrays([self.values[a], stored[a]]), rows) for a in self.kinds}
 
     def emitted_panes(self) -> tuple[pa.Table | None, IntArray]:
-        """Return panes in the order of messages and windows, a retraction before its replacement; and the message of each."""
-        if not self.emits.any():
-            return None, np.zeros(0, dtype=np.int64)
-        new, back = np.flatnonzero(self.emits), np.flatnonzero(self.retracts)
-        at = np.r_[self.at[back], self.at[new]]
-        timing = np.where(self.full[np.r_[back, new]], ON_TIME, self.judge.rule.timing)
-        table = self.names.take(pa.array(np.r_[back, new]))
-        emitted = self.said(self.emitted[back])
-        for alias in self.kinds:
-            both = pa.concat_arrays([emitted[alias], self.values[alias].take(pa.array(new))])
-            table = table.append_column(alias, both)
-        index = np.r_[self.panes[back] - 1, self.panes[new]].astype(np.int32)
-        kinds = [RETRACT] * len(back) + [INSERT] * len(new)
-        table = table.append_column(TIMING, pa.array(timing.tolist(), pa.string()))
-        table = table.append_column(INDEX, pa.array(index))
-        table = table.append_column(IS_LAST, pa.array(np.r_[np.zeros(len(back), dtype=bool), self.full[new]]))
-        table = table.append_column(KIND, pa.array(kinds, pa.string()))
-        order = np.lexsort((combine(table.column(START)).to_numpy(), at))
-        return table.take(pa.array(order)), at[order]
+        """Return panes in the order of messages and windows, and the message of each."""
+        order = np.lexsort((combine(self.names.column(START)).to_numpy(), self.at))
+        emitted = self.said(np.where(self.retracts, self.emitted, -1)) if self.retracts.any() else {}
+        back = Back(emitted, self.retracts, np.zeros(len(self), dtype=bool))
+        panes, places = self.judge.emitter.panes(
+            self.names, self.values, self.panes, self.emits, back, self.firing, order
+        )
+        return panes, self.at[places]
 
 
 class Judge:
@@ -207,8 +187,8 @@ class Judge:
         values_of: Values,
         last_values: Values | None = None,
     ) -> None:
-        self.calculation, self.rule, self.dead, self.values_of = calculation, rule, dead, values_of
-        self.definition = definition
+        self.calculation, self.rule, self.values_of = calculation, rule, values_of
+        self.definition, self.emitter = definition, Emitter(definition, dead, 0)
         kinds = {f.name: f.type for f in calculation.output}
         if stored is not None:
             stored = self._noted(stored)
@@ -266,16 +246,20 @@ class Judge:
             return full | ((nth >= first) & ((nth - first) % trigger.n == 0)), full
         return full, full
 
-    def _values(self, accumulators: pa.Table | None) -> pa.Table:
-        """Return the values of each entry's window after it, and its key."""
-        laid, by = self.laid, self.definition.by
-        state = laid.names(laid.group)
-        state = state.append_column(
-            EMIT_STEP, laid.table.column(EMIT_STEP).take(pa.array(laid.first[laid.group]))
-        )
+    def state(self, groups: IntArray, accumulators: pa.Table | None) -> pa.Table:
+        """Return state rows of these groups at some of their entries."""
+        laid = self.laid
+        steps = laid.table.column(EMIT_STEP).take(pa.array(laid.first[groups]))
+        state = laid.names(groups).append_column(EMIT_STEP, steps)
         if accumulators is not None:
             for name in accumulators.column_names:
                 state = state.append_column(name, accumulators.column(name))
+        return state
+
+    def _values(self, accumulators: pa.Table | None) -> pa.Table:
+        """Return the values of each entry's window after it, and its key."""
+        state = self.state(self.laid.group, accumulators)
+        by = self.definition.by
         return pa.table({**{b: state.column(b) for b in by}, **self.values_of(state)[0]})
 
     def _triggered(self, trigger: Trigger, values: pa.Table) -> BoolArray:

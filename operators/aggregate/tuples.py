@@ -8,6 +8,7 @@ is by count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from windrow.core.types import concat
 from windrow.core.windows import Tuples
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitter import fire
+from windrow.operators.aggregate.emitter import Emitter, Firing
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.state_rows import broken_where_they_meet, merge_rows
 from windrow.operators.aggregate.triggers import Judged, Moment
@@ -231,25 +232,10 @@ class TupleAggregator(Steps):
         return list(dict.fromkeys(encode_equal([rows.column(b) for b in by])))
 
     def _fire(self, work: Work, rows: pa.Table, timing: str) -> pa.Table:
-        kv = work.kv
-
-        def values_of(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-            return self._values(kv, state)
-
-        def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
-            return self._values(kv, state, emitted=True)
-
-        fired = fire(
-            self.definition,
-            self.calculation,
-            rows,
-            values_of,
-            timing=timing,
-            is_last=np.full(len(rows), timing == ON_TIME),
-            closing=False,
-            step=work.progress.step,
-            dead=work.dead,
-            last_values=None if self.history is None else last_values,
+        values, firing = partial(self._values, work.kv), Firing(timing, np.full(len(rows), timing == ON_TIME))
+        emitter = Emitter(self.definition, work.dead, work.progress.step)
+        fired = emitter.fire(
+            rows, firing, values, None if self.history is None else partial(values, emitted=True)
         )
         if fired.panes is not None:
             work.result.panes.append(fired.panes)

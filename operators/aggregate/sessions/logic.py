@@ -28,6 +28,7 @@ from windrow.operators.aggregate.assignment import bury_broken
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.aggregate.definition import AggregateDefinition
+from windrow.operators.aggregate.emitter import Emitter, Firing
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.partials import pushdown_sessions, session_groups, slices_of
 from windrow.operators.aggregate.sessions.advance import correct, count, evict, tick
@@ -609,17 +610,9 @@ class SessionAggregator(Steps, Grouping):
         chosen = rows.where(which)
         ends = combine(chosen.sessions.column(END)).to_numpy()
         is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)
-        fired = fire_sessions(
-            self.definition,
-            chosen,
-            partial(self.values, step.kv, panes=chosen.panes),
-            timing=timing,
-            is_last=is_last | closing,
-            closing=closing,
-            step=step.progress.step,
-            dead=step.dead,
-            always=always,
-        )
+        firing = Firing(timing, is_last | closing, closing, always)
+        emitter = Emitter(self.definition, step.dead, step.progress.step)
+        fired = fire_sessions(emitter, chosen, firing, partial(self.values, step.kv, panes=chosen.panes))
         if fired.emitted is not None:
             step.emitted.append(fired.emitted)
             if self.definition.emit.closing_pane and not closing:

@@ -16,6 +16,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.messages import Position
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
+from windrow.operators.aggregate.emitter import Emitter, Firing
 from windrow.operators.aggregate.micro_batching.ingest import AggregateRuns, Taken
 from windrow.operators.aggregate.sessions.assignment import file_run
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
@@ -100,15 +101,11 @@ def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
     side = "left" if operator.has_passed(after_us[-1:], watermark_us).all() else "right"
     at: IntArray = np.searchsorted(after_us, ends, side=side)  # type: ignore[call-overload]
     closed_us = np.array([operator.closed_before(w) for w in after_us.tolist()], dtype=np.int64)
+    emitter = Emitter(operator.definition, step.dead, step.progress.step + STEPS * at + 1)
+    sessions = rows.sessions.append_column(ARRIVED, pa.array(at))
+    values = partial(operator.values, kv, panes=rows.panes)
     fired = fire_sessions(
-        operator.definition,
-        rows._replace(sessions=rows.sessions.append_column(ARRIVED, pa.array(at))),
-        partial(operator.values, kv, panes=rows.panes),
-        timing=ON_TIME,
-        is_last=ends < closed_us[at],
-        closing=False,
-        step=step.progress.step + STEPS * at + 1,
-        dead=step.dead,
+        emitter, rows._replace(sessions=sessions), Firing(ON_TIME, ends < closed_us[at]), values
     )
     step.result.panes += in_order([] if fired.emitted is None else [fired.emitted], by)
     after = fired.rows._replace(sessions=without(fired.rows.sessions, ARRIVED))

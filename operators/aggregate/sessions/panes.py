@@ -8,7 +8,8 @@ since in the others the new pane replaces it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,25 +20,19 @@ from windrow.core.byte_order import decode_i64, decode_u64, encode_i64, encode_u
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate import pane_order
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.emitter import Values, back_kinds, bury, choose, label
+from windrow.operators.aggregate.emitter import Emitter, Firing, Values, suppressed
 from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.sessions.rows import Rows, with_current
 from windrow.operators.aggregations.calculation import Calculation, any_differ
 from windrow.operators.steps.columns import (
-    ACCUMULATOR,
     ARRIVED,
-    EMIT_STEP,
     EMITTED,
     END,
     INSERT,
-    ON_TIME,
     PANES,
     PENDING,
-    SINCE,
     START,
 )
-from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import combine, without
 from windrow.stores.kv import KV, Batch
 from windrow.stores.marks import Marks
@@ -60,78 +55,51 @@ class Fired(NamedTuple):
     fires: BoolArray
 
 
-class _Back(NamedTuple):
-    """The retractions of a firing. panes: the retracted ones. alone: those that no pane of their window replaces."""
-
-    panes: BoolArray
-    alone: BoolArray
-
-
-def fire_sessions(
-    definition: AggregateDefinition,
-    rows: Rows,
-    values_of: Values,
-    *,
-    timing: str,
-    is_last: BoolArray,
-    closing: bool,
-    step: int | IntArray,
-    dead: DeadLetters,
-    always: bool = False,
-) -> Fired:
-    """Fire every session of `rows`, whose panes are all current ones inside them.
-
-    step: of all, or of each. always: emitted panes are emitted again even if nothing changed
-    """
-    sessions, panes, owner = rows
-    emit, size = definition.emit, len(sessions)
-    values, broken = values_of(sessions)
-    columns = [combine(values[a]) for a in definition.agg]
-    fires = np.ones(size, dtype=bool)
-    for b in broken:
-        if fires[b.group]:
-            bury(definition, sessions, b, dead, _arrived(sessions, b.group))
-        fires[b.group] = False
-    same = _same_window(rows)
-    asked = closing and emit.closing_pane
-    if emit.mode == "discarding":
-        if emit.only_if_changed and not asked:
-            fires &= combine(sessions.column(PENDING)).to_numpy() > 0
-    elif emit.only_if_changed or emit.mode == "retracting":
-        unchanged = _unchanged(definition, columns, panes, owner, same, size)
-        if (emit.only_if_changed and not asked) or (
-            emit.mode == "retracting" and timing != ON_TIME and not asked and not always
-        ):
-            fires &= ~unchanged
+def fire_sessions(emitter: Emitter, rows: Rows, firing: Firing, values_of: Values) -> Fired:
+    """Fire every session of `rows`, whose panes are all current ones inside them."""
+    definition, (sessions, panes, owner) = emitter.definition, rows
+    emit, arrived = definition.emit, partial(_arrived, sessions)
+    columns, fires = emitter.computed(sessions, values_of, arrived)
+    same, changed = _same_window(rows), np.ones(len(sessions), dtype=bool)
+    if emit.remembers:
+        changed = ~_unchanged(columns, panes, owner, same, len(sessions))
+    pending = combine(sessions.column(PENDING)).to_numpy() > 0
+    fires &= ~suppressed(emit, changed, pending, firing)
     # In discarding mode, rows next to a session record the step up to which its parts were emitted.
     retracts = fires[owner] & (~same | definition.takes_back_panes) & (emit.mode != "discarding")
-    emitted = _emitted(definition, rows, columns, _Back(retracts, ~same), fires, timing, is_last)
-    after = _after(definition, sessions, fires, step)
-    silent = ~fires[owner]
+    emitted = _emitted(emitter, rows, columns, retracts, ~same, fires, firing)
+    after, silent = emitter.after(sessions, fires), ~fires[owner]
     left, owner = panes.filter(pa.array(silent)), owner[silent]
     if emit.mode == "discarding":
         return Fired(emitted, Rows(after, left, owner), fires)
     if not definition.full_state:
         return Fired(emitted, Rows(with_current(after, fires), left, owner), fires)
-    names = [START, END, *definition.by, PANES]
-    new = pa.table(
-        [*(after.column(n) for n in names), *columns], names=[*names, *(EMITTED + a for a in definition.agg)]
-    ).filter(pa.array(fires))
-    owner = np.r_[owner, np.flatnonzero(fires)]
+    new = after.select([START, END, *definition.by, PANES])
+    for alias, column in columns.items():
+        new = new.append_column(EMITTED + alias, column)
+    new, owner = new.filter(pa.array(fires)), np.r_[owner, np.flatnonzero(fires)]
     return Fired(emitted, Rows(after, concat([left, new]) if len(left) else new, owner), fires)
 
 
-def taken_back(
-    definition: AggregateDefinition, calculation: Calculation, panes: pa.Table, timing: str
-) -> pa.Table:
+def taken_back(emitter: Emitter, calculation: Calculation, panes: pa.Table, timing: str) -> pa.Table:
     """Return retractions of current panes that no session caused: they come before all panes that begin there."""
-    table = panes.select([START, END, *definition.by])
-    for field in calculation.output:
-        table = table.append_column(field.name, _said(panes, field.name, field.type))
-    index = combine(panes.column(PANES)).to_numpy() - 1
-    kinds = back_kinds(definition, np.ones(len(panes), dtype=bool))
-    table = label(table, timing, index, np.zeros(len(panes), dtype=bool), kinds)
+    every = np.ones(len(panes), dtype=bool)
+    values = {field.name: _said(panes, field.name, field.type) for field in calculation.output}
+    table = _retractions(emitter, panes, values, np.arange(len(panes)), every, Firing(timing, every))
     return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
+
+
+def _retractions(
+    emitter: Emitter,
+    panes: pa.Table,
+    values: Mapping[str, pa.Array],
+    at: IntArray,
+    alone: BoolArray,
+    firing: Firing,
+) -> pa.Table:
+    """Return retractions of the panes `at`. alone: those that no pane of their window replaces"""
+    index = combine(panes.column(PANES)).to_numpy()[at] - 1
+    return emitter.labelled(panes, values, at, firing, index, emitter.retraction_kinds(alone[at]))
 
 
 def in_order(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
@@ -180,12 +148,7 @@ def _same_window(rows: Rows) -> BoolArray:
 
 
 def _unchanged(
-    definition: AggregateDefinition,
-    columns: Sequence[pa.Array],
-    panes: pa.Table,
-    owner: IntArray,
-    same: BoolArray,
-    size: int,
+    columns: Mapping[str, pa.Array], panes: pa.Table, owner: IntArray, same: BoolArray, size: int
 ) -> BoolArray:
     """True for sessions with a single current pane, of the same window and the same values."""
     unchanged = np.zeros(size, dtype=bool)
@@ -193,43 +156,34 @@ def _unchanged(
     if len(at) == 0:
         return unchanged
     of, single = pa.array(owner[at]), panes.take(pa.array(at))
-    now = [column.take(of) for column in columns]
-    before = [_said(single, a, c.type) for a, c in zip(definition.agg, now, strict=True)]
+    now = [column.take(of) for column in columns.values()]
+    before = [_said(single, alias, column.type) for alias, column in columns.items()]
     unchanged[owner[at]] = ~any_differ(before, now, len(at))
     return unchanged
 
 
 def _emitted(
-    definition: AggregateDefinition,
+    emitter: Emitter,
     rows: Rows,
-    columns: Sequence[pa.Array],
-    taken_back: _Back,
+    columns: Mapping[str, pa.Array],
+    retracts: BoolArray,
+    alone: BoolArray,
     fires: BoolArray,
-    timing: str,
-    is_last: BoolArray,
+    firing: Firing,
 ) -> pa.Table | None:
     if not fires.any():
         return None
-    fixed, aliases = [START, END, *definition.by], list(definition.agg)
     sessions, panes, owner = rows
-    at = pa.array(np.flatnonzero(fires))
-    inserts = sessions.select(fixed).take(at)
-    for alias, column in zip(aliases, columns, strict=True):
-        inserts = inserts.append_column(alias, column.take(at))
-    index = combine(sessions.column(PANES)).to_numpy()
-    inserts = label(inserts, timing, index[fires], is_last[fires], INSERT)
-    inserts = _on_account(inserts, sessions.take(at))
-    if not taken_back.panes.any():
+    at = np.flatnonzero(fires)
+    index = combine(sessions.column(PANES)).to_numpy()[at]
+    inserts = emitter.labelled(sessions, columns, at, firing, index, INSERT)
+    inserts = _on_account(inserts, sessions.take(pa.array(at)))
+    if not retracts.any():
         return inserts
-    back = np.flatnonzero(taken_back.panes)
+    back = np.flatnonzero(retracts)
     back = back[np.argsort(combine(panes.column(START)).to_numpy()[back], kind="stable")]
-    taken = panes.take(pa.array(back))
-    retractions = taken.select(fixed)
-    for alias, column in zip(aliases, columns, strict=True):
-        retractions = retractions.append_column(alias, _said(taken, alias, column.type))
-    former = combine(taken.column(PANES)).to_numpy() - 1
-    kinds = back_kinds(definition, taken_back.alone[back])
-    retractions = label(retractions, timing, former, np.zeros(len(back), dtype=bool), kinds)
+    values = {alias: _said(panes, alias, column.type) for alias, column in columns.items()}
+    retractions = _retractions(emitter, panes, values, back, alone, firing)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
 
 
@@ -253,22 +207,6 @@ def _on_account(panes: pa.Table, sessions: pa.Table) -> pa.Table:
 def _arrived(sessions: pa.Table, row: int) -> int:
     """Return the message of a run after which a session is emitted."""
     return int(sessions.column(ARRIVED)[row].as_py()) if ARRIVED in sessions.column_names else 0
-
-
-def _after(
-    definition: AggregateDefinition, sessions: pa.Table, fires: BoolArray, step: int | IntArray
-) -> pa.Table:
-    """Return the sessions after firing: nothing pending, a pane more where one was sent, accumulators dropped if discarding."""
-    size, discarding = len(sessions), definition.emit.mode == "discarding"
-    now = pa.array(np.full(size, step, dtype=np.int64))
-    replaced = {
-        PENDING: pa.array(np.zeros(size, dtype=np.int64)),
-        PANES: pa.array(combine(sessions.column(PANES)).to_numpy() + fires),
-        EMIT_STEP: now if discarding else choose(fires, now, combine(sessions.column(EMIT_STEP))),
-    }
-    kept = [n for n in sessions.column_names if n != SINCE]
-    names = [n for n in kept if not (discarding and n.startswith(ACCUMULATOR))]
-    return pa.table([replaced.get(n, sessions.column(n)) for n in names], names=names)
 
 
 _COUNTED = b"dn"

@@ -21,6 +21,7 @@ from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import LAST_END_US
+from windrow.operators.aggregate.emitter import Emitter
 from windrow.operators.aggregate.sessions.dynamic_gap import gaps_of
 from windrow.operators.aggregate.sessions.extents import Extents, holders, reach_of
 from windrow.operators.aggregate.sessions.kept_messages import messages_of
@@ -277,11 +278,12 @@ def _without_crossing(logic: Sessions, step: Step, rows: Rows) -> Rows:
     owned = rows.owner >= 0
     held[owned] = combine(rows.sessions.column(END)).to_numpy()[rows.owner[owned]]
     crosses = ~owned | (ends > held)
+    emitter = Emitter(logic.definition, step.dead, step.progress.step)
     for timing, late in ((EARLY, False), (LATE, True)):
         of_timing = crosses & ((ends <= step.progress.watermark_us) == late)
         if of_timing.any():
             panes = rows.panes.filter(pa.array(of_timing))
-            step.emitted.append(taken_back(logic.definition, logic.calculation, panes, timing))
+            step.emitted.append(taken_back(emitter, logic.calculation, panes, timing))
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
 
 
