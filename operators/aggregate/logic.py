@@ -46,6 +46,7 @@ from windrow.operators.aggregate.state_rows import (
     merge_rows,
     merge_slices,
 )
+from windrow.operators.aggregate.timing import Edges, by_timing, edges_at, fires_evicted, is_last
 from windrow.operators.aggregate.triggers import Due, Judged, Moment, delays
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import FileAgain, Grouping
@@ -92,6 +93,9 @@ class WindowAggregator(Steps, Grouping):
         self.due = Due(definition.emit, self.aux_cf)
         if definition.ids is not None:
             self.seen = SeenIds(definition, self.aux_cf, self._span_us())
+
+    def _edges(self, watermark_us: int) -> Edges:
+        return edges_at(self.definition, watermark_us)
 
     def _windows(self, kv: KV, after_us: int, up_to_us: int) -> list[int]:
         """Return the starts of stored windows with `after < end <= up_to`."""
@@ -191,15 +195,8 @@ class WindowAggregator(Steps, Grouping):
         not_emitted: Collection[str] = (),
     ) -> pa.Table:
         """Fire rows. not_emitted: aggregations that no pane has emitted yet."""
-        kv, emit, watermark_us = work.kv, self.definition.emit, work.progress.watermark_us
-        ends = combine(rows.column(END)).to_numpy()
-        is_last = ends <= passed(watermark_us, self.definition.allowed_lateness_us)
-        if timing == ON_TIME and not emit.emits_late:
-            is_last = np.ones(len(rows), dtype=bool)
-        if timing == EARLY:
-            is_last = np.zeros(len(rows), dtype=bool)
-        if closing:
-            is_last = np.ones(len(rows), dtype=bool)
+        kv, ends = work.kv, combine(rows.column(END)).to_numpy()
+        last = is_last(self.definition, ends, timing, self._edges(work.progress.watermark_us)) | closing
 
         def last_values(state: pa.Table) -> tuple[dict[str, pa.Array], list[Broken]]:
             assert self.history is not None
@@ -209,7 +206,7 @@ class WindowAggregator(Steps, Grouping):
             }, broken
 
         emitter = Emitter(self.definition, work.dead, work.progress.step)
-        firing = Firing(timing, is_last, closing, always)
+        firing = Firing(timing, last, closing, always)
         fired = emitter.fire(
             rows, firing, partial(self._values, kv), None if self.history is None else last_values
         )
@@ -554,11 +551,8 @@ class WindowAggregator(Steps, Grouping):
             self.limits.note(work.kv, deltas)
         if self.due.active:
             deltas = self.due.waiting_since(work.kv, deltas, np.full(len(deltas), work.now_us))
-        emit = self.definition.emit
-        late = combine(deltas.column(END)).to_numpy() <= work.progress.watermark_us
-        for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
-            if not mask.any():
-                continue
+        ends, edges = combine(deltas.column(END)).to_numpy(), self._edges(work.progress.watermark_us)
+        for timing, trigger, mask in by_timing(self.definition.emit, ends, edges):
             part = deltas if mask.all() else deltas.filter(pa.array(mask))
             if by_step(trigger):
                 self._judge(work, part, timing, trigger)
@@ -664,23 +658,20 @@ class WindowAggregator(Steps, Grouping):
         if progress.schema is None or not self._owes(kv):
             return []
         corrected, recomputed = StepResult(), dict(self.definition.recomputed_us)
-        watermark_us, emit = progress.watermark_us, self.definition.emit
-        open_us = passed(watermark_us, self.definition.allowed_lateness_us)
+        emit, edges = self.definition.emit, self._edges(progress.watermark_us)
 
         def again(emitted: StepResult, rows: pa.Table) -> pa.Table:
             ends = combine(rows.column(END)).to_numpy()
-            early = ends > watermark_us
-            fires = (
-                (combine(rows.column(PANES)).to_numpy() > 0) & (ends > open_us) & (early | emit.emits_late)
-            )
+            fires = (combine(rows.column(PANES)).to_numpy() > 0) & (ends >= edges.closed)
+            fires &= emit.emits_late | (ends >= edges.ended)
             parts = [rows.filter(pa.array(~fires))]
-            for timing, mask in ((EARLY, early & fires), (LATE, ~early & fires)):
-                chosen = rows.filter(pa.array(mask))
+            for timing, _, mask in by_timing(emit, ends, edges):
+                chosen = rows.filter(pa.array(mask & fires))
                 parts.append(self._fire(work.into(emitted), chosen, timing, not_emitted=recomputed))
             return concat([part for part in parts if len(part)])
 
         starts = self.store.starts(kv, progress.purged_us, max(recomputed.values()))
-        self._fire_whole(work.into(corrected), starts, watermark_us, again)
+        self._fire_whole(work.into(corrected), starts, progress.watermark_us, again)
         self._note_recomputed(kv)
         return together(corrected.panes, self.definition.by)
 
@@ -722,10 +713,9 @@ class WindowAggregator(Steps, Grouping):
             by_start.setdefault(gone.start, {})[gone.key] = gone.hashed
         if not by_start:
             return []
-        emit = self.definition.emit
-        evicted = StepResult()
+        definition, evicted = self.definition, StepResult()
         before_us, progress.watermark_us = progress.watermark_us, watermark_us
-        closed_us = passed(before_us, self.definition.allowed_lateness_us)
+        before, edges = self._edges(before_us), self._edges(watermark_us)
         for start in sorted(by_start):
             known = [hashed for hashed in by_start[start].values() if hashed is not None]
             wanted = np.array(known, dtype=np.uint64) if len(known) == len(by_start[start]) else None
@@ -737,12 +727,11 @@ class WindowAggregator(Steps, Grouping):
             keys = encode_equal(names) if names else [b""] * len(rows)
             removed = np.array([k in by_start[start] for k in keys], dtype=bool)
             ends = combine(rows.column(END)).to_numpy()
-            early, open_ = ends > watermark_us, ends > closed_us
-            not_emitted = (ends > before_us) & self.definition.emits_evicted
             waiting = combine(rows.column(PENDING)).to_numpy() > 0
-            for timing, trigger, mask in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-                emitted = (not isinstance(trigger, Never)) | not_emitted
-                fires = waiting & emitted | open_ & emit.closing_pane
+            for timing, trigger, mask in by_timing(definition.emit, ends, edges):
+                fires = fires_evicted(
+                    definition, trigger, waiting, ends >= before.closed, ends < before.ended
+                )
                 fires &= removed & mask
                 if fires.any():
                     self._fire(work.into(evicted), rows.filter(pa.array(fires)), timing, closing=True)

@@ -28,9 +28,10 @@ from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.micro_batching.entries import Entries
 from windrow.operators.aggregate.prefix_firing import Judge, Judged, Rule, in_message_order
 from windrow.operators.aggregate.state_rows import apart, delta_rows
+from windrow.operators.aggregate.timing import by_timing, edges_at
 from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.aggregations.calculation import Broken
-from windrow.operators.steps.columns import ARRIVED, EARLY, LATE, MALFORMED_ROW, START, UPSERT
+from windrow.operators.steps.columns import ARRIVED, EARLY, MALFORMED_ROW, START, UPSERT
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.intake import Slice, countable, countable_rows, event_time_marks
@@ -103,12 +104,10 @@ def ingest_windows(operator: WindowAggregator, kv: KV, table: pa.Table, run: Run
 
 def _file(operator: WindowAggregator, taken: Taken, filed: Filed) -> None:
     emit, kv = operator.definition.emit, taken.kv
-    late = filed.ends <= taken.progress.watermark_us
+    edges = edges_at(operator.definition, taken.progress.watermark_us)
     at = taken.arrived(filed.rows)
     emitted: list[Judged] = []
-    for timing, trigger, mask in ((EARLY, emit.early, ~late), (LATE, emit.late, late)):
-        if not mask.any():
-            continue
+    for timing, trigger, mask in by_timing(emit, filed.ends, edges):
         singly = by_step(trigger)
         row_of = filed.row_of[mask]
         deltas, groups, broken = delta_rows(

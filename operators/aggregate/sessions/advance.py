@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import Never, Trigger
+from windrow.core.emit import Trigger
 from windrow.core.keys import encode_equal
 from windrow.core.types import concat
 from windrow.operators.aggregate.count_retention import Gone
@@ -31,6 +31,7 @@ from windrow.operators.aggregate.sessions.rows import (
     live,
     taken,
 )
+from windrow.operators.aggregate.timing import by_timing, fires_evicted
 from windrow.operators.aggregate.triggers import delays
 from windrow.operators.steps.columns import (
     EARLY,
@@ -73,11 +74,13 @@ def evict(logic: Sessions, step: Step, watermark_us: int) -> list[pa.Table]:
         return []
     rows = stored.rows(by, removed)
     ends, pending = (combine(rows.sessions.column(c)).to_numpy() for c in (END, PENDING))
-    early, open_ = ~logic.has_passed(ends, watermark_us), ends >= step.closed_us
-    not_emitted = ~logic.has_passed(ends, step.emitted_us) & logic.definition.emits_evicted
-    for timing, trigger, of_timing in ((EARLY, emit.early, early), (LATE, emit.late, ~early)):
-        emitted = (not isinstance(trigger, Never)) | not_emitted
-        fires = (pending > 0) & emitted | open_ & emit.closing_pane
+    definition, open_, ended = (
+        logic.definition,
+        ends >= step.closed_us,
+        logic.has_passed(ends, step.emitted_us),
+    )
+    for timing, trigger, of_timing in by_timing(emit, ends, logic.edges(watermark_us)):
+        fires = fires_evicted(definition, trigger, pending > 0, open_, ended)
         rows = logic.fire(step, rows, fires & of_timing, timing, closing=True)
     panes = step.drain()
     assert stored.near.rows is not None
@@ -240,8 +243,8 @@ def correct(logic: Sessions, step: Step) -> None:
         return
     owed = _owed(logic, step, current.rows(by).sessions)
     rows, homes = current.rows(by, owed), current.values(HOME)[owed]
-    early = _current(logic, step, rows.sessions)
-    for timing, of_timing in ((EARLY, early), (LATE, ~early)):
+    ends = combine(rows.sessions.column(END)).to_numpy()
+    for timing, _, of_timing in by_timing(logic.definition.emit, ends, logic.edges(step.emitted_us)):
         rows = logic.fire(step, rows, of_timing, timing)
     logic.keep(step, current.near, current.others(owed), rows, homes)
     logic.emit(step)

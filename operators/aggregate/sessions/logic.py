@@ -62,12 +62,12 @@ from windrow.operators.aggregate.sessions.rows import (
 )
 from windrow.operators.aggregate.sessions.timers import SessionMarks
 from windrow.operators.aggregate.state_rows import merge_rows
+from windrow.operators.aggregate.timing import Edges, by_timing, edges_at, fires_at_end, is_last
 from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import Grouping, RunAgain
 from windrow.operators.steps.assigners import WindowAssigner, assigner_of
 from windrow.operators.steps.columns import (
-    EARLY,
     END,
     IS_LAST,
     LATE,
@@ -121,8 +121,6 @@ class SessionAggregator(Steps, Grouping):
         else:
             self.longest_us = window.max_length_us
             self.cells = None if window.cut is None else assigner_of(window.cut)
-        #: True if every session is emitted when it ends.
-        self.emits_all = definition.emit.on_time
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
         self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
@@ -152,15 +150,17 @@ class SessionAggregator(Steps, Grouping):
 
     # -- time -------------------------------------------------------------------------------------------------------
 
+    def edges(self, watermark_us: int) -> Edges:
+        """Return the edges of sessions at a watermark."""
+        return edges_at(self.definition, watermark_us)
+
     def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
-        """True for sessions that are emitted as ended: without corrections only when no message on time may come."""
-        waits = not self.definition.emit.emits_late
-        ended: BoolArray = ends < watermark_us if waits else ends <= watermark_us
-        return ended
+        """True for sessions that have ended: they are emitted as ended."""
+        return ends < self.edges(watermark_us).ended
 
     def closed_before(self, watermark_us: int) -> int:
         """Return the end before which sessions are closed."""
-        return passed(watermark_us, self.definition.allowed_lateness_us)
+        return self.edges(watermark_us).closed
 
     def kept_from(self, watermark_us: int) -> int:
         """Return the time before which messages are out of retention by themselves."""
@@ -445,8 +445,7 @@ class SessionAggregator(Steps, Grouping):
     def fires_in_time(self, rows: Rows) -> BoolArray:
         """True for sessions that fire when they end."""
         pending = combine(rows.sessions.column(PENDING)).to_numpy() > 0
-        waiting: BoolArray = pending & (not self.definition.emit.emits_late)
-        return waiting | self.emits_all
+        return fires_at_end(self.definition.emit, pending) | self.definition.numbered
 
     def fire_stored(
         self,
@@ -575,10 +574,9 @@ class SessionAggregator(Steps, Grouping):
 
     def _fire_by_step(self, step: Step, rows: Rows) -> Rows:
         """Fire sessions that took messages by the trigger that is evaluated in every step."""
-        emit = self.definition.emit
-        ended = self.has_passed(combine(rows.sessions.column(END)).to_numpy(), step.progress.watermark_us)
-        for timing, trigger, of_timing in ((EARLY, emit.early, ~ended), (LATE, emit.late, ended)):
-            if by_step(trigger) and of_timing.any():
+        ends, edges = combine(rows.sessions.column(END)).to_numpy(), self.edges(step.progress.watermark_us)
+        for timing, trigger, of_timing in by_timing(self.definition.emit, ends, edges):
+            if by_step(trigger):
                 fires = np.zeros(len(of_timing), dtype=bool)
                 fires[of_timing] = self.judged(step, rows.where(of_timing), trigger)
                 rows = self.fire(step, rows, fires, timing)
@@ -609,8 +607,8 @@ class SessionAggregator(Steps, Grouping):
         rows = unfolded(self.calculation, self.spans, rows, which)
         chosen = rows.where(which)
         ends = combine(chosen.sessions.column(END)).to_numpy()
-        is_last = (ends < self.closed_before(step.progress.watermark_us)) & (timing != EARLY)
-        firing = Firing(timing, is_last | closing, closing, always)
+        last = is_last(self.definition, ends, timing, self.edges(step.progress.watermark_us)) | closing
+        firing = Firing(timing, last, closing, always)
         emitter = Emitter(self.definition, step.dead, step.progress.step)
         fired = fire_sessions(emitter, chosen, firing, partial(self.values, step.kv, panes=chosen.panes))
         if fired.emitted is not None:

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
-from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.sessions.advance import tick
 from windrow.operators.aggregate.sessions.assignment import file_sessions
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
@@ -36,18 +34,7 @@ from windrow.stores.kv import KV
 class TupleSessionAggregator(SessionAggregator):
     """The logic of one definition of a tuple session. Its watermark is the number of the last message."""
 
-    def __init__(self, definition: AggregateDefinition) -> None:
-        super().__init__(definition)
-        self.emits_all = True  # no later pane would emit it
-
     # -- numbers in the place of times ------------------------------------------------------------------------------
-
-    def has_passed(self, ends: IntArray, watermark_us: int) -> BoolArray:
-        ended: BoolArray = ends <= watermark_us
-        return ended
-
-    def closed_before(self, watermark_us: int) -> int:
-        return watermark_us + 1
 
     def retained_from(self, watermark_us: int) -> int:
         messages = self.definition.retention.messages
