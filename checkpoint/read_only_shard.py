@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from windrow.checkpoint.marker import begun, is_of, marker_of
-from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec, missing_after
 from windrow.checkpoint.shard_commits import CommitOfShards
-from windrow.checkpoint.shard_inspection import missing_after
 from windrow.core.errors import StateError
 from windrow.stores.kv import LocalStore, Overlay
 

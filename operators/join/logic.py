@@ -25,12 +25,11 @@ from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, HOUR_US, MINUTE_US, SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.core.windows import Rows
-from windrow.operators.join.asof import answers
 from windrow.operators.join.columns import NAMES, InputColumns, JoinStep, SideRows
 from windrow.operators.join.count_retention import Sizes
 from windrow.operators.join.deferred_rows import put_off, released
 from windrow.operators.join.definition import JoinDefinition
-from windrow.operators.join.output import Columns, alone, joined_schema, prefixes
+from windrow.operators.join.output import NOBODY, Columns, alone, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT, Reach
 from windrow.operators.join.spans import spans
 from windrow.operators.join.tables import Raised, came_late, conform, holds, intervals, ranks, sound, stack
@@ -53,7 +52,7 @@ from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
 from windrow.operators.steps.message_rows import empty_rows, pack_rows, unpack_rows, with_positions
 from windrow.operators.steps.output_rows import labelled
-from windrow.operators.steps.pairing import NO_KEY, Partners, partners
+from windrow.operators.steps.pairing import NO_KEY, Partners, pairs, partners
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
@@ -670,8 +669,40 @@ class JoinOperator(Logic):
     def _alone(self, step: JoinStep, side: int, rows: Slice) -> pa.Table | None:
         """Return the rows of unmatched messages, and for as-of the answers to left ones."""
         if self.definition.how == "asof":
-            return answers(self, step, rows)
+            return self._as_of_rows(step, rows)
         return alone(rows, side, step.sides, step.columns)
+
+    # -- as-of matching: each left message with the newest matching right one at or before it ------------------------
+
+    def _as_of_rows(self, step: JoinStep, left: Slice) -> pa.Table:
+        """Return the rows of left messages whose wait is over.
+
+        Pairs are also matched on arrival, so that the later message is the dead letter if the condition raises. For pairs
+        stored under another function of the same name, the left message is the dead letter.
+        """
+        columns, dead = step.columns, step.dead
+        right = self._partners(step, RIGHT, left, self.keys(left, LEFT, columns))
+        raised: Raised = {}
+        best = self._latest(left, right, columns, raised)
+        if raised:
+            dead.input, rows = self.definition.left.name, np.array(sorted(raised), dtype=np.int64)
+            why = [raised[row] for row in rows.tolist()]
+            dead.add_rows(MALFORMED, why, left.table, rows, pa.array(left.times))
+        rows = np.array([row for row in range(len(left)) if row not in raised], dtype=np.int64)
+        return columns.rows(left.table, right.table, rows, best[rows])
+
+    def _latest(self, left: Slice, right: Slice, columns: Columns, raised: Raised) -> IntArray:
+        """Return for each left row the newest right one up to it, or NOBODY. raised: gets rows whose condition raises."""
+        best = np.full(len(left), NOBODY, dtype=np.int64)
+        codes = self._codes((left, right), columns)
+        low, high = self.reach.partners(LEFT, left.times)
+        li, ri = pairs(codes[LEFT], low, high, codes[RIGHT], right.times)
+        li, ri = self._matching((left, right), li, ri, columns, raised)
+        if len(li):
+            order = np.lexsort((ranks(right)[ri], right.times[ri], li))
+            last = np.flatnonzero(np.append(li[order][1:] != li[order][:-1], True))
+            best[li[order][last]] = ri[order][last]
+        return best
 
 
 def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[IntArray, IntArray]:

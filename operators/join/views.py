@@ -17,7 +17,6 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.core.windows import Rows
-from windrow.operators.join.asof import latest
 from windrow.operators.join.output import NOBODY, Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised
@@ -291,7 +290,7 @@ def _emitted(
     if how == "asof" and not settled:
         # A static input may have got a newer answer since.
         answered = np.flatnonzero(both[LEFT].times < (START_OF_TIME_US if sides[RIGHT].static else done_us))
-        best = latest(logic, both[LEFT].take(answered), both[RIGHT], columns, raised)
+        best = logic._latest(both[LEFT].take(answered), both[RIGHT], columns, raised)
         good = np.array([row not in raised for row in range(len(best))], dtype=bool)
         blocks = [(answered[good], best[good])]
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.checkpoint import garbage_collection
+from windrow.checkpoint import job as jobs
 from windrow.checkpoint.compaction import Changelog, compact
 from windrow.checkpoint.files import ShardFiles
 from windrow.checkpoint.job import Job
@@ -46,10 +46,10 @@ def test_names_of_files_are_restated_in_fewer_commits_the_more_there_are(
         yield
         return dict.fromkeys(range(shards), 1 << 40)
 
-    monkeypatch.setattr(garbage_collection, "covered", all_covered)
+    monkeypatch.setattr(jobs, "covered", all_covered)
     monkeypatch.setattr(Changelog, "newest_base", lambda self, shard: 1 << 40)
-    monkeypatch.setattr(garbage_collection, "NAMES_A_COMMIT", 20)
-    monkeypatch.setattr(garbage_collection, "SLICE_COMMITS", 4)
+    monkeypatch.setattr(jobs, "NAMES_A_COMMIT", 20)
+    monkeypatch.setattr(jobs, "SLICE_COMMITS", 4)
     job, restated, claims = opened(tmp_path), 0, 0
     for number in range(1, 401):
         commit(job, number, [], [f"{number}-{i}" for i in range(5)])

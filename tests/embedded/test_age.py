@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
-from windrow.checkpoint import garbage_collection
+from windrow.checkpoint import job as jobs
 from windrow.checkpoint.backup import backup
 from windrow.checkpoint.job_admin import fork
 from windrow.checkpoint.verify import verify
@@ -272,11 +272,9 @@ def test_dead_letters_outlive_the_records_of_their_commits(old: Aging) -> None:
 def test_dead_letters_go_when_their_retention_is_over_and_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bool
 ) -> None:
-    monkeypatch.setattr(
-        garbage_collection, "LETTER_FILES", 2 if said else 4096
-    )  # of what is said, all are kept
+    monkeypatch.setattr(jobs, "LETTER_FILES", 2 if said else 4096)  # of what is said, all are kept
     if not said:
-        monkeypatch.setattr(garbage_collection, "LETTERS_US", 60 * SECOND)
+        monkeypatch.setattr(jobs, "LETTERS_US", 60 * SECOND)
     job = Aging(tmp_path / "job", define("1 minute") if said else None)
     with job.open() as op:
         job.live(op, OLD)

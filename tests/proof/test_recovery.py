@@ -11,7 +11,7 @@ import pytest
 
 import windrow as wr
 from windrow.checkpoint import records
-from windrow.checkpoint.shard_inspection import look
+from windrow.checkpoint.shard import look
 from windrow.core import errors as e
 from windrow.core.messages import Message, Pane, Position
 from windrow.operators.aggregate.definition import AggregateDefinition

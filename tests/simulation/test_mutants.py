@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import KafkaException
 
 import windrow as wr
-from windrow.checkpoint import batches, files, garbage_collection
+from windrow.checkpoint import batches, files
+from windrow.checkpoint import job as jobs
 from windrow.checkpoint import log as logs
 from windrow.checkpoint.compaction import Changelog
 from windrow.checkpoint.job import Job, Plan
@@ -303,7 +304,7 @@ def swept_as_far_as_the_newest_commit(patch: pytest.MonkeyPatch) -> None:
         yield
         return dict.fromkeys(range(shards), 1 << 40)
 
-    patch.setattr(garbage_collection, "covered", all_covered)
+    patch.setattr(jobs, "covered", all_covered)
     patch.setattr(Changelog, "newest_base", lambda self, shard: 1 << 40)
 
 

@@ -19,11 +19,10 @@ from windrow.core.emit import EveryBatch, EveryPeriod
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.one_input import Work
-from windrow.operators.over.anchors import validation as around
 from windrow.operators.over.anchors.logic import AnchoredOvers
 from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import high_of, low_of
-from windrow.operators.over.definition import OverDefinition
+from windrow.operators.over.definition import OverDefinition, output_delay_us
 from windrow.operators.over.due_rows import buried
 from windrow.operators.over.emitted_marks import ID, STEP_BITS, MarkStore
 from windrow.operators.over.partitions import Lines, ordered
@@ -58,7 +57,7 @@ class CorrectedAnchors(AnchoredOvers):
 
     def floor_us(self, kv: KV, watermark_us: int) -> int:
         """Return the floor as of `AnchoredOvers`, or a little before, over all kept anchors: those are many."""
-        back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
+        back_us, ahead_us = self.definition.back_us, output_delay_us(self.definition)
         if back_us is None or ahead_us >= UNBOUNDED_US:
             return super().floor_us(kv, watermark_us)
         return limit(watermark_us, max(back_us + ahead_us, self.definition.queried_us))
@@ -105,7 +104,7 @@ class CorrectedAnchors(AnchoredOvers):
     @property
     def _reach_us(self) -> int | None:
         """Return how long after a moment a window that holds it may end; None: any time."""
-        back_us, ahead_us = self.definition.back_us, around.output_delay_us(self.definition)
+        back_us, ahead_us = self.definition.back_us, output_delay_us(self.definition)
         return None if back_us is None or ahead_us >= UNBOUNDED_US else back_us + ahead_us
 
     def _hold(self, anchors: pa.Table, rows: Slice) -> BoolArray:
