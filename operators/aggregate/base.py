@@ -29,12 +29,7 @@ from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.input_filter import divided
 from windrow.operators.steps.intake import Slice, countable_rows, in_known_times
 from windrow.operators.steps.progress import EMISSION, RECOMPUTED, Progress
-from windrow.operators.steps.schema_inference import (
-    Needs,
-    check_keys,
-    in_learnt_types,
-    learn,
-)
+from windrow.operators.steps.schema_inference import Needs, check_keys, in_learnt_types, learn
 from windrow.operators.steps.step import StepResult
 from windrow.operators.steps.work import Work, begin_step, save_progress
 from windrow.operators.view import View

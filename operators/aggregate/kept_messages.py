@@ -28,16 +28,7 @@ from windrow.core.types import as_type, concat, widened
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken, Calculation, of_whole
 from windrow.operators.steps.assigners import WindowAssigner
-from windrow.operators.steps.columns import (
-    EMIT_STEP,
-    END,
-    NUMBER,
-    OFFSET,
-    ORDINAL,
-    PARTITION,
-    SOURCE,
-    START,
-)
+from windrow.operators.steps.columns import EMIT_STEP, END, NUMBER, OFFSET, ORDINAL, PARTITION, SOURCE, START
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, encoded_positions, event_times
 from windrow.stores.kv import KV, Batch, Pair

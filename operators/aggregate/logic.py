@@ -40,12 +40,7 @@ from windrow.operators.aggregate.emitter import Emitter, Firing
 from windrow.operators.aggregate.kept_messages_by_key import KeyedHistory
 from windrow.operators.aggregate.output import sorted_states
 from windrow.operators.aggregate.partials import pushdown, window_groups
-from windrow.operators.aggregate.state_rows import (
-    apart,
-    broken_where_they_meet,
-    merge_rows,
-    merge_slices,
-)
+from windrow.operators.aggregate.state_rows import apart, broken_where_they_meet, merge_rows, merge_slices
 from windrow.operators.aggregate.timing import Edges, by_timing, edges_at, fires_evicted, is_last
 from windrow.operators.aggregate.triggers import Due, Judged, Moment, delays
 from windrow.operators.aggregations.calculation import Broken
@@ -60,11 +55,7 @@ from windrow.operators.steps.intake import Slice, countable_rows
 from windrow.operators.steps.micro_batching import Runs
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.pushdown import Grouped, Pushdown
-from windrow.operators.steps.step import (
-    StepResult,
-    limit,
-    passed,
-)
+from windrow.operators.steps.step import StepResult, limit, passed
 from windrow.operators.steps.work import Work
 from windrow.operators.view import one_key
 from windrow.stores.delta_blocks import BlockWindows

@@ -11,10 +11,7 @@ import pyarrow.compute as pc
 from windrow.core.arrays import IntArray
 from windrow.core.arrays import taken as rows_taken
 from windrow.core.types import concat
-from windrow.operators.steps.columns import (
-    END,
-    START,
-)
+from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.groups import combine, value_order
 from windrow.stores.spill import Spill
 

@@ -15,16 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.emit import (
-    AllOf,
-    AnyOf,
-    EveryCount,
-    Trigger,
-    When,
-    by_value,
-    leaves,
-    when_messages_come,
-)
+from windrow.core.emit import AllOf, AnyOf, EveryCount, Trigger, When, by_value, leaves, when_messages_come
 from windrow.core.types import as_type, concat
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emitter import (

@@ -13,11 +13,7 @@ from windrow.core.expressions import names_no_column
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.sessions.dynamic_gap import gap_refused
 from windrow.operators.aggregations.calculation import Calculation
-from windrow.operators.aggregations.required_columns import (
-    keeps_whole,
-    mentioned,
-    refusal_of,
-)
+from windrow.operators.aggregations.required_columns import keeps_whole, mentioned, refusal_of
 from windrow.operators.steps.derived_columns import made_schema, raw
 from windrow.operators.steps.schema_inference import Needs, check_types, key_refusal, missing
 

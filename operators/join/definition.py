@@ -16,12 +16,7 @@ from windrow.core.errors import BadTrigger, BadWatermark, BadWindow, Configurati
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow
-from windrow.core.policy import (
-    UNBOUNDED_US,
-    Retention,
-    Watermark,
-    bounded,
-)
+from windrow.core.policy import UNBOUNDED_US, Retention, Watermark, bounded
 from windrow.core.show import Raw, call
 from windrow.core.time import show_duration
 from windrow.core.windows import Hopping, Rows, Session, Tumbling

@@ -56,12 +56,7 @@ from windrow.operators.steps.pairing import NO_KEY, Partners, pairs, partners
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs
-from windrow.operators.steps.step import (
-    Redone,
-    StepResult,
-    limit,
-    passed,
-)
+from windrow.operators.steps.step import Redone, StepResult, limit, passed
 from windrow.operators.steps.work import begin_step
 from windrow.operators.view import View
 from windrow.stores.incremental_work import in_batches

@@ -17,31 +17,14 @@ from windrow.core.emit import Trigger
 from windrow.core.keys import encode_equal
 from windrow.core.types import concat
 from windrow.operators.aggregate.count_retention import Gone
-from windrow.operators.aggregate.sessions.assignment import (
-    Filed,
-)
-from windrow.operators.aggregate.sessions.kept_messages import (
-    forget_sessions,
-)
+from windrow.operators.aggregate.sessions.assignment import Filed
+from windrow.operators.aggregate.sessions.kept_messages import forget_sessions
 from windrow.operators.aggregate.sessions.merging import settled
 from windrow.operators.aggregate.sessions.parts import Sessions
-from windrow.operators.aggregate.sessions.rows import (
-    Step,
-    Stored,
-    live,
-    taken,
-)
+from windrow.operators.aggregate.sessions.rows import Step, Stored, live, taken
 from windrow.operators.aggregate.timing import by_timing, fires_evicted
 from windrow.operators.aggregate.triggers import delays
-from windrow.operators.steps.columns import (
-    EARLY,
-    END,
-    LATE,
-    MESSAGES,
-    PANES,
-    PENDING,
-    START,
-)
+from windrow.operators.steps.columns import EARLY, END, LATE, MESSAGES, PANES, PENDING, START
 from windrow.operators.steps.groups import combine
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV

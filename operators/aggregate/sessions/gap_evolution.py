@@ -21,15 +21,7 @@ from windrow.operators.aggregate.sessions.extents import joined
 from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
 from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
 from windrow.operators.aggregate.sessions.parts import Sessions
-from windrow.operators.aggregate.sessions.rows import (
-    Rows,
-    Step,
-    Stored,
-    codes_of,
-    extents,
-    owners,
-    unfolded,
-)
+from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, extents, owners, unfolded
 from windrow.operators.steps.columns import END, MESSAGES_FROM, ON_TIME, START
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.step import limit

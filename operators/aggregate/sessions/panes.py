@@ -24,15 +24,7 @@ from windrow.operators.aggregate.emitter import Emitter, Firing, Values, suppres
 from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.sessions.rows import Rows, with_current
 from windrow.operators.aggregations.calculation import Calculation, any_differ
-from windrow.operators.steps.columns import (
-    ARRIVED,
-    EMITTED,
-    END,
-    INSERT,
-    PANES,
-    PENDING,
-    START,
-)
+from windrow.operators.steps.columns import ARRIVED, EMITTED, END, INSERT, PANES, PENDING, START
 from windrow.operators.steps.groups import combine, without
 from windrow.stores.kv import KV, Batch
 from windrow.stores.marks import Marks

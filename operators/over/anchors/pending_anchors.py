@@ -15,10 +15,7 @@ import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.between import Between, Ticks
-from windrow.core.byte_order import (
-    decode_i64,
-    encode_i64,
-)
+from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.frames import RangeBetween
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
