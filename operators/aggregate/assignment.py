@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windrow.core.arrays import IntArray
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.count_retention import SizeLimits
@@ -126,22 +125,14 @@ def bury_failed(
         if bad[b.group]:
             continue
         bad[b.group] = True
-        text = "".join(traceback.format_exception(b.error)[-6:])
         members = np.unique(row_of[groups.codes == b.group])
-        dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", rows.table, members, pa.array(rows.times))
+        dead.add_rows(AGGREGATE_FAILED, b.detail, rows.table, members, pa.array(rows.times))
     return deltas.filter(pa.array(~bad))
 
 
 def without_failed(filed: Filed, groups: Groups, broken: list[Broken], dead: DeadLetters) -> Filed:
     """Remove messages on which the user's code raised in some window from all windows: a kept message is in all or in none."""
-    stays = np.ones(len(filed.rows), dtype=bool)
-    for b in broken:
-        members = np.unique(filed.row_of[groups.codes == b.group])
-        members = members[stays[members]]
-        text = "".join(traceback.format_exception(b.error)[-6:])
-        table, times = filed.rows.table, pa.array(filed.rows.times)
-        dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", table, members, times)
-        stays[members] = False
+    stays = bury_messages(filed.rows, filed.row_of, groups, broken, dead)
     line = stays[filed.row_of]
     return replace(
         filed,
@@ -151,6 +142,19 @@ def without_failed(filed: Filed, groups: Groups, broken: list[Broken], dead: Dea
         ends=filed.ends[line],
         closed=None if filed.closed is None else filed.closed[stays],
     )
+
+
+def bury_messages(
+    rows: Slice, row_of: IntArray, groups: Groups, broken: list[Broken], dead: DeadLetters
+) -> BoolArray:
+    """Send messages on which the user's code raised to the dead-letter sink, each once; True for the others."""
+    stays = np.ones(len(rows), dtype=bool)
+    for b in broken:
+        members = np.unique(row_of[groups.codes == b.group])
+        members = members[stays[members]]
+        dead.add_rows(AGGREGATE_FAILED, b.detail, rows.table, members, pa.array(rows.times))
+        stays[members] = False
+    return stays
 
 
 def bury_broken(

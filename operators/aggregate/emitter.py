@@ -6,7 +6,6 @@ Panes are tables: `__start`, `__end`, the keys, the aggregates, `__timing`, `__i
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -244,8 +243,7 @@ def bury(
         detail = f"{broken.error}: use integer_overflow='decimal' for sums beyond int64"
         dead.add(INTEGER_OVERFLOW, detail, payload, arrived=arrived)
         return
-    text = "".join(traceback.format_exception(broken.error)[-6:])
-    dead.add(AGGREGATE_FAILED, f"{broken.alias}: {text}", payload, arrived=arrived)
+    dead.add(AGGREGATE_FAILED, broken.detail, payload, arrived=arrived)
 
 
 # -- the ledger of emitted values -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from windrow.core.positions import Partition
 from windrow.core.time import START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import Tuples
+from windrow.operators.aggregate.assignment import bury_messages
 from windrow.operators.aggregate.base import Steps, together
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.emitter import Emitter, Firing
@@ -30,7 +31,6 @@ from windrow.operators.aggregate.triggers import Judged, Moment
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.operator import RunAgain, numbers_of
 from windrow.operators.steps.columns import EARLY, END, MESSAGES, ON_TIME, PENDING, START, UPSERT
-from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, DeadLetters
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.operators.steps.ids import SeenIds
 from windrow.operators.steps.input_filter import further
@@ -128,9 +128,10 @@ class TupleAggregator(Steps):
         known = self.store.read(kv, deltas.select([START, *self.definition.by]))
         broken += broken_where_they_meet(self.calculation, known, deltas)
         if broken:
-            rows, numbers = self._bury(rows, row_of, delta_groups.codes, broken, dead)
-            if len(rows):
-                self._file(work, rows)
+            # Messages on which user code raised have no number; the others are stored without them.
+            stays = bury_messages(rows, row_of, delta_groups, broken, dead)
+            if stays.any():
+                self._file(work, rows.take(np.flatnonzero(stays)))
             return
         if self.history is not None:
             self.history.add(kv, rows, progress.step, self.calculation, numbers)
@@ -171,21 +172,6 @@ class TupleAggregator(Steps):
         firsts = firsts.ravel()
         holds = (firsts >= 1) & (firsts + self.size > numbers[row_of])
         return row_of[holds], firsts[holds]
-
-    def _bury(
-        self, rows: Slice, row_of: IntArray, codes: IntArray, broken: list[Broken], dead: DeadLetters
-    ) -> tuple[Slice, IntArray]:
-        """Drop messages on which user code raised, without a number; the others are stored without them."""
-        import traceback
-
-        bad = np.zeros(len(rows), dtype=bool)
-        for b in broken:
-            members = np.unique(row_of[codes == b.group])
-            members = members[~bad[members]]
-            text = "".join(traceback.format_exception(b.error)[-6:])
-            dead.add_rows(AGGREGATE_FAILED, f"{b.alias}: {text}", rows.table, members, pa.array(rows.times))
-            bad[members] = True
-        return rows.take(np.flatnonzero(~bad)), np.zeros(0, dtype=np.int64)
 
     def _judge(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,11 @@ class Broken:
     alias: str
     group: int
     error: BaseException
+
+    @property
+    def detail(self) -> str:
+        """Return the text of a dead letter."""
+        return f"{self.alias}: {''.join(traceback.format_exception(self.error)[-6:])}"
 
 
 class Calculation:
