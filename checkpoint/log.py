@@ -55,6 +55,10 @@ class Log(Protocol):
         """The last claim."""
 
     @property
+    def first_commit(self) -> int:
+        """The number of the oldest commit that is kept."""
+
+    @property
     def last_commit(self) -> Commit | None: ...
 
     @property

@@ -19,7 +19,7 @@ from windrow.core.clock import SystemClock
 from windrow.core.errors import ConfigurationError, WindrowError
 from windrow.core.extras import need
 from windrow.runners.state.definitions import Definitions, location_and_log
-from windrow.runners.telemetry import LATE, METRICS, SECONDS, Metric, lags_of, panes_of
+from windrow.runners.telemetry import LATE, METRICS, SECONDS, Metric, age_s, first_after, lags_of, panes_of
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -142,8 +142,11 @@ class LogCollector:
         health = views.health(look, now_us)
         gauges: dict[str, float] = {
             "windrow.unpublished": health.unpublished,
-            "windrow.snapshot.age": health.since_snapshot,
+            "windrow.snapshot.commits": health.since_snapshot,
         }
+        if last is not None:
+            since = first_after(look.log, last.commit - health.since_snapshot, last)
+            gauges["windrow.snapshot.age"] = age_s(since, last)
         if health.age_us is not None:
             gauges["windrow.commit.age"] = health.age_us / 1e6
         gauges["windrow.state.size"] = size_of(look.folders.location)

@@ -151,9 +151,10 @@ def message_dot(dot: Dot, axis: Axis, y: float) -> str:
 
 def emission_mark(pane: Emission, axis: Axis, y: float) -> str:
     """Draw the mark of a pane: its shape and colour say its timing."""
-    place = f"translate({axis.x(pane.at):.1f} {y:.1f})"
+    small = " scale(0.75)" if pane.timing == "early" else ""  # there are many
+    place = f"translate({axis.x(pane.at):.1f} {y:.1f}){small}"
     detail = f"{WORDS[pane.timing]}: {pane.detail}" if pane.detail else WORDS[pane.timing]
-    return tag("path", tooltip(detail), class_=pane.timing, d=SHAPES[pane.timing], transform=place)
+    return tag("path", tooltip(detail), class_=f"pane {pane.timing}", d=SHAPES[pane.timing], transform=place)
 
 
 def watermark_line(axis: Axis, watermark: int | None, top: float, bottom: float) -> list[str]:

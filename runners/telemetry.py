@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.checkpoint.compaction import snapshots_from
 from windrow.checkpoint.health import size_of
 from windrow.checkpoint.job import Job
+from windrow.checkpoint.log import Log
 from windrow.checkpoint.records import PANES_OF, Commit, now_of
 from windrow.core.logs import get_logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -54,7 +55,10 @@ METRICS = {
     "windrow.watermark.lag": Metric("gauge", "s", "distance from the watermark to now", ("operator",)),
     "windrow.unpublished": Metric("gauge", "{commit}", "commits whose output sinks may lack"),
     "windrow.state.size": Metric("gauge", "By", "bytes below the location, measured once a minute at most"),
-    "windrow.snapshot.age": Metric("gauge", "{commit}", "commits since the newest snapshot"),
+    "windrow.snapshot.commits": Metric("gauge", "{commit}", "commits since the newest snapshot"),
+    "windrow.snapshot.age": Metric(
+        "gauge", "s", "time from the first commit since the newest snapshot to the last"
+    ),
     "windrow.lag": Metric("gauge", "{record}", "records of Kafka that are not read", ("source", "partition")),
 }
 _instruments: dict[str, Any] = {}
@@ -85,14 +89,15 @@ class Telemetry:
     definitions: Sequence[Definition]
     _counters: dict[str, int] = field(default_factory=dict)
     _measured_s: float = -SIZE_EVERY_S
+    _begins: tuple[int, Commit | None] = (-1, None)
 
     def __post_init__(self) -> None:
         self._counters = dict(self.job.progress.counters)
 
     def committed(
-        self, record: Commit, stages: Stages, lag: Mapping[str, Mapping[str, int]] | None = None
+        self, record: Commit, stages: Stages, lag: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     ) -> None:
-        """Record a commit that has just ended. lag: unread records of Kafka, by source and partition."""
+        """Record a commit that has just ended. lag: returns unread records of Kafka, by source and partition."""
         before, self._counters = self._counters, dict(record.counters)
         metrics, trace = sys.modules.get("opentelemetry.metrics"), sys.modules.get("opentelemetry.trace")
         if metrics is None and trace is None:
@@ -101,7 +106,7 @@ class Telemetry:
             now_ns = time.time_ns()
             if metrics is not None:
                 self._measure(metrics, record, before, stages.ended(now_ns))
-                self._measure_lag(lag or {})
+                self._measure_lag(lag())
             if trace is not None:
                 self._trace(trace, record, stages, now_ns)
         except Exception as error:  # telemetry is no part of the work
@@ -133,7 +138,10 @@ class Telemetry:
         progress = self.job.progress
         instruments["windrow.unpublished"].set(max(0, record.commit - progress.published), job)
         snapshot = snapshots_from(self.job.folders, self.job.shards)
-        instruments["windrow.snapshot.age"].set(record.commit - snapshot, job)
+        instruments["windrow.snapshot.commits"].set(record.commit - snapshot, job)
+        if record.commit <= snapshot or self._begins[0] != snapshot:  # the log is read once for each snapshot
+            self._begins = snapshot, first_after(self.job.log, snapshot, record)
+        instruments["windrow.snapshot.age"].set(age_s(self._begins[1] or record, record), job)
         if time.monotonic() - self._measured_s >= SIZE_EVERY_S:
             self._measured_s = time.monotonic()
             instruments["windrow.state.size"].set(size_of(self.job.folders.location), job)
@@ -172,6 +180,16 @@ def panes_of(record: Commit) -> dict[str, int]:
                 operator = name.removeprefix(PANES_OF)
                 rows[operator] = rows.get(operator, 0) + n
     return rows
+
+
+def first_after(log: Log, snapshot: int, last: Commit) -> Commit:
+    """Return the first commit since a snapshot that the log keeps; the last one where there is none."""
+    return next(log.commits(max(snapshot + 1, log.first_commit)), last) if snapshot < last.commit else last
+
+
+def age_s(first: Commit, last: Commit) -> float:
+    """Return the seconds from one commit to another, by their `now`."""
+    return max(0, (now_of(last) or 0) - (now_of(first) or 0)) / 1e6
 
 
 def lags_of(record: Commit, definitions: Sequence[Definition], now_us: int | None) -> dict[str, int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -65,8 +66,25 @@ def _text(value: Any) -> str:
             return between(*("∞" if v is None else _text(v) for v in value.values()))
         if "timing" in value:
             last, kind = " last" * bool(value["is_last"]), f" {value['kind']}" * (value["kind"] != "INSERT")
-            return f"{value['timing']} #{value['index']}{last}{kind}"
+            return f"{timing_of(value['timing'])} #{value['index']}{last}{kind}"
     return json_text(value, _text) if isinstance(value, (Mapping, list, tuple)) else str(value)
+
+
+def timing_of(timing: str) -> str:
+    """Format the timing of a pane: early, on time, late."""
+    return timing.lower().replace("_", " ")
+
+
+def aligned(column: Sequence[Cell]) -> list[Cell]:
+    """Return the numbers of a column with as many decimals as the one that has most; those with an exponent stay."""
+    texts = [one.text for one in column if one.kind == "number"]
+    places = max((len(text.partition(".")[2]) for text in texts), default=0)
+    if not places or any(not text.lstrip("-").replace(".", "", 1).isdecimal() for text in texts):
+        return [*column]
+    return [
+        replace(one, text=f"{Decimal(one.text):.{places}f}") if one.kind == "number" else one
+        for one in column
+    ]
 
 
 def moment(time_us: int, *, numbers: bool = False) -> str:

@@ -14,6 +14,7 @@ from windrow.console.ui.cells import (
     PAYLOAD_CHARACTERS,
     Cell,
     Links,
+    aligned,
     between,
     cell,
     key_from,
@@ -21,14 +22,15 @@ from windrow.console.ui.cells import (
     long,
     moment,
     time,
+    timing_of,
 )
 from windrow.console.ui.timeline_pictures import commits_picture, timeline_of
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Position
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
 from windrow.operators.view import StoredTable
+from windrow.runners.paging import Page, page_of
 from windrow.runners.state import State
-from windrow.runners.state.paging import Page, page_of
 
 #: Rows of one page of a table, commits of the list, payloads of a reason.
 ROWS, COMMITS, LETTERS = 50, 100, 50
@@ -107,7 +109,7 @@ def _preview(state: State, row: views.OperatorRow, links: Links) -> dict[str, An
     page = state.page(table, operator=row.name, input=input, descending=True, limit=PREVIEW)
     by = state.definition(row.name).by
     columns = [Column(f.name, _is_number(f.type)) for f in page.rows.schema]
-    rows = [_row(one, by, links, row.name, table) for one in page.rows.to_pylist()]
+    rows = _rows(page.rows, by, links, row.name, table)
     return {"table": table, "columns": columns, "rows": rows, "total": page.total}
 
 
@@ -196,6 +198,8 @@ def table(state: State, links: Links, parameters: Parameters) -> Content:
     if name is None:
         raise ConfigurationError("no table is named: choose one on the overview")
     order, descending = parameters.get("order", "start"), parameters.get("down") == "1"
+    if name == PANES and "order" not in parameters:
+        descending = True  # the newest first
     page, contains = _number(parameters, "page", 1), parameters.get("contains") or None
     key = None if name == PANES else key_from(parameters, state.key_types(operator, input, name))
     found = _page(state, operator, name, input, key, order, descending, (page - 1) * ROWS, contains)
@@ -204,7 +208,8 @@ def table(state: State, links: Links, parameters: Parameters) -> Content:
     kept = {**asked, "contains": contains}
     columns = []
     for f in found.rows.schema:
-        nested = pa.types.is_nested(f.type) and f.name not in ("window", "first", "last", "stored")
+        ordered_by = ("first", "last", "stored", *(["window"] if name != PANES else []))
+        nested = pa.types.is_nested(f.type) and f.name not in ordered_by
         column = "start" if f.name in ("window", "stored") else f.name
         is_order = column == order
         down = not descending if is_order else _is_number(f.type)
@@ -212,8 +217,8 @@ def table(state: State, links: Links, parameters: Parameters) -> Content:
         columns.append(
             Column(f.name, _is_number(f.type), href, ("descending" if descending else "ascending") * is_order)
         )
-    rows = [_row(row, by, links, operator, name) for row in found.rows.to_pylist()]
-    ordered = {**kept, "order": order if order != "start" else None, "down": descending}
+    rows = _rows(found.rows, by, links, operator, name)
+    ordered = {**kept, "order": order if order != "start" or name == PANES else None, "down": descending}
     shown = {
         "operator": state.definition(operator).name,
         "siblings": _siblings(state, links, state.definition(operator).name),
@@ -267,6 +272,14 @@ def _page(
         limit=ROWS,
         contains=contains,
     )
+
+
+def _rows(
+    found: pa.Table, by: Sequence[str], links: Links, operator: str | None, table: str
+) -> list[list[Cell]]:
+    """Return the cells of rows, with the decimals of a column below each other."""
+    rows = [_row(row, by, links, operator, table) for row in found.to_pylist()]
+    return [list(row) for row in zip(*map(aligned, zip(*rows, strict=True)), strict=True)]
 
 
 def _row(
@@ -382,7 +395,7 @@ def _span_row(span: views.Span, found: views.Timeline, links: Links) -> dict[str
         "values": [(n, cell(v)) for n, v in span.values.items()],
         "panes": [
             {
-                "label": f"{p.timing.lower().replace('_', ' ')} #{p.index}",
+                "label": f"{timing_of(p.timing)} #{p.index}",
                 "kind": "retracted" if p.kind != "INSERT" else "",
                 "commit": p.commit,
                 "values": ", ".join(f"{n} {cell(v).text}" for n, v in p.values.items()),

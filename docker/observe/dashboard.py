@@ -46,7 +46,8 @@ PANELS = (
     ("Commits not published", "short", (("windrow_unpublished", "{{job}}"),)),
     ("Unread records of Kafka", "short", (("sum by (job, source) (windrow_lag)", "{{job}} {{source}}"),)),
     ("Size of the state", "bytes", (("windrow_state_size_bytes", "{{job}}"),)),
-    ("Commits since the snapshot", "short", (("windrow_snapshot_age", "{{job}}"),)),
+    ("Commits since the snapshot", "short", (("windrow_snapshot_commits", "{{job}}"),)),
+    ("Time since the snapshot", "s", (("windrow_snapshot_age_seconds", "{{job}}"),)),
 )
 FILE = Path(__file__).parent / "grafana" / "windrow.json"
 

@@ -5,6 +5,5 @@ cd "$(dirname "$0")"
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 . ../lib.sh
 
-{ need prometheus prometheus && need promtool prometheus; } || {
-  say "Prometheus is not here and cannot be installed: the tests that need it are left out"
-}
+{ need prometheus prometheus && need promtool prometheus; } ||
+  fail "the tests of metrics need Prometheus: install it (Debian: apt install prometheus)"

@@ -25,7 +25,7 @@ from windrow.connectors.kafka.stream import KafkaStream
 from windrow.core import check
 from windrow.core.errors import ConfigurationError, Fenced, OperatorPaused
 from windrow.core.logs import get_logger
-from windrow.core.positions import Partition, topic_source
+from windrow.core.positions import Partition, shown_source, topic_source
 from windrow.core.time import Duration, duration_us
 from windrow.operators.operator import Definition
 from windrow.runners.embedded.replay import ReadInputsAgain
@@ -161,6 +161,18 @@ class _Loop(ABC):
         """Return a partition under its name in the operator's log."""
         prefix = op.definition.input(self.input_of[at[0]]).source_prefix
         return prefix + topic_source(at[0], self.ids[at[0]]), at[1]
+
+    def _lag(self, op: Embedded) -> dict[str, dict[str, int]]:
+        """Return how many records of an operator's partitions are not read, by what the brokers said last."""
+        lag: dict[str, dict[str, int]] = {}
+        for at, begun in self.begun.items():
+            if self.operator_of(at) is op:
+                _, end = self.consumer.get_watermark_offsets(topic_partition(*at), cached=True)
+                source, partition = self._partition(op, at)
+                behind = end - op.engine.staged.offsets.get((source, partition), begun)
+                if end >= 0:  # or nothing was fetched yet
+                    lag.setdefault(shown_source(source), {})[str(partition)] = max(0, behind)
+        return lag
 
     def resume_offsets(self, op: Embedded) -> dict[str, Topic]:
         """Return the next offsets of an operator, by topic."""
@@ -303,6 +315,7 @@ class _Alone(_Loop):
 
     def begin(self, open_at: Open, location: str) -> None:
         self._op = open_at(location)
+        self._op.engine.lag = partial(self._lag, self._op)
         self._assign()
 
     def _assign(self) -> None:
@@ -358,6 +371,7 @@ class _Member(_Loop):
             self.held.discard(at)
             op = self._open_at(os.path.join(self._location, f"{p.topic}-{p.partition}"))
             self._ops[at] = op
+            op.engine.lag = partial(self._lag, op)
             topic = self.resume_offsets(op)[p.topic]
             self.ids[p.topic] = topic.id
             begin = topic.next[p.partition]

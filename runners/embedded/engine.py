@@ -91,6 +91,8 @@ class Engine:
         wanted = _wanted(definition, sink)
         #: Partitions that hold the watermark until their first message: their reader knows that they hold messages.
         self.awaited: set[Partition] = set()
+        #: Returns the records that are not read yet, by source and partition: their reader knows them.
+        self.lag: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         self.paused: BaseException | None = None
         self._reported_alive_us = START_OF_TIME_US
         self.owes = False  # the sinks lack something, or may lack it
@@ -324,7 +326,7 @@ class Engine:
             self.publish()
         stages.begin("tidy")
         self._tidy((time.perf_counter() - began) * TIDY_SHARE)
-        self._telemetry.committed(record, stages)
+        self._telemetry.committed(record, stages, self.lag)
 
     def _make_durable(self, stages: Stages) -> Commit:
         job, number, staged = self.job, self.job.progress.commit + 1, self.staged

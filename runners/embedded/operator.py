@@ -31,7 +31,7 @@ from windrow.core.messages import DeadLetter
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
-from windrow.operators.view import View
+from windrow.operators.view import WINDOWS, View
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.intake import Intake, Schemas, declared_of
 from windrow.runners.embedded.micro_batching import Ones
@@ -39,6 +39,7 @@ from windrow.runners.embedded.replay import Again, replay_of
 from windrow.runners.embedded.results import Results
 from windrow.runners.embedded.step_transaction import one_at_a_time
 from windrow.runners.embedded.user_input import Many, MessageLike, message_of
+from windrow.runners.paging import START_ORDER, Page, page_of
 from windrow.runners.queries import Queries, T, letters_of
 
 if TYPE_CHECKING:
@@ -245,6 +246,38 @@ class Embedded(Queries):
     def _ask(self, table: str, operator: str | None, input: str | None, ask: Callable[[View], T]) -> T:
         self._ready()
         return self.engine.read(lambda: ask(self._view(table, operator, input)))
+
+    def page(
+        self,
+        table: str = WINDOWS,
+        *,
+        order: str = START_ORDER,
+        descending: bool = False,
+        after: int = 0,
+        limit: int = 50,
+        contains: str | None = None,
+        key: Any = None,
+        input: str | None = None,
+        operator: str | None = None,
+    ) -> Page:
+        """Return some rows of a table, as `page` of `wr.read_state` does: `rows`, and the number of all in `total`.
+
+        order: "start", "key" or a column; after: rows before the page; contains: only rows that contain this text. The table is
+        read each time, as every message may change it.
+        """
+
+        def read(view: View) -> Page:
+            return page_of(
+                view.stored_table(table, None, None, key, input),
+                view.definition.by,
+                order=order,
+                descending=descending,
+                after=after,
+                limit=limit,
+                contains=contains,
+            )
+
+        return self._ask(table, operator, input, read)
 
     def _view(self, table: str, operator: str | None, input: str | None) -> View:
         """Return the view of an operator of the job."""

@@ -408,7 +408,7 @@ class BatchFunction:
         lag = self._asked.lag(self.job)
         if lag is not None:
             self.last_progress["lag"] = lag
-        self._telemetry.committed(record, stages, lag)
+        self._telemetry.committed(record, stages, lambda: lag or {})
         logger.debug("commit", **self.last_progress)
         for listener in self.listeners:
             listener(self.last_progress)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -28,7 +28,15 @@ from windrow.runners.state.definitions import imported, location_and_log
 
 #: Tables of the whole job; the others are those of its operators.
 JOB_TABLES = ("panes", "commits", "dead_letters")
-OPTIONS = ("path", "table", "operator", "input", "asof", "start", "end", "key", "definition")
+#: Options of a page, each with what parses its text.
+PAGE: dict[str, Callable[[str], Any]] = {
+    "order": str,
+    "descending": "true".__eq__,
+    "after": int,
+    "limit": int,
+    "contains": str,
+}
+OPTIONS = ("path", "table", "operator", "input", "asof", "start", "end", "key", "definition", *PAGE)
 #: Rows travel to Spark in batches of so many.
 BATCH_ROWS = 10_000
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -45,6 +53,8 @@ class WindrowSource(DataSource):
     start, end: as for `get_windows` and `get_messages`; ISO text (UTC, unless it names a zone), microseconds, or numbers
     key: JSON: a value, a list, or a map by column
     definition: "module:name", where the log's text of a definition cannot be built again
+    order, descending, after, limit, contains: some rows of a table of an operator, as `page` of `wr.read_state` returns them,
+        in one partition. Filters apply to these rows
     """
 
     @classmethod
@@ -58,7 +68,8 @@ class WindrowSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         with self._state(()) as state:  # as of the commit that is the last one now
             commit, shards = state.commit, state.shards
-        reader = PushingReader if _pushes() else StateReader
+        pushes = _pushes() and not _page(dict(self.options))
+        reader = PushingReader if pushes else StateReader
         return reader(dict(self.options), schema, commit, shards)
 
     def _state(self, shards: Sequence[int] | None = None) -> State:
@@ -91,13 +102,14 @@ class StateReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        if self.options.get("table", "windows") in JOB_TABLES:
+        if self.options.get("table", "windows") in JOB_TABLES or _page(self.options):
             return [InputPartition(None)]
         return [InputPartition(n) for n in range(self.shards)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         target = to_arrow_schema(self.schema, timezone="UTC")
-        shards = () if partition.value is None else (partition.value,)
+        none = None if _page(self.options) else ()
+        shards = none if partition.value is None else (partition.value,)
         with open_state(self.options, as_of=self.commit or None, shards=shards) as state:
             table = _table(state, self.options, self.pushed)
         columns = [
@@ -130,6 +142,9 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
     """Return the table of the options; of windows and messages all rows that pass the filters, and perhaps more."""
     options = {name.lower(): value for name, value in dict(options).items()}
     table, operator, name = options.get("table", "windows"), options.get("operator"), options.get("input")
+    page = _page(options)
+    if page and table in JOB_TABLES:
+        raise ConfigurationError(f"table {table!r} has no pages: leave out {[*page]}")
     if table == "commits":
         return state.commits_table()
     if table == "dead_letters":
@@ -148,8 +163,15 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
         crossed = start is not None and end is not None and start > end
     if crossed:
         start, end = end, start
+    if page:
+        return state.page(table, start, end, key=key, operator=operator, input=name, **page).rows
     covering = crossed and table == WINDOWS
     return state.table(table, start, end, covering=covering, key=key, operator=operator, input=name)
+
+
+def _page(options: dict[str, str]) -> dict[str, Any]:
+    """Return the arguments of a page that options name; none where all rows are read."""
+    return {name.lower(): PAGE[name.lower()](text) for name, text in options.items() if name.lower() in PAGE}
 
 
 def _instant(text: str | None) -> int | None:

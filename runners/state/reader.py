@@ -40,11 +40,11 @@ from windrow.operators.view import (
     key_of,
     window_bounds,
 )
+from windrow.runners.paging import Page, page_of
 from windrow.runners.queries import Queries, T, letters_of
 from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
-from windrow.runners.state.paging import Page, page_of
 from windrow.stores.kv import Batch
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
 

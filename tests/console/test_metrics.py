@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -31,10 +33,7 @@ from windrow.runners.telemetry import METRICS
 
 OBSERVE = Path(__file__).resolve().parents[2] / "docker" / "observe"
 COUNTS = minutes("1 minute")
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None and os.environ.get("CI") != "true", reason="Prometheus is not here"
-)
-#: A job with the SDK, and with a sink: it commits until it is ended.
+#: A job with the SDK, and with a sink: it commits once for each line that it is given.
 JOB = """
 import sys, time
 from opentelemetry import metrics
@@ -49,15 +48,12 @@ metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
 server, _ = start_http_server(0, "127.0.0.1")
 print(server.server_port, flush=True)
 with {definition}.open({location!r}, sink=lambda panes, token: None) as op:
-    n = 0
-    while True:
-        n += 1
+    for n, _ in enumerate(sys.stdin):
         now = time.time_ns() // 1000
         late = {{"k": 1, "t": now - 3_600_000_000}}
         op.add_messages([{{"k": n % 3, "t": now}}, {{"k": 1, "t": "no"}}, late])
         op.flush()
-        op.engine._telemetry.committed(op.engine.job.log.last_commit, Stages(), {{"topic": {{"0": n}}}})
-        time.sleep(0.05)
+        op.engine._telemetry.committed(op.engine.job.log.last_commit, Stages(), lambda: {{"topic": {{"0": n}}}})
 """
 
 
@@ -162,7 +158,13 @@ def test_panels_and_rules_name_every_metric_and_no_other() -> None:
     assert used == names
 
 
-@needs_prometheus
+def prometheus(name: str) -> str:
+    """Return a program of Debian's package; the test fails where it is missing."""
+    found = shutil.which(name)
+    assert found is not None, f"{name} is missing: run docker/observe/prometheus.sh"
+    return found
+
+
 def test_the_rules_fire_as_their_tests_say() -> None:
     checks = (
         ["check", "rules", "rules.yaml"],
@@ -171,7 +173,7 @@ def test_the_rules_fire_as_their_tests_say() -> None:
     )
     for command in checks:
         done = subprocess.run(
-            ["promtool", *command], cwd=OBSERVE, capture_output=True, text=True, check=False
+            [prometheus("promtool"), *command], cwd=OBSERVE, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -181,7 +183,9 @@ def running(*command: str, log: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a process until the block ends."""
     with (
         log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
     ):
         try:
             yield process
@@ -196,13 +200,46 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 def asked(url: str, expression: str) -> list[Any]:
     """Return the series that an expression has in Prometheus now, not counting those that are not a number."""
-    with urlopen(f"{url}/api/v1/query?{urlencode({'query': expression})}") as answer:
-        series = json.load(answer)["data"]["result"]
+    try:
+        with urlopen(f"{url}/api/v1/query?{urlencode({'query': expression})}") as answer:
+            series = json.load(answer)["data"]["result"]
+    except HTTPError:  # it is not ready
+        return []
     return [one for one in series if one["value"][1] != "NaN"]
 
 
-@needs_prometheus
-def test_a_running_prometheus_has_a_value_for_every_panel_and_rule(tmp_path: Path) -> None:
+class Scrapes(BaseHTTPRequestHandler):
+    """A target without metrics: it counts the scrapes, which a test waits for."""
+
+    scraped = threading.Semaphore(0)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.scraped.release()
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def scrapes() -> Iterator[int]:
+    """The port of a target that counts scrapes."""
+    with HTTPServer(("127.0.0.1", 0), Scrapes) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def commit(live: subprocess.Popen[str]) -> None:
+    assert live.stdin is not None
+    live.stdin.write("\n")
+    live.stdin.flush()
+
+
+def test_a_running_prometheus_has_a_value_for_every_panel_and_rule(tmp_path: Path, scrapes: int) -> None:
     location = str(tmp_path / "job")
     code = JOB.format(definition=repr(COUNTS), location=location)
     serve = (sys.executable, "-m", "windrow.console.main", "metrics", location, "--port", "0")
@@ -214,12 +251,14 @@ def test_a_running_prometheus_has_a_value_for_every_panel_and_rule(tmp_path: Pat
         config = yaml.safe_load((OBSERVE / "prometheus.yaml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "1s"}
         config["rule_files"] = [str(OBSERVE / "rules.yaml")]
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
+        config["scrape_configs"][0]["static_configs"] = [
+            {"targets": [f"127.0.0.1:{port}" for port in (*ports, scrapes)]}
+        ]
         (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
         with socket.create_server(("127.0.0.1", 0)) as free:
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
         command = (
-            "prometheus",
+            prometheus("prometheus"),
             f"--config.file={tmp_path}/prometheus.yaml",
             f"--storage.tsdb.path={tmp_path}/data",
             f"--web.listen-address={url.removeprefix('http://')}",
@@ -227,13 +266,9 @@ def test_a_running_prometheus_has_a_value_for_every_panel_and_rule(tmp_path: Pat
         missing = expressions()
         with running(*command, log=tmp_path / "prometheus.log") as server:
             while missing and server.poll() is None and live.poll() is None:
-                for title, expression in list(missing.items()):
-                    try:
-                        if asked(url, expression):
-                            del missing[title]
-                    except OSError:  # it has not begun to listen
-                        time.sleep(0.1)
-                time.sleep(0.2)
+                commit(live)
+                if Scrapes.scraped.acquire(timeout=10):
+                    missing = {title: e for title, e in missing.items() if not asked(url, e)}
             assert missing == {}, (tmp_path / "job.log").read_text() + (
                 tmp_path / "prometheus.log"
             ).read_text()[-2000:]

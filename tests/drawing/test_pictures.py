@@ -46,7 +46,7 @@ def test_a_pane_lies_where_the_watermark_was() -> None:
     panes = [Emission(HOUR // 2, "early"), Emission(HOUR, "on-time"), Emission(2 * HOUR, "late", "n=3")]
     svg = timeline_picture([(Span(0, HOUR, until=2 * HOUR), panes)], title="one", watermark=2 * HOUR)
     (left, right) = rectangles(svg, "window")[0]
-    marks = re.findall(r'class="([a-z-]+)" d="[^"]+" transform="translate\(([\d.]+) ', svg)
+    marks = re.findall(r'class="pane ([a-z-]+)" d="[^"]+" transform="translate\(([\d.]+) ', svg)
     early, on_time, late = (float(x) for _, x in marks[:3])
     assert [timing for timing, _ in marks[:3]] == ["early", "on-time", "late"]
     assert early == pytest.approx((left + right) / 2, abs=1)

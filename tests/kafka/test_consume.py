@@ -17,6 +17,7 @@ import windrow as wr
 from tests.kafka.conftest import Sender, add_partition
 from windrow.connectors.kafka.sink import read_all
 from windrow.core.errors import SourceLost
+from windrow.runners.telemetry import Telemetry
 
 COUNTS = wr.Aggregate(
     by="k",
@@ -114,6 +115,29 @@ def test_records_of_all_partitions_are_counted_and_read_on_after_a_stop(
         assert {p: o for (_, p), o in op.next_offsets().items()} == {0: 5, 1: 3}
         assert op.counters["rows"] == 8
         assert [tp.offset for tp in op.next_offsets([TopicPartition(topic, p) for p in (0, 1)])] == [5, 3]
+
+
+def test_each_commit_knows_how_many_records_are_not_read(
+    kafka: wr.Kafka,
+    new_topic: Callable[..., str],
+    sender: Sender,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, seen = new_topic(2), list[tuple[Any, dict[str, int]]]()
+
+    def committed(self: Telemetry, record: Any, stages: Any, lag: Any) -> None:
+        [behind] = lag().values()
+        seen.append(({str(p): n for (_, p), n in record.next_offsets.items()}, behind))
+
+    monkeypatch.setattr(Telemetry, "committed", committed)
+    sender.send_rows(topic, [row(n) for n in range(5)], 0)
+    sender.send_rows(topic, [row(n) for n in range(3)], 1)
+    source = wr.sources.kafka(kafka, topic, value=VALUE, max_offsets=2)
+    COUNTS.run(str(tmp_path), source, sink=Panes(), available_now=True)
+    assert len(seen) > 2 and seen[-1] == ({"0": 5, "1": 3}, {"0": 0, "1": 0})
+    for offsets, behind in seen:
+        assert all(offsets.get(p, 0) + n == {"0": 5, "1": 3}[p] for p, n in behind.items())
 
 
 def test_a_record_that_cannot_be_read_is_a_dead_letter_with_its_coordinates(

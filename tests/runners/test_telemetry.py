@@ -78,6 +78,7 @@ def test_metrics_say_what_the_job_did(tmp_path: Path) -> None:
         clock.set(7_200_000_000)
         op.add_messages([minute(10), minute(20), minute(100)])
         op.flush()
+        clock.advance("1 minute")
         op.add_messages([minute(30), {"k": "b", "t": "yesterday"}, minute(300)])
         op.flush()
         op.add_messages([minute(40)])  # out of retention
@@ -92,8 +93,9 @@ def test_metrics_say_what_the_job_did(tmp_path: Path) -> None:
     assert points["windrow.dead_letters", "malformed"] == 1
     assert points["windrow.late",] == points["windrow.dead_letters", "out_of_retention"] == 1
     assert points["windrow.unpublished",] == health.unpublished == 0
-    assert points["windrow.snapshot.age",] == health.since_snapshot
-    assert points["windrow.watermark.lag", "hourly"] == health.lag_us / 1e6 == (7_200 - 295 * 60)
+    assert points["windrow.snapshot.commits",] == health.since_snapshot == 3
+    assert points["windrow.snapshot.age",] == 60, "from the first commit to the last"
+    assert points["windrow.watermark.lag", "hourly"] == health.lag_us / 1e6 == (7_260 - 295 * 60)
     assert 0 < points["windrow.state.size",] <= 2 * size
     count, seconds = points["windrow.commit.duration",]
     published, publishing = points["windrow.publish.duration",]
@@ -107,7 +109,7 @@ def test_every_metric_is_recorded_and_none_is_unnamed(tmp_path: Path) -> None:
         op.flush()
         record = op.engine.job.log.last_commit
         assert record is not None
-        op.engine._telemetry.committed(record, telemetry.Stages(), {"topic": {"0": 17}})
+        op.engine._telemetry.committed(record, telemetry.Stages(), lambda: {"topic": {"0": 17}})
         points = measured(op.job)
     assert {name for name, *_ in points} == set(telemetry.METRICS)
     assert points["windrow.lag", "topic", "0"] == 17

@@ -110,6 +110,19 @@ def test_messages_panes_commits_and_dead_letters_are_dataframes(spark: Any, job:
     assert letters.count() == 0 and "reason" in letters.columns
 
 
+def test_a_page_of_a_table_is_that_of_the_state(spark: Any, job: Path) -> None:
+    asked = {"order": "n", "descending": True, "after": 2, "limit": 5, "contains": "a"}
+    frame = read(spark, job, "windows", **{n: str(v).lower() for n, v in asked.items()})
+    with wr.read_state(str(job)) as state:
+        page = state.page("windows", **asked).rows.to_pylist()
+    assert [(r.k, r.n, r.messages) for r in frame.collect()] == [
+        (r["k"], r["n"], r["messages"]) for r in page
+    ]
+    assert len(page) == 5 and frame.where("n < 0").count() == 0
+    with pytest.raises(Exception, match="table 'commits' has no pages"):
+        read(spark, job, "commits", limit="1")
+
+
 def test_an_older_commit_and_a_range_can_be_read(spark: Any, job: Path) -> None:
     with wr.read_state(str(job)) as state:
         first = min(c.commit for c in state.commits() if sum(s.rows for s in c.steps) == 20)

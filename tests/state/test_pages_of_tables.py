@@ -72,6 +72,26 @@ def test_the_own_order_is_that_of_the_table_and_runs_backwards(location: str) ->
         assert state.page("messages", limit=3).rows.equals(state.messages_table().slice(0, 3))
 
 
+def test_an_open_operator_has_the_pages_of_its_state(tmp_path: Path) -> None:
+    with COUNTS.open(str(tmp_path), clock=ManualClock()) as op:
+        _feed(op, 0)
+        _feed(op, 3)
+        with wr.read_state(str(tmp_path)) as state:
+            for asked in (
+                {},
+                {"order": "n", "descending": True},
+                {"after": 3, "limit": 2},
+                {"contains": "B"},
+            ):
+                ours, other = op.page(**asked), state.page("windows", **asked)  # type: ignore[arg-type]
+                assert (ours.total, ours.rows) == (other.total, other.rows)
+            assert op.page("messages", limit=3).rows.equals(state.page("messages", limit=3).rows)
+        op.add_message({"key": "new", "t": "2013-07-01 07:00Z", "v": 1})
+        assert op.page(contains="new").total == 1, "steps that are not committed count, as in get_windows"
+        with pytest.raises(ConfigurationError, match="is no column"):
+            op.page(order="nothing")
+
+
 def test_contains_finds_text_and_numbers_whatever_their_case(location: str) -> None:
     with wr.read_state(location) as state:
         rows = state.windows_table().to_pylist()

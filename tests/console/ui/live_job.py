@@ -1,9 +1,9 @@
-"""A job that commits until it is ended, for the page to follow: flights, some of them late, some without a time."""
+"""A job that commits when it is told to, for the page to follow: flights, some of them late, some without a time."""
 
 from __future__ import annotations
 
 import sys
-import time
+from itertools import chain
 from typing import Any
 
 import windrow as wr
@@ -42,16 +42,15 @@ def flights(batch: int, begin_us: int) -> list[wr.Message]:
     return found
 
 
-def main(location: str, batches: int, pause_s: float) -> None:
-    """Feed so many batches, one a commit."""
+def main(location: str, batches: int) -> None:
+    """Feed so many batches, one a commit; then one more for each line of standard input."""
     begin_us = SystemClock().now_us() - 8 * 3_600 * SECOND
     with DELAYS.open(location, sink=wr.sinks.callback(lambda panes, token: None)) as job:
         first = job.last_commit
-        for batch in range(first, first + batches):
+        for batch, _ in enumerate(chain(range(batches), sys.stdin), first):
             job.add_messages(flights(batch, begin_us))
             job.flush()
-            time.sleep(pause_s)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]))

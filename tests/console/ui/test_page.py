@@ -88,7 +88,7 @@ def test_the_page_has_the_rows_of_read_state(name: str) -> None:
                         text = html.unescape(reader.html("table", **asked))
                         assert all(cell(v).text in text for one in expected[:50] for v in one.values())
                 panes = state.panes(part).to_pylist()
-                assert whole(reader, operator=part, table="panes") == plain(panes)
+                assert whole(reader, operator=part, table="panes", order="start") == plain(panes)
             found = reader.json("commits")["commits"]
             assert [{k: c[k] for k in views.commit_row(state.commits()[0])} for c in found] == [
                 views.commit_row(c) for c in state.commits()[::-1]
