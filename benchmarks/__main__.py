@@ -24,6 +24,7 @@ from .latency import latency
 from .nexmark import NEXMARK, nexmark
 from .one_by_one import one_by_one
 from .over import over
+from .page import page
 from .rules import rules
 from .sessions import sessions
 from .soak import soak, soak_kafka
@@ -57,6 +58,7 @@ NAMED = {
     "cluster": cluster,
     "firing-20m": firing_many,
     "nexmark": nexmark,
+    "page": page,
     **NEXMARK,
     "soak": soak,
     "soak-kafka": soak_kafka,

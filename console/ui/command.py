@@ -11,6 +11,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import TextIO
 
+import pyarrow as pa
+
 from windrow.console.text import modules_from_here
 from windrow.core.errors import ConfigurationError
 from windrow.core.extras import need
@@ -37,6 +39,7 @@ def ui(options: argparse.Namespace, out: TextIO) -> int:
         name: JobReader(name, location, definition)
         for name, location in zip(names, options.location, strict=True)
     }
+    pa.array([])  # Arrow loads pandas now, where it is installed, and no reader waits for it
     listening = _listen(options.host, options.port)
     port = listening.getsockname()[1]
     token = None if is_loopback(options.host) else secrets.token_urlsafe(24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -56,7 +57,11 @@ def web_app(readers: Mapping[str, JobReader], *, hosts: Sequence[str], token: st
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
+        opening = asyncio.gather(
+            *(reader.poll() for reader in readers.values())
+        )  # before the first reader comes
         yield
+        await opening
         for reader in readers.values():
             reader.close()
 

@@ -100,6 +100,9 @@ def test_importing_windrow_loads_neither_spark_nor_kafka_nor_what_few_want() -> 
         "starlette",
         "uvicorn",
         "jinja2",
+        "textual",
+        "opentelemetry",
+        "prometheus_client",
     }
     code = (
         f"import sys, windrow; print(*({unwanted} & set(sys.modules)));"

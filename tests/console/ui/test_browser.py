@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -14,54 +13,51 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.console.ui.chromium import CHROMIUM, chromium
+from tests.console.ui.screenshot import LOOKS, VIEWS
 from tests.spark.classes import SHARED
 
 ROOT = Path(__file__).parents[3]
 AXE = SHARED / "axe-core-4.14.1.js"
-LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
 #: Axe looks at each theme and each width once.
 AXE_LOOKS = [("light", 1280), ("dark", 390)]
-VIEWS = {
-    "overview": "",
-    "windows": "/table?operator=delays&table=windows&order=delay&down=1",
-    "messages": "/table?operator=delays&table=messages",
-    "panes": "/table?operator=delays&table=panes",
-    "keys": "/timeline?operator=delays",
-    "timeline": "/timeline?operator=delays&k.origin=JFK&k.carrier=B6",
-    "commits": "/commits",
-    "watermark": "/watermark",
-    "dead letters": "/dead-letters",
-    "explain": "/explain",
-    "empty": "/table?operator=delays&table=windows&contains=nobody",
-    "error": "/table?operator=none&table=windows",
-}
+#: `windrow ui`, which says sooner that a job makes no progress.
+UI = """
+import sys
+from windrow.console.main import main
+from windrow.console.ui import job_reader
+
+job_reader.LEAST_GAP_US = 1_000_000
+main(["ui", sys.argv[1], "--port", "0"])
+"""
+#: The number of the commit that the page shows.
+COMMIT = "() => +(document.querySelector('.status').textContent.match(/Commit (\\d+)/) ?? [0, 0])[1]"
 pytestmark = pytest.mark.slow
 
 
 class Live:
-    """A job in a process that commits again and again."""
+    """A job in a process that commits as often as it is told to."""
 
     def __init__(self, location: Path) -> None:
         self.location = location
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, batches: int = 100_000, pause_s: float = 0.3) -> subprocess.Popen[bytes]:
-        command = (
-            sys.executable,
-            "-m",
-            "tests.console.ui.live_job",
-            str(self.location),
-            str(batches),
-            str(pause_s),
-        )
+    def start(self, batches: int = 0) -> None:
+        """Start the job, with so many commits."""
+        command = (sys.executable, "-m", "tests.console.ui.live_job", str(self.location), str(batches))
+        silent = subprocess.DEVNULL
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=silent, stderr=silent
         )
-        return self.process
+
+    def commit(self) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
 
     def kill(self) -> None:
-        if self.process is not None:
+        if self.process is not None and self.process.stdin is not None:
             self.process.kill()
+            self.process.stdin.close()
             self.process.wait()
 
 
@@ -77,8 +73,7 @@ def browser() -> Iterator[Browser]:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A job with some commits, which runs."""
     job = Live(tmp_path_factory.mktemp("live") / "job")
-    assert job.start(40, 0).wait() == 0
-    job.start()
+    job.start(40)
     yield job
     job.kill()
 
@@ -86,7 +81,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 @pytest.fixture(scope="module")
 def address(live: Live) -> Iterator[str]:
     """Serve the job with `windrow ui` and return its address."""
-    command = (sys.executable, "-m", "windrow.console.main", "ui", str(live.location), "--port", "0")
+    command = (sys.executable, "-c", UI, str(live.location))
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         printed = server.stdout.readline().strip()
@@ -117,11 +112,18 @@ def opened(browser: Browser, address: str) -> Iterator[Any]:
     assert not wrong
 
 
+def shows(page: Page, commit: int) -> None:
+    """Wait until the page shows a commit."""
+    page.wait_for_function(f"n => ({COMMIT})() >= n", arg=commit)
+
+
 def test_every_view_is_whole_in_both_themes_and_widths(opened: Any, address: str) -> None:
-    page = opened()
+    page, axe = opened(), AXE.read_text(encoding="utf-8")
+    page.goto(address)
+    shows(page, 40)
     for name, path in VIEWS.items():
         page.goto(address + path)
-        page.evaluate(AXE.read_text(encoding="utf-8"))
+        page.evaluate(axe)
         for scheme, width in LOOKS:
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size({"width": width, "height": 900})
@@ -134,30 +136,23 @@ def test_every_view_is_whole_in_both_themes_and_widths(opened: Any, address: str
                 assert not serious, (name, [(v["id"], v["nodes"][0]["html"][:200]) for v in serious])
 
 
-def _commit(page: Page) -> int:
-    found = re.search(r"Commit (\d+)", page.locator(".status").inner_text())
-    return int(found[1]) if found else 0
-
-
-def test_the_page_follows_ten_commits_and_keeps_focus_and_text(opened: Any, address: str) -> None:
+def test_the_page_follows_ten_commits_and_keeps_focus_and_text(opened: Any, address: str, live: Live) -> None:
     page = opened()
     page.goto(f"{address}/table?operator=delays&table=windows")
     page.locator("#contains").focus()
     page.keyboard.type("JF")
-    begun = _commit(page)
+    begun = page.evaluate(COMMIT)
     for number in range(begun + 1, begun + 11):
-        page.wait_for_function(
-            "n => (document.querySelector('.status').textContent.match(/Commit (\\d+)/) ?? [0, 0])[1] >= n",
-            arg=number,
-        )
+        live.commit()
+        shows(page, number)
     assert page.evaluate("document.activeElement.id") == "contains"
     page.keyboard.type("K")
     page.keyboard.press("Enter")
     expect(page.locator(".count")).to_contain_text("rows")
     assert "contains=JFK" in page.url
     assert set(page.locator("tbody td:nth-child(2)").all_inner_texts()) == {"JFK"}
-    begun = _commit(page)
-    page.wait_for_function("n => !document.querySelector('.status').textContent.endsWith(` ${n}`)", arg=begun)
+    live.commit()
+    shows(page, begun + 11)
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "contains"
 
@@ -192,9 +187,10 @@ def test_a_job_that_is_killed_is_said_to_stand_still_until_it_is_started_again(
     page.goto(f"{address}/table?operator=delays&table=windows")
     page.locator("#contains").focus()
     live.kill()
-    expect(page.locator(".status")).to_contain_text("No commit since", timeout=60_000)
+    expect(page.locator(".status")).to_contain_text("none since", timeout=60_000)
     expect(page.locator(".banner.bad")).to_contain_text("no progress since")
     assert page.evaluate("document.activeElement.id") == "contains", "the banner moved what follows it"
-    live.start()
-    expect(page.locator(".status")).to_contain_text("Commit", timeout=60_000)
-    page.wait_for_function("() => !document.querySelector('.banner.bad')")
+    before = page.evaluate(COMMIT)
+    live.start(1)
+    shows(page, before + 1)
+    expect(page.locator(".banner.bad")).to_have_count(0)
