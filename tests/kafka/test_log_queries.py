@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.console.ui.browsing import browsing
 from tests.state.jobs import KINDS, SECOND, answers, begun, feed, listing
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.connectors.kafka.topics import PartitionReader
 from windrow.console.main import main
 from windrow.core import errors as e
+from windrow.core.show import json_text
 from windrow.testing.clock import ManualClock
 
 # -- from anywhere ----------------------------------------------------------------------------------------------------
@@ -37,6 +40,26 @@ def test_a_running_job_is_read_from_its_topics_alone(tmp_path: Path, log: KafkaL
         state = wr.read_state(log=log, as_of=1)
         assert state.refresh() == 1
         state.close()
+
+
+def test_the_page_shows_a_job_by_the_name_of_its_log_and_sends_there_from_its_local_folder(
+    tmp_path: Path, log: KafkaLog
+) -> None:
+    named, location = f"log:{log.kafka.servers}/{log.name}", str(tmp_path / "job")
+    begun(KINDS["incremental"], tmp_path / "job", range(40), log=log)
+    with browsing(named, location) as reader, wr.read_state(log=log) as state:
+        [operator] = state.operators
+        page = reader.json("table", operator=operator, table="windows")
+        assert page["rows"] == json.loads(
+            json_text(
+                state.windows_table().to_pylist(),
+                lambda v: v.isoformat() if hasattr(v, "isoformat") else str(v),
+            )
+        )
+        assert reader.names[0] == log.name and named in html.unescape(reader.html())
+        assert len(reader.json("commits")["commits"]) == len(state.commits())
+        local = html.unescape(reader.get(f"/jobs/{reader.names[1]}").text)
+        assert "log:SERVERS/NAME" in local, local
 
 
 @pytest.mark.parametrize("kind", ["incremental", "full state", "join"])

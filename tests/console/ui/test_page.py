@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,25 @@ def test_a_table_as_of_a_commit_is_that_of_read_state(odd: str) -> None:
         found = reader.json("table", operator="odd", table="windows", as_of=1)
         assert (found["as_of"], found["rows"]) == (1, plain(state.windows_table().to_pylist()))
         assert "As of commit 1" in reader.html("table", operator="odd", table="windows", as_of=1)
+
+
+def test_a_commit_that_is_collected_stays_where_it_is_open_and_is_refused_with_the_way_back_where_not(
+    tmp_path: Path,
+) -> None:
+    location, asked = tmp_path / "job", {"operator": "odd", "table": "windows"}
+    with ODD.open(str(location), clock=ManualClock(), schema=SCHEMA) as op, browsing(str(location)) as reader:
+        for hour in range(5, 9):
+            op.add_message({**KEYS[0], "t": f"2013-07-01 0{hour}:10Z"})
+            op.flush()
+        assert reader.json("table", **asked, as_of=1)["total"] == 1
+        for folder in ("segments", "changelog"):
+            shutil.rmtree(location / folder)  # as garbage collection does of what snapshots cover
+        assert reader.json("table", **asked, as_of=1)["total"] == 1, "it is open"
+        answer = reader.get(reader.address("table"), params={**asked, "as_of": 2})
+        text = html.unescape(answer.text)
+        assert answer.status_code == 400 and "commit 2" in text and "cannot be read any more" in text
+        assert "The same view as of the newest commit" in text
+        assert reader.json("table", **asked)["total"] == 4
 
 
 @pytest.mark.parametrize(
@@ -295,9 +315,8 @@ def test_two_hundred_operators_are_one_overview(tmp_path: Path) -> None:
         for i in range(200)
     ]
     location = str(tmp_path / "job")
-    with wr.open(many, location, clock=ManualClock()) as op:
-        op.add_message({"t": "2013-07-01 05:10Z"})
-        op.flush()
+    with wr.open(many, location, clock=ManualClock()):
+        pass
     with browsing(location) as reader:
         assert len(reader.json()["operators"]) == 200
         assert reader.html().count("<h3>") == 200
