@@ -262,8 +262,11 @@ class Embedded(Queries):
     ) -> Page:
         """Return some rows of a table, as `page` of `wr.read_state` does: `rows`, and the number of all in `total`.
 
-        order: "start", "key" or a column; after: rows before the page; contains: only rows that contain this text. The table is
-        read each time, as every message may change it.
+        order: "start", "key" or a column
+        after: so many rows are left out before the page
+        contains: only rows of which some value contains this text
+
+        The table is read each time, as every message may change it.
         """
 
         def read(view: View) -> Page:
