@@ -27,7 +27,7 @@ from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import halves, number_of, seeds
 from windrow.operators.alert.needs import AlertNeeds, condition_table, field_types
 from windrow.operators.alert.rows import Emitted, KeyColumns, Step, Values, emit, repeated, to_table
-from windrow.operators.alert.samples import Layout, Samples, Window
+from windrow.operators.alert.samples import Layout, Samples, Window, distinct
 from windrow.operators.alert.states import NEVER, States, StateStore
 from windrow.operators.alert.status import CANCEL, OPEN, Transitions
 from windrow.operators.one_input import OneInputLogic, Work
@@ -146,8 +146,8 @@ class Alerting(OneInputLogic):
         """Return the states of the keys of rows, and the numbers of these keys by row; and the layout of samples."""
         by = self.definition.by
         encoded = encode_equal([combine(rows.table.column(b)) for b in by]) if by else [b""] * len(rows)
-        coded = pa.array(encoded, pa.binary()).dictionary_encode()
-        keys, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
+        sorted_, codes = distinct(pa.array(encoded, pa.binary()))
+        keys = sorted_.to_pylist()
         layout = self.samples.layout(work, len(keys))
         if layout is not None:
             layout, keys, places = layout.ordered(keys)
@@ -322,7 +322,7 @@ class Alerting(OneInputLogic):
         batch = Batch()
         timers.drop(batch, watermark_us)
         work.kv.write(batch)
-        keys = list(dict.fromkeys(due.keys))
+        keys = sorted(set(due.keys))
         layout = self.samples.layout(work, len(keys))
         if layout is not None:
             layout, keys, _ = layout.ordered(keys)
@@ -371,7 +371,7 @@ class Alerting(OneInputLogic):
         batch = Batch()
         self.states.now_timers.drop(batch, work.now_us)
         work.kv.write(batch)
-        states = self.states.load(work.kv, list(dict.fromkeys(due.keys)))
+        states = self.states.load(work.kv, sorted(set(due.keys)))
         states.records["wake_now"] = NEVER
         emitted = repeated(
             self.definition, states, self.moments(watermark_us, states, work.now_us), work.now_us

@@ -259,9 +259,11 @@ def to_table(
     """
     codes, sources = np.concatenate(emitted.codes), np.concatenate(emitted.sources)
     columns = np.concatenate(emitted.columns, axis=1)
-    ranks = np.empty(len(names), dtype=np.int64)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    order = np.lexsort((columns[2], columns[1], ranks[codes], columns[0]))
+    distinct, of_distinct = np.unique(codes, return_inverse=True)
+    ranks = np.empty(len(distinct), dtype=np.int64)
+    emitted_names = [names[code] for code in distinct.tolist()]
+    ranks[sorted(range(len(distinct)), key=emitted_names.__getitem__)] = np.arange(len(distinct))
+    order = np.lexsort((columns[2], columns[1], ranks[of_distinct], columns[0]))
     codes, sources = codes[order], sources[order]
     times, _, actions, trigger, cause, before, count, late = columns[:, order]
     at, stored = sources.copy(), sources < 0

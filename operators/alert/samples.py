@@ -150,6 +150,15 @@ class Window:
     layout: Layout | None = None
 
 
+def distinct(keys: pa.Array) -> tuple[pa.Array, IntArray]:
+    """Return each key once, sorted, as stores read and write sorted keys faster; and the place there of each."""
+    coded = keys.dictionary_encode()
+    order = pc.sort_indices(coded.dictionary).to_numpy()
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return coded.dictionary.take(pa.array(order)), places[coded.indices.to_numpy()]
+
+
 class Samples:
     """The samples of the windows of one definition, and what aggregations read of them. Without windows it is empty."""
 
@@ -243,11 +252,11 @@ class Samples:
             return
         rows = conformed(stored, self._filed(work.schema))
         rows = taken(rows, np.argsort(rows.column(ID).to_numpy(), kind="stable"))
-        coded, times = combine(rows.column(KEY)).dictionary_encode(), rows.column(TIME).to_numpy()
-        lines = Lines(None, coded.indices.to_numpy().astype(np.int64), len(coded.dictionary), times, None)
+        keys, codes = distinct(combine(rows.column(KEY)))
+        lines = Lines(None, codes, len(keys), rows.column(TIME).to_numpy(), None)
         laid = self._read(work.schema, taken(rows, lines.order))
         laid = laid.append_column(_CODE, pa.array(lines.codes))
-        self._keep(work, Layout(name, coded.dictionary, laid))
+        self._keep(work, Layout(name, keys, laid))
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
