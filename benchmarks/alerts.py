@@ -1,7 +1,8 @@
-"""Alerts, durable, beside our own windows without a status, and beside Esper, in memory."""
+"""Alerts, durable, beside our own windows without a status, Esper and Drools, in memory, and Flink, with RocksDB."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -18,7 +19,8 @@ import pyarrow.parquet as pq
 import windrow as wr
 from windrow.testing import ManualClock
 
-from .cep import SETTINGS, run
+from .cep import SETTINGS, drools_mean, run
+from .flink import Events, flink, lacking
 from .harness import Context, Row, fresh, median, rate, scratch
 
 ROWS, COMMIT, FIRST_MS = 600_000, 20_000, 1_700_000_000_000
@@ -26,6 +28,9 @@ WINDOW_S, HIGH, LOW = 300, 82.5, 71.5
 KEYS = (1, 1_000, 100_000)
 QUIET, QUIET_ROUNDS, SAMPLES = 1_000_000, 15, 100
 LEAST, LEAST_STATUS, SHARE_OF_OVER, MOST_MS, MOST_TO_WEBHOOK_MS = 100_000, 1_000_000, 0.5, 20.0, 50.0
+#: Flink takes a tenth of the samples, Drools as many: both keep all, and judge one at a time.
+SHARE_OF_FLINK, SHARE_OF_DROOLS = 10, 4
+DROOLS, FLINK = f"Drools 10.1, window:time, {' '.join(SETTINGS)}", "Flink 2.2, OVER and a status, RocksDB"
 ESPER = f"Esper 9, #time, {' '.join(SETTINGS)}"
 START = "2013-07-01 05:00Z"
 
@@ -35,7 +40,7 @@ def alerts(context: Context) -> list[Row]:
     a process of its own. Transitions are compared before speed."""
     n = ROWS // (10 if context.quick else 1)
     if shutil.which("mvn") is None:
-        context.bar.write("alerts runs without Esper: mvn cannot be found")
+        context.bar.write("alerts runs without Esper, Drools and Flink: mvn cannot be found")
     found = [row for keys in KEYS for row in _beside_others(context, keys, n)]
     samples = context.interleave({"windrow": partial(fresh, _status, n)})
     found.append(_least("alerts: the status alone, 1,000 keys", "rows/s", LEAST_STATUS, samples))
@@ -54,10 +59,15 @@ def _beside_others(context: Context, keys: int, n: int) -> Iterator[Row]:
     sides = {"windrow": partial(fresh, _alert, keys, n), "wr.Over": partial(fresh, _over, keys, n)}
     if shutil.which("mvn") is not None:
         sides[ESPER] = partial(fresh, _esper, keys, n)
+    if keys == 1 and shutil.which("mvn") is not None:
+        sides[DROOLS] = partial(fresh, _drools, n // SHARE_OF_DROOLS)
+    if keys == KEYS[1] and not lacking():
+        sides[FLINK] = partial(fresh, _flink, keys, n // SHARE_OF_FLINK)
     samples = context.interleave(sides)
     what, ours = f"alerts: mean of five minutes, {keys:,} keys", median(samples["windrow"])
     for side in list(sides)[1:]:
-        aim = {"wr.Over": SHARE_OF_OVER if keys == KEYS[1] else None}.get(side, 1.0 if keys > 1 else None)
+        aims = {"wr.Over": SHARE_OF_OVER if keys == KEYS[1] else None, DROOLS: 1.0, FLINK: 10.0}
+        aim = aims.get(side, 1.0 if keys > 1 else None)
         yield rate(
             f"{what}, beside {side}", "samples/s", ours, median(samples[side]), side, aim=aim, samples=samples
         )
@@ -123,7 +133,7 @@ def _alert(keys: int, n: int) -> float:
     table = _samples(keys, n)
     speed, rows = _run(_watch(), _cuts(table))
     cancelled = np.array([status == "CANCEL" for status in rows["status"].to_pylist()])
-    times = rows["time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    times = _milliseconds(rows["time"])
     found = np.column_stack([2 * times + cancelled, rows["k"].to_numpy()])
     _check("windrow", found, table)
     return speed
@@ -136,11 +146,54 @@ def _over(keys: int, n: int) -> float:
 
 def _esper(keys: int, n: int) -> float:
     table = _samples(keys, n)
-    times = table["t"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    times = _milliseconds(table["t"])
     events = np.column_stack([np.zeros(n, dtype=np.int64), table["k"], times, table["x"]])
     spent, found = run("Means", events, f"{WINDOW_S} {HIGH} {LOW}")
     _check(ESPER, found[found[:, 0] // 2 <= times[-1]], table)
     return n / spent
+
+
+def _drools(n: int) -> float:
+    """Samples a second of one key, judged once a millisecond: one sample leaves as another comes."""
+    table = _samples(1, n)
+    times = _milliseconds(table["t"])
+    events = np.column_stack([np.zeros(n, dtype=np.int64), table["k"], times, table["x"]])
+    window_s = WINDOW_S // SHARE_OF_DROOLS  # so that samples leave
+    spent, found = run("Drools", events, drools_mean(window_s, HIGH, LOW), firing=1)
+    _check(DROOLS, found[found[:, 0] // 2 <= times[-1]], table, window_s, once=True)
+    return n / spent
+
+
+def _flink(keys: int, n: int) -> float:
+    """Samples a second; its windows are not evaluated as samples leave."""
+    table = _samples(keys, n)
+    span = f"PARTITION BY k ORDER BY t RANGE BETWEEN INTERVAL '{WINDOW_S - 0.001}' SECOND(3) PRECEDING AND CURRENT ROW"
+    level = f"CASE WHEN mean > {HIGH} THEN 1 WHEN mean < {LOW} THEN 0 ELSE CAST(NULL AS INT) END"
+    rows = "PARTITION BY k ORDER BY t ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    queries = [
+        f"CREATE TEMPORARY VIEW means AS SELECT k, t, AVG(CAST(x AS DOUBLE)) OVER ({span}) AS mean FROM events",
+        f"CREATE TEMPORARY VIEW levels AS SELECT k, t, LAST_VALUE({level}) OVER ({rows}) AS level FROM means",
+        "SELECT k, t, level FROM (SELECT k, t, level, LAG(level) OVER (PARTITION BY k ORDER BY t) AS former FROM levels) "
+        "WHERE COALESCE(level, 0) <> COALESCE(former, 0)",
+    ]
+    with flink() as engine:
+        for _ in range(2):
+            with scratch() as folder:
+                os.mkdir(f"{folder}/rows")
+                for i, cut in enumerate(_cuts(table)):
+                    cut = cut.set_column(1, "t", cut["t"].cast(pa.timestamp("ms", "UTC")))
+                    pq.write_table(cut, f"{folder}/rows/{i:05d}.parquet")
+                columns = {"k": "BIGINT", "t": "TIMESTAMP", "x": "BIGINT"}
+                events = Events(f"{folder}/rows", columns, 0)
+                spent, told = engine.run(events, queries, ("k", "t", "level"), folder)
+    found = told.select((2 * told["t"] + (told["level"] == 0)).alias("m"), "k").to_numpy()
+    _check(FLINK, found, table, leaving=False)
+    return n / spent.cpu
+
+
+def _milliseconds(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    milliseconds: npt.NDArray[np.int64] = times.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+    return milliseconds
 
 
 def _status(n: int) -> float:
@@ -164,22 +217,32 @@ def _run(definition: Any, cuts: list[pa.Table]) -> tuple[float, pa.Table]:
     return sum(map(len, cuts)) / spent, rows
 
 
-def _check(side: str, found: npt.NDArray[np.int64], table: pa.Table) -> None:
-    """Compare transitions with those of a plain loop."""
-    expected, ours = _expected(table), {(int(a), int(b)) for a, b in found}
+def _check(
+    side: str,
+    found: npt.NDArray[np.int64],
+    table: pa.Table,
+    window_s: int = WINDOW_S,
+    *,
+    leaving: bool = True,
+    once: bool = False,
+) -> None:
+    """Compare transitions with those of a plain loop.
+
+    leaving: windows are evaluated as samples leave, too. once: only after all that happens in a millisecond
+    """
+    expected, ours = _expected(table, window_s, leaving, once), {(int(a), int(b)) for a, b in found}
     assert ours == expected, (
         f"{side} has {len(ours):,} transitions, of {len(expected):,} {len(ours & expected):,}"
     )
 
 
-def _expected(table: pa.Table) -> set[tuple[int, int]]:
-    keys = table["k"].to_numpy()
-    times = table["t"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+def _expected(table: pa.Table, window_s: int, leaving: bool, once: bool) -> set[tuple[int, int]]:
+    keys, times = table["k"].to_numpy(), _milliseconds(table["t"])
     amounts, last = table["x"].to_numpy(), int(times[-1])
     order = np.argsort(keys, kind="stable")
     found = set()
     for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-        leaves = times[places] + 1_000 * WINDOW_S
+        leaves = times[places] + 1_000 * window_s
         moments = np.r_[leaves, times[places]]
         changes = np.r_[-amounts[places], amounts[places]]
         many = np.r_[np.full(len(places), -1), np.ones(len(places), dtype=np.int64)]
@@ -187,7 +250,12 @@ def _expected(table: pa.Table) -> set[tuple[int, int]]:
         sums, counts = np.cumsum(changes[by_time]), np.cumsum(many[by_time])
         is_open = False
         means = np.divide(sums, counts, out=np.full(len(sums), (HIGH + LOW) / 2), where=counts > 0)
-        outside = np.flatnonzero((means > HIGH) | (means < LOW))
+        outside = (means > HIGH) | (means < LOW)
+        if not leaving:
+            outside &= by_time >= len(places)
+        if once:
+            outside[:-1] &= moments[by_time][1:] != moments[by_time][:-1]
+        outside = np.flatnonzero(outside)
         for place in outside.tolist():
             moment, rises = int(moments[by_time[place]]), bool(means[place] > HIGH)
             if moment <= last and is_open != rises:

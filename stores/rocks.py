@@ -483,7 +483,7 @@ def _options(memtable_bytes: int, create: bool, cf: str) -> rocksdict.Options:
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_max_manifest_file_size(1 << 20)
     options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(1 << 20)
+    options.set_max_log_file_size(1 << 18)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options

@@ -13,9 +13,12 @@ import org.kie.api.runtime.conf.ClockTypeOption;
 import org.kie.api.runtime.rule.EntryPoint;
 import org.kie.api.time.SessionPseudoClock;
 
-/** Drools in stream mode, in memory, on one thread, with a pseudo clock; rules fire after every thousand events. */
+/**
+ * Drools in stream mode, in memory, on one thread, with a pseudo clock; rules fire after every thousand events, or as many as
+ * the property `firing` says.
+ */
 public final class Drools {
-    private static final int EVENTS_OF_FIRING = 1_000;
+    private static final int EVENTS_OF_FIRING = Integer.getInteger("firing", 1_000);
 
     public static void main(String[] arguments) throws Exception {
         Events.run(arguments, Drools::make);

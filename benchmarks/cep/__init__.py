@@ -20,10 +20,10 @@ FLINK = "FlinkCep"
 SETTINGS = ("-Xms1g", "-Xmx1g", "-XX:+UseSerialGC")
 
 
-def run(engine: str, events: Longs, rules: str) -> tuple[float, Longs]:
+def run(engine: str, events: Longs, rules: str, firing: int = 1_000) -> tuple[float, Longs]:
     """Seconds of processor time of a second round in one JVM, and its matches. events: kind, id, milliseconds, amount
 
-    rules: those of Esper one a line, of Drools a file
+    rules: those of Esper one a line, of Drools a file; firing: Drools judges them after so many events
     """
     with scratch() as folder:
         jars, opened = (_jars(), ()) if engine != FLINK else (flink.jars(), flink.OPENED)
@@ -31,7 +31,16 @@ def run(engine: str, events: Longs, rules: str) -> tuple[float, Longs]:
         paths = [Path(folder, name) for name in ("events", "rules", "matches")]
         events.astype("<i8").tofile(paths[0])
         paths[1].write_text(rules if engine != FLINK else f"{rules} {folder}/state")
-        command = ["java", *SETTINGS, *opened, "-cp", classpath, f"cep.{engine}", *map(str, paths)]
+        command = [
+            "java",
+            *SETTINGS,
+            f"-Dfiring={firing}",
+            *opened,
+            "-cp",
+            classpath,
+            f"cep.{engine}",
+            *map(str, paths),
+        ]
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return float(said.split()[-1]), np.fromfile(paths[2], dtype="<i8").reshape(-1, 2)
 
@@ -66,6 +75,24 @@ def drools(pairs: Sequence[tuple[int, int, bool]]) -> str:
         answer = f"not({answer})" if absent else answer
         said.append(f'rule "r{i}" when {order} {answer} then matches.add({i}, $o.getId()); end')
     return "\n".join(said)
+
+
+def drools_mean(window_s: int, high: float, low: float) -> str:
+    """Rules for Drools: an alert over the mean of the orders of so many seconds, with hysteresis. The rule without a condition
+    makes the status of a round."""
+    return f"""package rules
+import cep.Events.Order
+import cep.Status
+global cep.Events.Matches matches
+declare Order @role(event) end
+rule "begin" when not(Status()) then insert(new Status({high}, {low})); end
+rule "mean" when
+    $status: Status()
+    accumulate(Order($amount: amount) over window:time({window_s}s); $mean: average($amount))
+then
+    $status.judge($mean.doubleValue(), drools.getWorkingMemory().getSessionClock().getCurrentTime(), matches);
+end
+"""
 
 
 def _jars() -> str:

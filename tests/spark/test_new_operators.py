@@ -140,3 +140,32 @@ def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path
     )
     told = marked.apply(spark.createDataFrame(table)).toArrow().to_pylist()
     assert len(told) - sum(row["skipped"] for row in told) == len({row["k"] for row in told}) < len(told)
+
+
+def test_an_alert_reads_its_history_with_the_first_commit_of_a_query(
+    spark: Any, feed: Any, tmp_path: Path
+) -> None:
+    """Give three samples of 90 each as history of `a`, and one batch a run; a query that starts again reads no history."""
+    definition = wr.Alert(
+        by="k",
+        event_time="t",
+        frame="1 minute",
+        agg={"n": wr.count(), "mean": wr.avg("v")},
+        when=wr.col("mean") > 50,
+        input="live",
+        history="past",
+    )
+    source, sink = feed(), wr.sinks.memory()
+    past = pa.Table.from_pylist([{"t": at(i), "k": "a", "v": 90} for i in range(3)], source.schema)
+    for batch in (
+        [{"t": at(30), "k": "a", "v": 10}, {"t": at(30), "k": "b", "v": 60}],
+        [{"t": at(90), "k": "a", "v": 0}],
+    ):
+        source.add(batch)
+        writer = definition.writeStream(live=source.stream(spark), past=spark.createDataFrame(past)).sink(
+            sink
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("shards", 2)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    told = sorted((row["k"], row["status"], row["n"], row["mean"]) for row in sink.panes)
+    assert told == [("a", "CANCEL", 2, 50.0), ("a", "OPEN", 4, 70.0), ("b", "OPEN", 1, 60.0)]

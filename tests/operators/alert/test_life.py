@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from datetime import timedelta
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,16 @@ def test_a_year_of_hours_leaves_as_many_files_bytes_and_memory_as_its_first_days
             op.next_offsets()
             sink.panes[:-1] = []
             if hour % 6 == 5 and hour > hours // 4:
-                sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
+                files = [path for path in tmp_path.rglob("*") if path.is_file()]
+                sizes = [path.stat().st_size for path in files if not path.name.startswith("LOG")]
                 found.append((len(sizes), sum(sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+                # RocksDB's own log, which grows up to 256 KiB before the next one begins.
+                logs = [path.stat().st_size for path in files if path.name.startswith("LOG")]
+                assert len(logs) <= 2 and max(logs) < 300_000
     third = len(found) // 3
+    # All rise until the next snapshot or compact changelog, and fall again: their means stay.
     for early, late in zip(zip(*found[:third], strict=True), zip(*found[-third:], strict=True), strict=True):
-        assert max(late) <= 1.6 * max(early), found
+        assert mean(late) <= 1.25 * mean(early), found
 
 
 @pytest.mark.parametrize("frame", [None, "5 seconds", 3])
