@@ -52,7 +52,7 @@ body[data-jp-theme-light="false"] .{PICTURE}, body.vscode-dark .{PICTURE} {{ {da
 .{PICTURE} .closed {{ fill: var(--band); stroke: var(--edge); }}
 .{PICTURE} .lateness {{ stroke: var(--late); stroke-dasharray: 3 3; fill: none; }}
 .{PICTURE} .dot {{ fill: var(--ink); }} .{PICTURE} .dead {{ stroke: var(--dead); stroke-width: 2.5; fill: none; }}
-.{PICTURE} .pane {{ stroke: var(--page); stroke-width: 1; }}
+.{PICTURE} .pane {{ stroke: var(--band); stroke-width: 1; }}
 .{PICTURE} .strike {{ stroke: #ffffff; }}
 {timings}
 """

@@ -44,6 +44,7 @@ def main(folder: str | None = None) -> None:
         server = stack.enter_context(subprocess.Popen(serve, cwd=place, stdout=subprocess.PIPE, text=True))
         stack.callback(server.terminate)
         page = stack.enter_context(chromium()).new_page()
+        page.set_default_timeout(120_000)
         assert server.stdout is not None
         address = f"{server.stdout.readline().strip()}jobs/flights"
         page.goto(address)
