@@ -27,16 +27,20 @@ from windrow.core.frames import RangeBetween, RowsBetween
 from windrow.core.inputs import Input
 from windrow.core.relations import Relation
 from windrow.core.temporal import END, START
+from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.aggregations.calculation import Calculation
+from windrow.operators.over.frame_values import over_frame
+from windrow.operators.over.partitions import Bounds
 from windrow.operators.rules.chains import PAIRS, Candidates
 from windrow.operators.rules.matches import match_ids
 from windrow.operators.rules.patterns import Pattern, Rule
-from windrow.operators.rules.subpatterns import Failures, aggregates
+from windrow.operators.rules.subpatterns import PARTITION_HASH, Decision, Failures, aggregates
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, event_times
 from windrow.operators.steps.message_rows import pack_rows, unpack_rows
+from windrow.operators.steps.pairing import partners
 from windrow.stores.kv import KV, Batch
 
 #: True for the evaluation as a message leaves; the deadline of an evaluation.
@@ -101,6 +105,45 @@ def changed(before: pa.Table, after: pa.Table, names: list[str]) -> BoolArray:
             unequal = pa.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)])
         differs |= pc.or_(null, unequal).to_numpy(zero_copy_only=False)
     return differs
+
+
+def over_evaluations(
+    decision: Decision, calculation: Calculation, tuples: pa.Table, evaluation: str, failures: Failures
+) -> tuple[pa.Table, BoolArray]:
+    """Add the aggregates of the frame of time that ends at each evaluation; say where a moment before they were others, and
+    `having` is true."""
+    pattern, rule, binding = decision.pattern, decision.rule, decision.binding
+    size_us = min(pattern.time[0].distances[1], decision.timing.expires_us.get(binding, END_OF_TIME_US))
+    at = combine(tuples.column(f"{evaluation}.{END}")).to_numpy()
+    partition_hashes = combine(tuples.column(PARTITION_HASH)).to_numpy()
+    messages = decision.read(partition_hashes, at - size_us - 1, at)
+    rows = np.flatnonzero(messages.fits[rule, binding])
+    left, right = decision.codes(tuples, messages.table.take(pa.array(rows)))
+    found = [partners(left, at - size_us - us, at - us, right, messages.ends[rows]) for us in (0, 1)]
+    rows = rows[found[0].order]
+    taken = Slice(messages.table.take(pa.array(rows)), messages.ends[rows])
+    lifted, whole = calculation.lift(taken), np.ones(len(tuples), dtype=bool)
+    now, before = (
+        over_frame(calculation, taken, lifted, Bounds(part.first, part.first + part.n, whole), "emit")
+        for part in found
+    )
+    kept = whole.copy()
+    for one in now.broken:
+        kept[one.group] = False
+        failures.report(rule, f"{binding}: {one.alias}: {one.error}", tuples, one.group)
+    none, made = [pa.array(part.n == 0) for part in found], dict[str, list[pa.Array]]()
+    for f in calculation.output:
+        columns = [as_type(combine(values.columns[f.name]), f.type) for values in (now, before)]
+        if f.name in pattern.empty:
+            fill = pa.scalar(pattern.empty[f.name], f.type)
+            columns = [pc.if_else(n, fill, column) for n, column in zip(none, columns, strict=True)]
+        made[f.name] = columns
+        tuples = tuples.append_column(f"{binding}.{f.name}", columns[0])
+    sides = [pa.table({name: columns[i] for name, columns in made.items()}) for i in (1, 0)]
+    kept &= changed(*sides, list(made))
+    asked = np.flatnonzero(kept)
+    kept[asked] = failures.having(rule, binding, pattern, tuples.take(pa.array(asked)))
+    return tuples, kept
 
 
 class Tails:

@@ -40,11 +40,11 @@ from windrow.operators.rules.framed import (
     FrameOfRows,
     Newest,
     Tails,
-    changed,
     evaluated,
     evaluation_of,
     first_of_each,
     leaving_ids,
+    over_evaluations,
     shifted,
 )
 from windrow.operators.rules.matches import (
@@ -70,7 +70,6 @@ from windrow.operators.rules.step_messages import Planned, RuleStep, StepMessage
 from windrow.operators.rules.subpatterns import (
     PARTITION_HASH,
     Decision,
-    Failures,
     OfTuples,
     accumulated,
     deadlines,
@@ -420,8 +419,9 @@ class RulesOperator(SeveralInputsLogic):
             parts = list(self._facts_of(step, planned).bound(step.kv, tuples))
             parts = [part.filter(pa.array(self._conditions(step, planned, part))) for part in parts]
             tuples = concat(parts) if parts else tuples.slice(0, 0)
-            order = _by_deadline(tuples, tuples.column(DUE).to_numpy(), list(planned.inputs))
-            tuples = tuples.take(pa.array(order))
+            if len(tuples):
+                order = _by_deadline(tuples, tuples.column(DUE).to_numpy(), list(planned.inputs))
+                tuples = tuples.take(pa.array(order))
             due = tuples.column(DUE).to_numpy()
         if len(tuples):
             ids = leaving_ids(planned.name, tuples, list(planned.inputs))
@@ -676,22 +676,15 @@ class RulesOperator(SeveralInputsLogic):
             moments = OfTuples(tuples, self._inputs_of(planned))
             step.dead.input = pattern.input
             failures = step.failures()
-            found = decision.pairs(tuples, moments, due, failures)
-            if pattern.kind == "absent":
-                kept = without_any(found, len(tuples))
+            calculation = self.columns_of_rules.calculation(pattern, step.schemas[pattern.input])
+            if evaluation is not None:
+                tuples, kept = over_evaluations(decision, calculation, tuples, evaluation, failures)
             else:
-                schema = step.schemas[pattern.input]
-                calculation = self.columns_of_rules.calculation(pattern, schema)
-                values, kept = accumulated(decision, calculation, found, tuples, failures)
-                if evaluation is not None:
-                    earlier = shifted(tuples, evaluation, -1)
-                    moments, silent = OfTuples(earlier, self._inputs_of(planned)), Failures(lambda *_: None)
-                    found = decision.pairs(earlier, moments, due, silent)
-                    plain = replace(decision, pattern=replace(pattern, having=None))
-                    before, _ = accumulated(plain, calculation, found, earlier, silent)
-                    names = [f"{binding}.{f.name}" for f in calculation.output]
-                    kept &= changed(before, values, names)
-                tuples = values
+                found = decision.pairs(tuples, moments, due, failures)
+                if pattern.kind == "absent":
+                    kept = without_any(found, len(tuples))
+                else:
+                    tuples, kept = accumulated(decision, calculation, found, tuples, failures)
             tuples, timings = tuples.filter(pa.array(kept)), timings[kept]
             due = None if due is None else due[kept]
         if due is not None and len(tuples):

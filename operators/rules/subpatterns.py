@@ -166,7 +166,7 @@ class Decision:
         rows = np.flatnonzero(messages.fits[self.rule, self.binding])
         if not len(rows):
             return
-        left, right = self._codes(tuples, messages.table.take(pa.array(rows)))
+        left, right = self.codes(tuples, messages.table.take(pa.array(rows)))
         found = partners(left, low, high, right, messages.ends[rows])
         cuts = [np.arange(n, dtype=np.int64)]
         if int(found.n.sum()) > PAIRS:
@@ -194,7 +194,7 @@ class Decision:
             low = np.where(moments.valid(point), low, INFINITE_US)
         return low, high
 
-    def _codes(self, tuples: pa.Table, rows: pa.Table) -> tuple[IntArray, IntArray]:
+    def codes(self, tuples: pa.Table, rows: pa.Table) -> tuple[IntArray, IntArray]:
         """Number partitions and equal columns of tuples and of messages."""
         n, columns = len(tuples), []
         for one, other in self.by:
