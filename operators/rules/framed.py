@@ -139,8 +139,8 @@ def over_evaluations(
             columns = [pc.if_else(n, fill, column) for n, column in zip(none, columns, strict=True)]
         made[f.name] = columns
         tuples = tuples.append_column(f"{binding}.{f.name}", columns[0])
-    sides = [pa.table({name: columns[i] for name, columns in made.items()}) for i in (1, 0)]
-    kept &= changed(*sides, list(made))
+    after, former = (pa.table({name: columns[i] for name, columns in made.items()}) for i in (0, 1))
+    kept &= changed(former, after, list(made))
     asked = np.flatnonzero(kept)
     kept[asked] = failures.having(rule, binding, pattern, tuples.take(pa.array(asked)))
     return tuples, kept
