@@ -7,6 +7,7 @@ executor on which nothing happens keeps its stores.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import shutil
@@ -26,9 +27,9 @@ _LISTS = re.compile(
 )
 #: A store that was not used in so many commits is evicted.
 EVICT_AFTER = 64
-#: Stores that were not used in the last two commits are evicted sooner, the oldest first, where they take more bytes than
-#: those that were.
-UNUSED_AFTER = 2
+#: Stores that were not used in the last two commits are evicted sooner, the oldest first, where they take more than this
+#: share of the bytes of those that were.
+UNUSED_AFTER, UNUSED_SHARE = 2, 0.25
 _USED = "windrow-used"
 _STORE = re.compile(r"shard-\d+")
 
@@ -67,18 +68,21 @@ def bytes_of(store: str) -> int:
 def evict(folder: str, commit: int) -> list[str]:
     """Remove the stores of a folder whose shards have moved to other executors. commit: the one that is being made.
 
-    A store that somebody has open for writing stays. Who reads one meanwhile fails, and reads another at the next attempt.
+    Stores of executors that are gone are among them: Spark keeps the folder of an executor that was killed until the
+    application ends. A store that somebody has open for writing stays. Who reads one meanwhile fails, and reads another at the
+    next attempt.
     """
     unused, in_use = [], 0
-    for name in sorted(os.listdir(folder)):
-        if _STORE.fullmatch(name):
-            store = os.path.join(folder, name)
-            used = _used(store)
-            if used <= commit - UNUSED_AFTER:
-                unused.append((used, bytes_of(store), store))
-            else:
-                in_use += bytes_of(store)
-    spare = sum(size for _, size, _ in unused) - in_use
+    for place in _folders(folder):
+        for name in sorted(os.listdir(place)):
+            if _STORE.fullmatch(name):
+                store = os.path.join(place, name)
+                used = _used(store)
+                if used <= commit - UNUSED_AFTER:
+                    unused.append((used, bytes_of(store), store))
+                else:
+                    in_use += bytes_of(store)
+    spare = sum(size for _, size, _ in unused) - UNUSED_SHARE * in_use
     gone = []
     for used, size, store in sorted(unused):
         if used > commit - EVICT_AFTER and spare <= 0:
@@ -86,6 +90,12 @@ def evict(folder: str, commit: int) -> list[str]:
         spare -= size
         gone += [store] if _remove(store) else []
     return gone
+
+
+def _folders(folder: str) -> list[str]:
+    """Return the folder of a job's stores, and those of the application's other executors under the same directory of Spark."""
+    pattern = re.sub(r"/blockmgr-[^/]+/", "/blockmgr-*/", glob.escape(folder))
+    return sorted({folder, *glob.glob(pattern)})
 
 
 def _used(store: str) -> int:

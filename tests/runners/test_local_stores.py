@@ -39,7 +39,7 @@ def test_stores_lie_where_the_executor_s_variables_say(monkeypatch: pytest.Monke
 
 def test_a_store_is_evicted_after_so_many_commits_without_it(tmp_path: Path) -> None:
     commit = 500
-    store(tmp_path, 0, commit, 100)
+    store(tmp_path, 0, commit, 1000)
     store(tmp_path, 1, commit - 1, 100)  # its task of this commit has not begun yet
     store(tmp_path, 2, commit - EVICT_AFTER + 1, 100)
     store(tmp_path, 3, commit - EVICT_AFTER, 100)
@@ -47,13 +47,26 @@ def test_a_store_is_evicted_after_so_many_commits_without_it(tmp_path: Path) -> 
     assert there(tmp_path) == [0, 1, 2]
 
 
-def test_stores_that_moved_away_take_no_more_bytes_than_those_in_use(tmp_path: Path) -> None:
+def test_stores_that_moved_away_take_a_quarter_of_the_bytes_in_use(tmp_path: Path) -> None:
     commit = 500
     store(tmp_path, 0, commit, 1000)
     for shard, used in ((1, commit - 9), (2, commit - 3), (3, commit - 2)):
-        store(tmp_path, shard, used, 700)
+        store(tmp_path, shard, used, 200)
     evict(str(tmp_path), commit)
     assert there(tmp_path) == [0, 3]  # the oldest went first
+
+
+def test_stores_of_executors_that_are_gone_are_evicted(tmp_path: Path) -> None:
+    commit, folders = 500, {}
+    for executor in ("executor-1/blockmgr-a", "executor-1/blockmgr-b", "executor-2/blockmgr-c"):
+        folders[executor[-1]] = tmp_path / executor / "windrow" / "job"
+        folders[executor[-1]].mkdir(parents=True)
+    store(folders["a"], 0, commit - 9, 100)
+    store(folders["b"], 0, commit, 100)
+    store(folders["b"], 1, commit, 100)
+    store(folders["c"], 1, commit - 9, 100)  # of another worker, which has its own executors
+    evict(str(folders["b"]), commit)
+    assert {name: there(folder) for name, folder in folders.items()} == {"a": [], "b": [0, 1], "c": [1]}
 
 
 def test_a_store_that_somebody_has_open_for_writing_is_not_evicted(tmp_path: Path) -> None:
