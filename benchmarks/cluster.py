@@ -1,14 +1,16 @@
 """`python -m benchmarks cluster`: shards on four executors, with owners and without; then executors that are killed.
 
-Each side runs in a process of its own (`python -m benchmarks.cluster <side> <keys> <shards> <executors>`), on Spark's
-`local-cluster`. The job counts by key in windows of a day, so its state is all keys: the first five commits bring each key
-once, each later one a fiftieth of them. A shard takes a snapshot every six commits.
+Local mode shows how much two snapshots share where a shard has one store. Each side runs in a process of its own
+(`python -m benchmarks.cluster <side> <keys> <shards> <executors>`), on Spark's `local-cluster`. The job counts by key in
+windows of a day, so its state is all keys: the first five commits bring each key once, each later one a fiftieth of them. A
+shard takes a snapshot every six commits.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -32,8 +34,8 @@ from .harness import Context, Row, cost, median, scratch
 KEYS, SHARDS, EXECUTORS = 1_000_000, 24, 4
 FILL, STEADY, AFTER = 5, 21, 3
 SNAPSHOT_EVERY = 6
-OWNERS, NOBODY = "owners", "no owners"
-MOST_STORES = 1.3
+OWNERS, NOBODY, LOCAL = "owners", "no owners", "local mode"
+MOST_STORES, LEAST_SHARED = 1.3, 0.5
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Watch:
     misplaced: list[int] = field(default_factory=list)
     snapshots: dict[str, dict[str, int]] = field(default_factory=dict)
     settled: dict[str, float] = field(default_factory=dict)
+    plan_bytes: int = 0
 
     def __call__(self, progress: dict[str, Any]) -> None:
         """Look at the job after a commit, and kill executors where it is time to."""
@@ -56,7 +59,7 @@ class Watch:
             if name not in self.snapshots:
                 self.snapshots[name] = kept.read(name).blobs
         if len(self.seconds) == FILL + STEADY:
-            self.settled = stores(self.folder / "disks")
+            self.settled = stores(self.folder / ("disks" if self.executors else "job/local"))
             self._kill(1)
         elif len(self.seconds) == FILL + STEADY + AFTER:
             self._kill(self.executors)
@@ -64,6 +67,11 @@ class Watch:
     def _kill(self, many: int) -> None:
         for pid in executors()[:many]:
             os.kill(pid, signal.SIGKILL)
+
+    def looked_at(self, function: Any) -> Any:
+        """Note the bytes that travel with each task."""
+        self.plan_bytes = len(pickle.dumps(function))
+        return function
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the run."""
@@ -75,6 +83,8 @@ class Watch:
             **self.settled,
             "misplaced": sum(self.misplaced[i] for i in steady) / len(steady),
             "commit": usual,
+            "first": self.seconds[0],
+            "plan": self.plan_bytes,
             "new": new,
             "shared": shared,
             "moved_by_one": self.misplaced[one],
@@ -158,21 +168,23 @@ def main(side: str, keys: int, shards: int, many: int) -> None:
         for part in ("input", "disks"):
             (folder / part).mkdir()
         write_input(folder / "input", keys)
-        watch = Watch(folder, many)
-        _run(watch, shards)
+        watch, function = Watch(folder, 0 if side == LOCAL else many), Action._function
+        Action._function = lambda *a: watch.looked_at(function(*a))  # type: ignore[method-assign]
+        _run(watch, shards, f"local[{many}]" if side == LOCAL else f"local-cluster[{many},1,1024]")
         print(json.dumps(watch.figures()))
 
 
-def _run(watch: Watch, shards: int) -> None:
+def _run(watch: Watch, shards: int, master: str) -> None:
     from pyspark.sql import SparkSession
 
     spark = (
-        SparkSession.builder.master(f"local-cluster[{watch.executors},1,1024]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.executor.memory", "768m")
         .config("spark.local.dir", str(watch.folder / "disks"))
-        .config("spark.locality.wait", "60s")
+        .config("spark.locality.wait.process", "10s")
+        .config("spark.locality.wait.node", "0s")
         .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
         .config("spark.executorEnv.WINDROW_BENCH", str(os.getpid()))
         .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
@@ -212,13 +224,14 @@ def cluster(context: Context) -> list[Row]:
     """Both sides, a row for each figure: ours is with owners."""
     keys, shards, many = (24_000, 6, 2) if context.quick else (KEYS, SHARDS, EXECUTORS)
     found = {}
-    for side in (OWNERS, NOBODY):
+    for side in (OWNERS, NOBODY, LOCAL):
         context.step(side)
         arguments = [sys.executable, "-m", "benchmarks.cluster", side, str(keys), str(shards), str(many)]
         ran = subprocess.run(arguments, check=True, capture_output=True, text=True)
         found[side] = json.loads(ran.stdout.splitlines()[-1])
     ours, other = found[OWNERS], found[NOBODY]
     times = ours["bytes"] / ours["state"]
+    shared = ours["shared"] / found[LOCAL]["shared"]
     name = f"cluster, {many} executors, {shards} shards, {keys:,} keys: "
 
     def row(what: str, unit: str, figure: str, by: float = 1.0, **more: Any) -> Row:
@@ -240,6 +253,17 @@ def cluster(context: Context) -> list[Row]:
         cost(name + "a commit", "s", ours["commit"], other["commit"], NOBODY),
         row("new bytes of the last snapshots", "MiB", "new", 1 << 20),
         row("bytes that they share with those before", "MiB", "shared", 1 << 20),
+        Row(
+            name + "the same as a share of that in local mode",
+            "x",
+            shared,
+            other["shared"] / found[LOCAL]["shared"],
+            NOBODY,
+            bound=f"required >= {LEAST_SHARED}",
+            meets=shared >= LEAST_SHARED,
+        ),
+        row("bytes of a task's plan", "B", "plan"),
+        row("the first commit, in which executors start", "s", "first"),
         row("shards that restore as one executor is lost", "shards", "moved_by_one"),
         row("a commit takes longer as one executor is lost", "s", "one"),
         row("shards that restore as all executors are lost", "shards", "moved_by_all"),

@@ -30,6 +30,7 @@ from windrow.core.sql import quoted, text
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners.spark import jvm_calls, routes
+from windrow.runners.spark.session import NO_CONNECT
 from windrow.runners.wire import INPUT, OPERATOR, SHARD
 
 _POSITION = (SOURCE, PARTITION, OFFSET, ORDINAL)
@@ -280,6 +281,8 @@ def frame_of(value: Any, what: str) -> DataFrame:
     remedy = "give a DataFrame of Spark, such as spark.read... or spark.createDataFrame(...)"
     if not isinstance(value, DataFrame):
         raise ConfigurationError(f"{what} is a {type(value).__name__}: {remedy}")
+    if "_jdf" not in vars(value):
+        raise SparkUnsupported(f"{what} is a DataFrame of Spark Connect. {NO_CONNECT}")
     return value
 
 

@@ -33,12 +33,13 @@ _BY_FILE_SYSTEM = (
 _BEGIN_MS = 60_000
 
 
+NO_CONNECT = "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
+
+
 def check_session(spark: SparkSession) -> None:
     """Refuse settings under which exactly once cannot be promised."""
     if not isinstance(spark, SparkSession) or not hasattr(spark, "_jsparkSession"):
-        raise SparkUnsupported(
-            "Spark Connect runs foreachBatch on the server, away from windrow's log: use a classic session"
-        )
+        raise SparkUnsupported(NO_CONNECT)
     _check_python(spark)
     if (spark.sparkContext.getConf().get("spark.speculation") or "false").strip().lower() == "true":
         raise SparkUnsupported(

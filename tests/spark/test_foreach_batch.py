@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.captured import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame
 
 import windrow as wr
 from windrow.core.errors import BadWatermark, SparkUnsupported
@@ -276,3 +277,17 @@ def test_spark_connect_is_refused_with_the_reason() -> None:
 
     with pytest.raises(SparkUnsupported, match=r"WR501.*Spark Connect"):
         check_session(ConnectSession())  # type: ignore[arg-type]
+
+
+def test_a_frame_of_spark_connect_is_refused_before_anything_is_opened() -> None:
+    class ConnectFrame(DataFrame):
+        """Frame of Spark Connect, as windrow sees it: without a JVM."""
+
+        __module__ = "pyspark.sql.connect.dataframe"
+        isStreaming = True
+
+    frame = object.__new__(ConnectFrame)
+    counts = define({"n": wr.count()})
+    for take in (counts.writeStream, counts.apply):
+        with pytest.raises(SparkUnsupported, match=r"WR501.*Spark Connect.*use a classic session"):
+            take(frame)
