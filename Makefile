@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help tools .venv demo page weather sessions lint ruff types layers compiled classes engine browser prometheus docker cluster test test-fast test-deep bench features rules alerts pages docs format clean
+.PHONY: help tools .venv demo page weather sessions lint ruff types layers compiled classes engine browser prometheus docker cluster test test-fast test-deep test-newest-spark bench features rules alerts pages docs format clean
 
 help:
 	@echo "make .venv    install the pinned environment"
@@ -38,6 +38,7 @@ help:
 	@echo "make test     lint, docker, then pytest"
 	@echo "make test-fast  what starts neither Spark nor Kafka, without the searches of proof and simulation"
 	@echo "make test-deep  test, with all that is left out for time: kills, seeds, examples, flights"
+	@echo "make test-newest-spark  tests/spark with the newest PySpark that is allowed"
 	@echo "make bench    run the benchmarks"
 	@echo "make pages    write the pages that come from code and tests"
 	@echo "make docs     build the site of docs/ into out/site; a link that leads nowhere is an error"
@@ -144,6 +145,21 @@ test-deep: test
 
 test-fast: .venv/stamp
 	$(PYTEST) -m "not spark and not kafka and not slow" --ignore=tests/proof --ignore=tests/simulation
+
+# Under the newest PySpark that pyproject.toml allows, in an environment of its own: the lock has an older one.
+NEWEST_SPARK := 4.3.0
+NEWEST := out/spark-$(NEWEST_SPARK)
+
+test-newest-spark: export PYSPARK_PYTHON := $(CURDIR)/$(NEWEST)/bin/python
+test-newest-spark: $(NEWEST)/stamp
+	PATH=$(CURDIR)/$(NEWEST)/bin:$$PATH $(NEWEST)/bin/pytest -n 2 -p no:cacheprovider tests/spark
+
+$(NEWEST)/stamp: requirements.lock | tools $(UV)/bin/pip
+	$(PYTHON) -m venv --without-pip $(NEWEST)
+	sed 's/^pyspark==.*/pyspark==$(NEWEST_SPARK)/' requirements.lock >$(NEWEST)/requirements.lock
+	UV_PYTHON=$(NEWEST)/bin/python $(UV)/bin/uv pip install --quiet --no-deps -r $(NEWEST)/requirements.lock
+	UV_PYTHON=$(NEWEST)/bin/python $(UV)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
 
 bench: .venv/stamp
 	$(BIN)/python -m benchmarks

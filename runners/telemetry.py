@@ -17,11 +17,9 @@ from windrow.checkpoint.health import size_of
 from windrow.checkpoint.job import Job
 from windrow.checkpoint.log import Log
 from windrow.checkpoint.records import PANES_OF, Commit, now_of
-from windrow.core.logs import get_logger
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.operator import Definition
 
-logger = get_logger()
 #: Reasons of dead letters that came too late for all of their windows.
 LATE = ("too_late", "out_of_retention")
 #: The state is measured at most once in so many seconds: that reads a directory.
@@ -110,7 +108,7 @@ class Telemetry:
             if trace is not None:
                 self._trace(trace, record, stages, now_ns)
         except Exception as error:  # telemetry is no part of the work
-            logger.warning("a commit could not be measured", commit=record.commit, error=repr(error))
+            self.job.logger.warning("a commit could not be measured", commit=record.commit, error=repr(error))
 
     def _measure(
         self, api: Any, record: Commit, before: Mapping[str, int], stages: Sequence[tuple[str, int, int]]

@@ -22,7 +22,6 @@ from windrow.connectors.sinks import as_sink
 from windrow.core.clock import Clock, clock_of
 from windrow.core.errors import ConfigurationError, CorruptState, Fenced
 from windrow.core.inputs import Input
-from windrow.core.logs import get_logger
 from windrow.core.messages import Message, Token
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -47,7 +46,6 @@ def opener(store: str) -> OpenStore:
     return MemoryStore if store == "memory" else open_rocks
 
 
-logger = get_logger()
 T = TypeVar("T")
 #: A message, the `now` of its step, and its error if it has one.
 Waiting: TypeAlias = tuple[Message, int, str | None]
@@ -151,7 +149,9 @@ class Engine:
             return read()
         except CorruptState as error:
             damage = error.with_traceback(None)
-        logger.warning("the store is damaged and built anew", path=self.shard.kv.path, error=str(damage))
+        self.job.logger.warning(
+            "the store is damaged and built anew", path=self.shard.kv.path, error=str(damage)
+        )
         with self.whole:
             self.shard.set_aside()
             self.shard = self._open_shard()
@@ -389,7 +389,7 @@ class Engine:
             self._chores = None  # the next commit raises it
         except Exception as error:
             self._chores = None
-            logger.warning("the job could not be tidied, it will be later", error=repr(error))
+            self.job.logger.warning("the job could not be tidied, it will be later", error=repr(error))
 
     def _slices(self) -> Generator[None, None, None]:
         self._taken = yield from self.shard.preserve(alone=True)
@@ -426,7 +426,7 @@ class Engine:
             raise
         except Exception as error:
             self.paused = error
-            logger.warning("sink refused", commit=token.commit, error=repr(error))
+            self.job.logger.warning("sink refused", commit=token.commit, error=repr(error))
         return self.paused is None
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ class Engine:
     def _break(self, error: BaseException) -> None:
         """Abandon the operator: the staged commit may be half of something, so none of it is ever committed."""
         self.broken_by = error
-        logger.warning("operator abandoned", operator=self.definition.name, error=repr(error))
+        self.job.logger.warning("operator abandoned", operator=self.definition.name, error=repr(error))
         self.abandon()
 
     def abandon(self) -> None:
@@ -442,7 +442,9 @@ class Engine:
         try:
             self.release()
         except Exception as error:
-            logger.warning("a store was left as it is", operator=self.definition.name, error=repr(error))
+            self.job.logger.warning(
+                "a store was left as it is", operator=self.definition.name, error=repr(error)
+            )
 
     def release(self) -> None:
         """Release the job as `abandon` does, and raise any error of the disk."""

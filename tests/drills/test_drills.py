@@ -5,6 +5,8 @@ The quick ones, and an executor that is killed; WINDROW_DEEP=1 runs all. (tests/
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -48,3 +50,12 @@ def test_nothing_is_lost_and_nothing_comes_twice(drill: Drill, request: pytest.F
     assert outcome.report is not None
     assert outcome.report.records_in > 0
     assert outcome.report.windows > 0
+
+
+if usually(False, deep=True):
+
+    @pytest.mark.spark
+    def test_a_job_whose_executors_are_killed_in_turn_is_equal_to_pandas() -> None:
+        command = [sys.executable, "-m", "tests.drills.executors", "--batches", "200"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
