@@ -51,6 +51,8 @@ class _Known:
         # They must not hold the context, of which this is a value.
         self._jvm: Any = sc._jvm
         self._context = sc._jsc.sc()
+        #: The host of each executor, by its number.
+        self._hosts: dict[str, str] = {}
         self._gateway: Any = sc._gateway
         self._lock = threading.RLock()
         self._columns: OrderedDict[tuple[str, ...], Any] = OrderedDict()
@@ -168,13 +170,12 @@ class _Known:
 
     def executors(self) -> list[tuple[int, str]]:
         """Return the number and host of each executor that takes tasks: of none that is lost, or is about to leave."""
-        active = set(str(self._context.getExecutorIds().mkString("\n")).splitlines())
-        managers = self._jvm.org.apache.spark.SparkEnv.get().blockManager().master().getMemoryStatus().keys()
-        each = (
-            name.removeprefix("BlockManagerId(").split(", ")
-            for name in str(managers.mkString("\n")).splitlines()
-        )
-        return sorted((int(executor), host) for executor, host, *_ in each if executor in active)
+        active = str(self._context.getExecutorIds().mkString("\n")).splitlines()
+        if not self._hosts.keys() >= set(active):
+            known = self._context.statusStore().executorList(True)
+            each = (known.apply(i) for i in range(known.size()))
+            self._hosts = {str(e.id()): str(e.hostPort()).rpartition(":")[0] for e in each}
+        return sorted((int(number), self._hosts[number]) for number in active if number in self._hosts)
 
     def _one(self, number: int) -> Any:
         if number not in self._itself:

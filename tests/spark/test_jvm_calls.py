@@ -123,8 +123,7 @@ def test_a_function_goes_to_tasks_with_all_that_it_holds(
 
 def test_a_stage_that_ran_twice_is_told(spark: Any, tmp_path: Path) -> None:
     """Files of a shuffle go while it is read: Spark makes them again, by a second attempt of the stage before."""
-    disk = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()
-    folders = list(disk.localDirsString())
+    folders = spark.range(1).rdd.map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).first().split(",")
     gone = str(tmp_path / "gone")
 
     def lose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
