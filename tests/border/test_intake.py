@@ -226,7 +226,7 @@ def test_an_object_without_fields_harms_no_commit(tmp_path: Path, alone: bool) -
             assert operator.next_offsets()
 
 
-def test_an_event_time_that_is_a_float_is_told_the_same_remedy_on_each_route(tmp_path: Path) -> None:
+def test_an_event_time_that_is_a_float_gets_the_same_remedy_on_each_route(tmp_path: Path) -> None:
     for number, given in enumerate(([{"ts": 1.5}], pa.table({"ts": [1.5]}))):
         _, [letter] = counted(aggregate(n=wr.count()), tmp_path / str(number), [given])
         assert letter.startswith("malformed: event time 'ts' is 1.5, no time: cast it to a whole number")

@@ -197,7 +197,7 @@ class LogContract:
 
     # --- fencing ---
 
-    def test_of_two_drivers_exactly_one_goes_on(self, place: Place) -> None:
+    def test_of_two_drivers_exactly_one_continues(self, place: Place) -> None:
         first, second = place.open(), place.open()
         claim(first, "first")
         run(first, 1, 2)
@@ -232,7 +232,7 @@ class LogContract:
         with pytest.raises(LostRace):
             log.append(intent(1, 1))
 
-    def test_racing_drivers_get_different_epochs_and_one_goes_on(self, place: Place) -> None:
+    def test_racing_drivers_get_different_epochs_and_one_continues(self, place: Place) -> None:
         logs = [place.open() for _ in range(8)]
         barrier, won, lost = threading.Barrier(8), [], []
 
@@ -258,7 +258,7 @@ class LogContract:
         assert sorted(lost) == [1, 2, 3, 4, 5, 6, 7]
         assert list(place.open().commits()) == won
 
-    def test_a_driver_that_has_read_on_and_is_over_is_told_so(self, place: Place) -> None:
+    def test_a_driver_that_has_read_on_and_is_over_learns_it(self, place: Place) -> None:
         old, new = place.open(), place.open()
         claim(old)
         run(old, 1, 1)

@@ -113,7 +113,7 @@ def is_recorded(facts: BatchFacts) -> bool:
     return facts.commit > 0 and facts.query_id == facts.new_query_id and facts.new_batch_id <= 3
 
 
-def test_a_recorded_batch_is_skipped_where_nothing_in_it_is_new_or_could_be_told_and_no_other_is(
+def test_a_recorded_batch_is_skipped_where_nothing_in_it_is_new_or_could_be_distinguished_and_no_other_is(
     decided: Decided,
 ) -> None:
     nothing_new = (SliceRelation.BELOW, SliceRelation.EMPTY)
@@ -158,7 +158,7 @@ def test_without_positions_batches_of_a_query_must_follow_each_other(decided: De
             assert (facts.query_id, facts.batch_id) == (facts.new_query_id, facts.new_batch_id - 1), facts
 
 
-def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_show_that_nothing_came(
+def test_where_no_offsets_show_a_gap_of_numbers_is_refused_unless_sparks_plans_show_that_nothing_came(
     decided: Decided,
 ) -> None:
     for facts, decision in decided:
@@ -173,7 +173,7 @@ def test_where_no_offsets_tell_a_gap_of_numbers_is_refused_unless_sparks_plans_s
             assert shown == decision, facts
 
 
-def test_rows_are_dropped_where_some_may_be_old_and_can_be_told(decided: Decided) -> None:
+def test_rows_are_dropped_where_some_may_be_old_and_can_be_distinguished(decided: Decided) -> None:
     possible = (SliceRelation.UNKNOWN, SliceRelation.OVERLAPS, SliceRelation.BELOW)
     for facts, decision in decided:
         if decision.action in GO:

@@ -308,7 +308,7 @@ def test_kill_9_loses_no_commit_that_was_acknowledged(tmp_path: Path) -> None:
     assert numbers(FileLog(tmp_path)) == [*range(1, acknowledged + 1)]
 
 
-def test_of_two_processes_the_later_goes_on_and_a_third_follows(tmp_path: Path) -> None:
+def test_of_two_processes_the_later_continues_and_a_third_follows(tmp_path: Path) -> None:
     follower = FileLog(tmp_path)
     first = start_committer(tmp_path, "first")
     assert first.stdout is not None and first.stderr is not None

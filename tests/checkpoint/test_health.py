@@ -25,7 +25,7 @@ DEFINITION = wr.Aggregate(
 )
 
 
-def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
+def test_a_job_reports_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_path: Path) -> None:
     clock = ManualClock()
     with DEFINITION.open(str(tmp_path), clock=clock) as op:
         assert health_of(None, [DEFINITION], 0, clock.now_us()) == Health()
@@ -60,7 +60,7 @@ def test_a_job_tells_its_age_its_watermark_who_holds_it_and_what_is_not_out(tmp_
     assert health_of(elsewhere, [DEFINITION], 1, clock.now_us()).store_bytes == 15
 
 
-def test_a_job_tells_how_many_commits_are_newer_than_its_oldest_shards_snapshot(tmp_path: Path) -> None:
+def test_a_job_reports_how_many_commits_are_newer_than_its_oldest_shards_snapshot(tmp_path: Path) -> None:
     folder = str(tmp_path)
     with DEFINITION.open(folder) as op:
         op.add_message(wr.Message({"t": SECOND}))

@@ -149,7 +149,7 @@ def test_what_the_log_does_not_say_is_refused(changes: dict[str, Any], why: str)
         steps_again([commit(1, [ADVANCE], 1, 100, **changes)], TIMED, 0, 0)
 
 
-def test_messages_without_positions_cannot_be_told_apart() -> None:
+def test_messages_without_positions_cannot_be_distinguished() -> None:
     with pytest.raises(StateLost, match="had no positions"):
         steps_again([commit(1, [ingest({}, {}, 3)], 1, 100)], TIMED, 0, 0)
 

@@ -43,7 +43,7 @@ class Producer:
         (KafkaError.PRODUCER_FENCED, None, FencedOff, 0),
     ],
 )
-def test_who_is_ended_while_it_commits_is_told_so(
+def test_who_is_ended_while_it_commits_learns_it(
     commit: int, abort: int | None, expected: type[Exception], asked: int
 ) -> None:
     claim = Claim.__new__(Claim)

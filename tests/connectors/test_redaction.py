@@ -37,7 +37,7 @@ def told(action: Any) -> str:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_no_value_that_is_not_listed_is_told(name: str) -> None:
+def test_no_value_that_is_not_listed_is_reported(name: str) -> None:
     def cluster() -> wr.Kafka:
         return wr.Kafka("a:9092", {"log_level": 0, **SETTINGS[name]})
 
@@ -96,7 +96,7 @@ def test_lines_of_librdkafka_quote_nothing_hidden() -> None:
     assert redacted("x", {"a": ""}) == "x" and shown({"client.id": 5}) == {"client.id": "5"}
 
 
-def test_a_registry_is_told_by_its_place_alone() -> None:
+def test_a_registry_is_reported_by_its_place_alone() -> None:
     decoder = wr.decoders.avro(
         {"url": f"https://me:{SECRET}@host:81/x", "basic.auth.user.info": f"me:{SECRET}"}
     )

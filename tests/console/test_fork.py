@@ -62,7 +62,7 @@ EVERY_OTHER = [one for n, one in enumerate(FORKED) if n % 4 in (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "snapshots"), usually(EVERY_OTHER, deep=FORKED))
-def test_a_fork_goes_on_as_the_original(
+def test_a_fork_continues_as_the_original(
     tmp_path: Path, name: str, snapshots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if snapshots:
@@ -206,7 +206,7 @@ def test_files_swept_while_they_are_copied_begin_the_copy_again(
     assert state_of(counts(), tmp_path / "fork") == state_of(counts(), tmp_path / "job")
 
 
-def test_what_is_lost_is_refused_and_leaves_nothing_behind(windrow: Run, tmp_path: Path) -> None:
+def test_what_is_lost_is_refused_and_leaves_nothing(windrow: Run, tmp_path: Path) -> None:
     run_job(DEFINITIONS["full state"], tmp_path / "job", range(60))
     shutil.rmtree(tmp_path / "job" / "segments")
     code, out, err = windrow("fork", tmp_path / "job", tmp_path / "fork")

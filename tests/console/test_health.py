@@ -69,7 +69,7 @@ def test_only_the_end_of_the_log_is_read(
     assert windrow("health", tmp_path).code == 0
 
 
-def test_an_open_operator_tells_its_health(tmp_path: Path) -> None:
+def test_an_open_operator_reports_its_health(tmp_path: Path) -> None:
     clock = ManualClock("2020-01-01 00:00Z")
     with counts().open(str(tmp_path), clock=clock) as op:
         assert op.health().commit == 0 and op.health().age_us is None

@@ -91,12 +91,12 @@ def test_reset_asks_and_takes_only_yes_for_an_answer(windrow: Run, job: Path, an
 
 
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", "Y\n"])
-def test_reset_does_it_when_told_yes(windrow: Run, job: Path, answer: str) -> None:
+def test_reset_does_it_after_a_yes(windrow: Run, job: Path, answer: str) -> None:
     assert windrow("reset", job, answer=answer).code == 0
     assert data_of(job) == []
 
 
-def test_a_job_that_another_process_has_open_is_refused_and_goes_on(windrow: Run, tmp_path: Path) -> None:
+def test_a_job_that_another_process_has_open_is_refused_and_continues(windrow: Run, tmp_path: Path) -> None:
     with counts().open(str(tmp_path / "job"), clock=ManualClock()) as operator:
         operator.add_messages(messages(range(30)))
         code, _, err = windrow("reset", tmp_path / "job", "--yes")

@@ -202,7 +202,7 @@ def test_what_cannot_be_answered_is_1_with_the_reason(
     assert (code, out) == (1, "") and why in err
 
 
-def test_a_definition_that_the_log_cannot_tell_is_named(
+def test_a_definition_that_the_log_cannot_show_is_named(
     windrow: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_jobs.py").write_text(

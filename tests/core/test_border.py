@@ -131,7 +131,7 @@ def test_values_of_python_are_read_in_a_type_that_holds_all_of_them_or_in_none()
     assert tried == len(VALUES) ** 2
 
 
-def test_what_fits_is_kept_beside_what_does_not() -> None:
+def test_what_fits_is_kept_next_to_what_does_not() -> None:
     fitted = fit([1.5, 2, 2.0, True, "x", 2**70], pa.int64())
     assert fitted.array.to_pylist() == [None, 2, 2, None, None, None]
     assert fitted.misfits[0] == "1.5 is no int64 without loss"

@@ -54,7 +54,7 @@ def driven(frame: Any) -> wr.Over:
     )
 
 
-def test_expressions_over_what_is_told_are_taken() -> None:
+def test_expressions_over_what_is_emitted_are_taken() -> None:
     parted = wr.sum(wr.col("n") * wr.col("window_start").cast("int64")).where(wr.col("k").is_valid())
     assert one().then(two(agg={"x": parted}, where=wr.col("window_end") > wr.col("window_start")))
     assert one(input="x").then(driven(wr.between("window_start", wr.col("window_end"))))
@@ -70,7 +70,7 @@ def test_expressions_over_what_is_told_are_taken() -> None:
     ],
     ids=str,
 )
-def test_expressions_over_parts_of_what_is_told_are_taken(made: Any) -> None:
+def test_expressions_over_parts_of_what_is_emitted_are_taken(made: Any) -> None:
     parts = one(agg={"n": wr.count(), "s": wr.first("s")})
     assert parts.then(two(where=made))
     with pytest.raises(e.UnknownColumn, match="'two'"):
@@ -121,7 +121,7 @@ def test_what_is_taken_back_shapes_the_state_and_how_late_it_may_be() -> None:
         (one(), "window_time", 0),
     ],
 )  # fmt: skip
-def test_a_watermark_stays_behind_by_what_rows_may_wait(first: Any, event_time: str, seconds: int) -> None:
+def test_a_watermark_lags_by_what_rows_may_wait(first: Any, event_time: str, seconds: int) -> None:
     agg = {"n": wr.count()}
     assert first.then(two(event_time=event_time, agg=agg)).feeds[1][0].output_delay_us == seconds * 1_000_000
 
@@ -357,5 +357,5 @@ def test_what_cannot_be_right_is_refused_with_both_values_and_the_remedy(case: s
 @pytest.mark.parametrize(
     "emit", [wr.Emit.append(), wr.Emit(late=wr.never), wr.Emit(early=wr.every(9), mode="discarding")]
 )
-def test_what_is_told_once_is_accepted(emit: wr.Emit) -> None:
+def test_what_is_emitted_once_is_accepted(emit: wr.Emit) -> None:
     assert one(emit=emit).then(two()).parts[0].emit == emit

@@ -49,7 +49,7 @@ def test_a_step_forward_that_lasts_is_believed() -> None:
     assert machine.after(1) == YEAR_US + LASTS_US + 1
 
 
-def test_after_a_step_back_time_goes_on_passing() -> None:
+def test_after_a_step_back_time_continues_passing() -> None:
     machine = Machine()
     assert machine.after(0, step=-YEAR_US) == 0
     assert machine.after(2 * LASTS_US) == 2 * LASTS_US

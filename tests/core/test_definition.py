@@ -151,7 +151,7 @@ def test_the_dict_that_was_given_may_change_afterwards() -> None:
     assert list(made.agg) == ["n"]
 
 
-def test_a_function_of_the_user_s_prints_by_name_and_is_told_apart_by_version() -> None:
+def test_a_function_of_the_user_s_prints_by_name_and_is_distinguished_by_version() -> None:
     made = define(agg={"s": spread("x"), "p": Product("x")})
     assert "agg={'s': spread('x'), 'p': product('x')}" in repr(made)
     assert eval(repr(made), {"wr": wr, "spread": spread, "product": Product}) == made
@@ -165,7 +165,7 @@ def test_the_body_of_a_function_is_no_part_of_its_identity() -> None:
     assert define(agg={"s": other("x")}).fingerprint == define(agg={"s": spread("x")}).fingerprint
 
 
-def test_a_watermark_of_the_user_s_is_told_apart_by_name() -> None:
+def test_a_watermark_of_the_user_s_is_distinguished_by_name() -> None:
     made = define(watermark=wr.custom(last_seen, name="last seen"))
     assert "wr.custom(name='last seen')" in repr(made)
     assert made == define(watermark=wr.custom(lambda marks, now: None, name="last seen"))
@@ -236,7 +236,7 @@ def test_allowed_lateness_is_the_retention_unless_it_is_given() -> None:
     assert "emit=wr.Emit.final()" in repr(define(emit=wr.Emit.final()))
 
 
-def test_where_no_pane_tells_late_messages_the_default_lateness_is_zero() -> None:
+def test_where_no_pane_emits_late_messages_the_default_lateness_is_zero() -> None:
     assert define(emit=wr.Emit(late=wr.never)).allowed_lateness_us == 0
     assert define(emit=wr.Emit(late=wr.never), allowed_lateness="1 hour").allowed_lateness_us == 3_600_000_000
     assert define(emit=wr.Emit(late=wr.never, closing_pane=True)).allowed_lateness_us == 7 * 86_400_000_000

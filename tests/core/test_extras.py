@@ -47,7 +47,7 @@ def test_an_argument_that_is_missing_is_one_of_what_was_called(name: str) -> Non
         getattr(wr, name)()
 
 
-def test_what_is_not_installed_is_told_with_what_to_install() -> None:
+def test_what_is_not_installed_is_reported_with_what_to_install() -> None:
     script = WITHOUT.format(
         modules=[module for module, _, _ in NEEDED], calls=[call for _, call, _ in NEEDED]
     )
@@ -72,7 +72,7 @@ def test_what_people_type_first_is_refused_with_the_remedy(name: str, tmp_path: 
     assert [part for part in told if part not in str(caught.value)] == []
 
 
-def test_a_window_tells_its_bounds_as_datetimes_and_as_integers() -> None:
+def test_a_window_reports_its_bounds_as_datetimes_and_as_integers() -> None:
     hour = wr.Window(3_600_000_000, 7_200_000_000)
     assert (hour.start.isoformat(), hour.end.isoformat()) == (
         "1970-01-01T01:00:00+00:00",

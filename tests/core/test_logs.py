@@ -160,7 +160,9 @@ def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:
         assert [w.messages for w in state.get_windows()] == [1]
 
 
-def test_the_lines_of_a_client_of_kafka_are_taken_as_it_tells_them(configured: list[dict[str, Any]]) -> None:
+def test_the_lines_of_a_client_of_kafka_are_taken_as_it_reports_them(
+    configured: list[dict[str, Any]],
+) -> None:
     get_logger("windrow.kafka").log(30, "%s [%s]", "FAIL", "rdkafka#1")
     assert configured == [{"level": "warning", "event": "FAIL [rdkafka#1]"}]
 

@@ -48,7 +48,7 @@ def test_no_two_errors_have_one_code() -> None:
     assert len(set(codes)) == len(codes)
 
 
-def test_troubleshooting_tells_of_every_error_that_comes_while_a_job_runs() -> None:
+def test_troubleshooting_has_every_error_that_comes_while_a_job_runs() -> None:
     told = references.mentioned((pages.DOCS / "howto" / "troubleshooting.md").read_text(encoding="utf-8"))
     codes = {kind.code for kind in references.kinds()}
     running = {c for c in codes if c[2] in "23456" and not c.endswith("00")}
@@ -89,7 +89,7 @@ def test_the_help_of_the_package_names_all_that_it_has() -> None:
 
 
 @pytest.mark.parametrize("what", list(called()))
-def test_every_option_is_told(what: Any) -> None:
+def test_every_option_is_documented(what: Any) -> None:
     said = set(re.findall(r"\w+", inspect.getdoc(what) or ""))
     assert api.options(what) - said == set()
 

@@ -207,7 +207,9 @@ def test_a_slice_of_tidying_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(map(len, slices)) > 600, slices
 
 
-def test_tidying_that_fails_is_told_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tidying_that_fails_is_reported_and_done_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Aging(tmp_path / "job")
     with job.open() as op:
         blobs = job.location / "snapshots" / "blobs"

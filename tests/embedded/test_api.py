@@ -123,7 +123,7 @@ def test_drain_fires_everything_and_what_comes_later_is_late(location: str) -> N
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
 
 
-def test_an_explicit_watermark_moves_when_it_is_told(location: str) -> None:
+def test_an_explicit_watermark_moves_when_it_is_advanced(location: str) -> None:
     with define(watermark=wr.explicit()).open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
         op.add_message(message(100))
@@ -157,7 +157,7 @@ def test_a_replayed_message_does_nothing_and_is_counted(location: str) -> None:
         assert op.counters["replayed"] == 5
 
 
-def test_rows_of_one_record_are_told_apart_by_ordinals(location: str) -> None:
+def test_rows_of_one_record_are_distinguished_by_ordinals(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         for ordinal in (0, 1, 1, 2):
             op.add_message(wr.Message({"k": "a", "t": 1, "x": 1}, wr.Position("topic", 0, 7, ordinal)))
@@ -223,7 +223,7 @@ def test_after_the_end_of_time_no_id_is_left(location: str) -> None:
         driver.assert_state_zero()
 
 
-def test_a_consumer_is_assigned_where_the_job_goes_on(location: str) -> None:
+def test_a_consumer_is_assigned_where_the_job_continues(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1, offset=41))
         given = [TopicPartition("topic", 0), TopicPartition("topic", 1)]

@@ -139,7 +139,7 @@ def lose(location: Path) -> None:
 
 
 @pytest.mark.parametrize(("chain", "how"), ALL)
-def test_what_a_chain_lost_comes_back_and_goes_on_alike(chain: wr.Chain, how: type, tmp_path: Path) -> None:
+def test_what_a_chain_lost_comes_back_and_continues_alike(chain: wr.Chain, how: type, tmp_path: Path) -> None:
     assert isinstance(chain.logic().refiling(), how)
     clock, told = ManualClock(), []
     with chain.open(str(tmp_path / "whole"), clock=clock) as op:

@@ -67,7 +67,7 @@ def test_in_the_same_windows_each_pane_stays_in_its_own(tmp_path: Path, window: 
             )
 
 
-def test_a_replay_after_opening_again_tells_nothing_more(tmp_path: Path) -> None:
+def test_a_replay_after_opening_again_emits_nothing_more(tmp_path: Path) -> None:
     fed = [placed(i, i / 4) for i in range(90)]
     for upto in (30, 60, 90):
         with CHAIN.open(str(tmp_path), clock=ManualClock(0)) as op:

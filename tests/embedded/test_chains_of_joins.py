@@ -189,7 +189,7 @@ def test_panes_of_an_aggregate_meet_messages_and_are_counted_again(tmp_path: Pat
         assert [(p.key["k"], p["n"], p["alarms"]) for p in op.get_result()] == [("a", 7, 2)]
 
 
-def test_columns_of_the_same_name_are_told_apart_as_in_any_join(tmp_path: Path) -> None:
+def test_columns_of_the_same_name_are_distinguished_as_in_any_join(tmp_path: Path) -> None:
     chain = shipped().then(paid())
     with chain.open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages(

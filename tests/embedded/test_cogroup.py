@@ -86,7 +86,7 @@ def test_a_message_is_known_by_its_ids_within_its_input_and_key(tmp_path: Path) 
         driver.check(dead_letters=True)
 
 
-def test_an_idle_input_holds_nobody_back_and_late_is_who_is_behind_all(tmp_path: Path) -> None:
+def test_an_idle_input_holds_nobody_back_and_late_is_who_lags_all(tmp_path: Path) -> None:
     idle = wr.Input("paid", event_time="at", by="order", watermark=wr.bounded("0 seconds", idle="5 seconds"))
     definition = accounts(inputs=(ORDERS, idle), allowed_lateness="0 seconds")
     with TestDriver(definition, tmp_path) as driver:
@@ -243,7 +243,7 @@ def test_an_aggregation_of_every_input_needs_its_column_in_each(tmp_path: Path) 
         assert [p["n"] for p in op.get_result()] == [10.5]
 
 
-def test_equal_keys_of_different_types_are_one_key_and_what_has_no_common_type_is_told(
+def test_equal_keys_of_different_types_are_one_key_and_what_has_no_common_type_is_reported(
     tmp_path: Path,
 ) -> None:
     schema = {"orders": pa.schema([("t", pa.int64()), ("id", pa.int32()), ("amount", pa.int64())])}
@@ -296,7 +296,7 @@ def test_inputs_are_rows_of_other_operators_and_its_rows_go_on(tmp_path: Path) -
         assert [pane["all"] for pane in driver.check(dead_letters=True).panes] == [21, 20, 1]
 
 
-def test_beside_another_operator_they_share_an_input(tmp_path: Path) -> None:
+def test_next_to_another_operator_they_share_an_input(tmp_path: Path) -> None:
     alone = wr.Aggregate(
         name="alone", input="paid", by="order", event_time="at", window=wr.tumbling("10 seconds"),
         agg={"n": wr.count()}, retention="1 minute",

@@ -57,7 +57,9 @@ def shown(op: Any) -> list[tuple[Any, ...]]:
     return told
 
 
-def test_a_pair_goes_with_the_row_that_made_it_and_comes_with_the_one_in_its_place(tmp_path: Path) -> None:
+def test_a_pair_is_removed_with_the_row_that_made_it_and_comes_with_the_one_in_its_place(
+    tmp_path: Path,
+) -> None:
     with counts().then(joined()).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([click(1)], "clicks")
         assert shown(op) == []
@@ -102,7 +104,9 @@ def test_who_loses_all_partners_is_alone_again(how: Any, tmp_path: Path) -> None
         assert alone == ([] if how == "semi" else both)
 
 
-def test_an_as_of_join_of_corrected_rows_goes_on_where_its_condition_raises_on_a_pair(tmp_path: Path) -> None:
+def test_an_as_of_join_of_corrected_rows_continues_where_its_condition_raises_on_a_pair(
+    tmp_path: Path,
+) -> None:
     join = joined("asof", left=wr.Input("sales", event_time="t", watermark=wr.explicit()),
                   right=wr.Input("counts", event_time="window_time", watermark=wr.explicit()),
                   within=("-20 s", "0 s"), where=wr.lit(6) / (wr.col("price") - wr.col("n")) > -9)  # fmt: skip
@@ -134,7 +138,7 @@ def standing(told: list[Any]) -> Counter[str]:
 
 @given(data=st.data())
 @examples(15, deep=5_000)
-def test_what_stands_in_the_end_is_the_join_of_what_stands_before_it(data: st.DataObject) -> None:
+def test_what_is_current_in_the_end_is_the_join_of_what_is_current_before_it(data: st.DataObject) -> None:
     """Compute a join whose rows are emitted once, with lists and loops, if nothing came too late."""
     graph = data.draw(corrected_joins().filter(lambda g: g.inputs[0].watermark == wr.explicit()))
     case = Case(

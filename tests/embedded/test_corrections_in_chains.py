@@ -60,7 +60,7 @@ def shown(panes: list[Any]) -> list[tuple[Any, ...]]:
     "emit",
     [wr.Emit.update(), wr.Emit(early=wr.every_batch), wr.Emit(early=wr.every_batch, mode="retracting")],
 )
-def test_early_results_are_counted_once_however_often_they_are_told(tmp_path: Path, emit: wr.Emit) -> None:
+def test_early_results_are_counted_once_however_often_they_are_emitted(tmp_path: Path, emit: wr.Emit) -> None:
     with counts(emit=emit).then(again()).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([at(1), at(2), at(3, "y")])
         assert shown(fresh(op)) == [("INSERT", "a", 3, 2, 1, 2)]
@@ -91,7 +91,7 @@ def test_a_group_from_which_all_has_gone_is_taken_back(tmp_path: Path) -> None:
         assert {p.key["n"]: p["hosts"] for p in fresh(op)} == {1: 1, 2: 2}
 
 
-def test_a_session_that_goes_on_at_the_last_moment_is_taken_back_where_it_was(tmp_path: Path) -> None:
+def test_a_session_that_continues_at_the_last_moment_is_taken_back_where_it_was(tmp_path: Path) -> None:
     """A message at the very end of a session is on time while the watermark stands there, where the next window has ended."""
     first = counts(
         by="k", window=wr.session("1 second"), emit=wr.Emit(early=wr.every_batch, late=wr.every_batch),
@@ -107,7 +107,7 @@ def test_a_session_that_goes_on_at_the_last_moment_is_taken_back_where_it_was(tm
         assert op.dead_letters() == []
 
 
-def test_what_goes_in_place_of_another_is_told_inside_only(tmp_path: Path) -> None:
+def test_what_takes_the_place_of_another_is_emitted_inside_only(tmp_path: Path) -> None:
     """A sink of the first operator sees its panes as they are without the second."""
     sinks = {"counts": wr.sinks.memory(), "again": wr.sinks.memory()}
     with counts().then(again()).open(str(tmp_path), sink=sinks, clock=ManualClock(0)) as op:

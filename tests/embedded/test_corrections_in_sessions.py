@@ -55,7 +55,7 @@ class Told:
         return shown(new)
 
 
-def test_a_session_falls_apart_where_the_message_that_goes_held_it_together(tmp_path: Path) -> None:
+def test_a_session_falls_apart_where_the_message_that_is_removed_held_it_together(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
         told = Told(driver)
         driver.feed([order(0, 5), order(8, 1), order(16, 7)])
@@ -71,7 +71,7 @@ def test_a_session_falls_apart_where_the_message_that_goes_held_it_together(tmp_
         driver.check(dead_letters=True)
 
 
-def test_a_session_whose_last_message_goes_ends_earlier_and_the_last_one_takes_it_along(
+def test_a_session_whose_last_message_is_removed_ends_earlier_and_the_last_one_takes_it_along(
     tmp_path: Path,
 ) -> None:
     with TestDriver(large(emit=wr.Emit(early=wr.every_batch, mode="retracting")), tmp_path) as driver:
@@ -100,7 +100,7 @@ def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path:
         driver.check(dead_letters=True)
 
 
-def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_path: Path) -> None:
+def test_what_is_current_in_place_of_another_at_the_same_time_moves_no_session(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
         told = Told(driver)
         driver.feed([order(0, 5), order(8, 1), order(16, 7)])
@@ -110,7 +110,7 @@ def test_what_stands_in_place_of_another_at_the_same_time_moves_no_session(tmp_p
         driver.check(dead_letters=True)
 
 
-def test_a_message_is_found_where_the_operator_before_tells_fewer_columns_by_now(tmp_path: Path) -> None:
+def test_a_message_is_found_where_the_operator_before_emits_fewer_columns_by_now(tmp_path: Path) -> None:
     """An aggregation went from it, whose values are kept with the messages of before."""
     sums = wr.Aggregate(
         by=("k", "id"), event_time="t", window=wr.tumbling("1 second"), agg={"sum": wr.sum("v"), "rows": wr.count()},
@@ -131,7 +131,7 @@ def test_a_message_is_found_where_the_operator_before_tells_fewer_columns_by_now
     ("emit", "timing"),
     [(wr.Emit.append(), "ON_TIME"), (wr.Emit(), "ON_TIME"), (wr.Emit(on_time=False), "LATE")],
 )
-def test_a_part_that_ended_before_it_was_apart_is_told_at_once(
+def test_a_part_that_ended_before_it_was_apart_is_emitted_at_once(
     tmp_path: Path, emit: wr.Emit, timing: str
 ) -> None:
     """Nobody would look at it any more: its end is behind the watermark."""
@@ -164,7 +164,7 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
 
 @given(data=st.data())
 @examples(8, deep=10_000)
-def test_sessions_that_take_back_tell_what_their_oracle_says(data: st.DataObject) -> None:
+def test_sessions_that_take_back_emit_what_their_oracle_says(data: st.DataObject) -> None:
     """However they are fed, cut, killed and robbed of their state."""
     chain = data.draw(corrected_sessions())
     case = Case(

@@ -129,7 +129,9 @@ def test_a_column_of_nulls_has_values_while_the_expression_over_it_is_gone(tmp_p
         }
 
 
-def test_a_definition_that_changed_otherwise_is_refused_and_told_what_could_be_opened(tmp_path: Path) -> None:
+def test_a_definition_that_changed_otherwise_is_refused_and_shown_what_could_be_opened(
+    tmp_path: Path,
+) -> None:
     with sums("n", "total").open(str(tmp_path)) as op:
         op.add_messages([row(1, 0)])
     with pytest.raises(DefinitionChanged) as refused:
@@ -362,7 +364,7 @@ def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp
 
 @given(data=st.data())
 @examples(40, deep=2_000)
-def test_whatever_comes_and_goes_the_oracle_says_what_is_told(data: st.DataObject) -> None:
+def test_whatever_is_added_and_removed_the_oracle_says_what_is_emitted(data: st.DataObject) -> None:
     case = data.draw(
         st.one_of(OPERATOR.cases, SESSIONS.cases, COGROUPS.cases.filter(lambda c: not c.definition.policies))
     )
@@ -454,7 +456,7 @@ def test_an_aggregation_that_needs_messages_cannot_come_where_none_are_kept(tmp_
 
 
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
-def test_behind_corrected_panes_medians_come_and_go(window: Any, tmp_path: Path) -> None:
+def test_after_corrected_panes_medians_come_and_go(window: Any, tmp_path: Path) -> None:
     """No messages are kept for medians there, and those of sessions are kept in any case."""
 
     def busy(*names: str) -> wr.Chain:
@@ -505,7 +507,7 @@ def test_of_several_inputs_the_last_aggregation_that_needs_messages_may_go(tmp_p
 
 
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
-def test_where_one_that_was_computed_goes_nothing_is_told_again(window: Any, tmp_path: Path) -> None:
+def test_where_one_that_was_computed_is_removed_nothing_is_updated(window: Any, tmp_path: Path) -> None:
     more = {"window": window, "emit": wr.Emit(early=wr.every_batch)}
     with TestDriver(sums("middle", **more), tmp_path) as driver:
         driver.feed([row(1, 0)])

@@ -188,7 +188,7 @@ def placed(offsets: list[Any], partitions: list[Any] | None = None) -> pa.Table:
         (["x"] * 2, None),
     ],
 )
-def test_a_row_that_stands_nowhere_is_refused_with_its_table(
+def test_a_row_that_has_no_place_is_refused_with_its_table(
     location: str, offsets: list[Any], partitions: list[Any] | None
 ) -> None:
     with PLACED.open(location, clock=ManualClock()) as op:
@@ -238,7 +238,7 @@ def test_columns_of_one_name_are_refused_and_those_that_are_called_as_ours_passe
         (-(2**62), "outside the years 1 to 9999"),
     ],
 )
-def test_an_event_time_of_a_table_that_is_none_is_told_with_what_to_do(
+def test_an_event_time_of_a_table_that_is_none_is_reported_with_what_to_do(
     value: Any, says: str, tmp_path: Path
 ) -> None:
     counts = wr.Aggregate(
@@ -251,7 +251,9 @@ def test_an_event_time_of_a_table_that_is_none_is_told_with_what_to_do(
         assert letter.reason == "malformed" and re.search(says, letter.detail)
 
 
-def test_an_event_time_that_is_none_in_another_type_than_before_is_not_told_as_null(tmp_path: Path) -> None:
+def test_an_event_time_that_is_none_in_another_type_than_before_is_not_reported_as_null(
+    tmp_path: Path,
+) -> None:
     counts = wr.Aggregate(
         event_time="t", window=wr.tumbling("1 hour"), agg={"n": wr.count()}, retention="1 day"
     )

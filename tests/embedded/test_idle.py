@@ -99,7 +99,7 @@ def panes_of(folder: Path, **more: Any) -> list[str]:
     ],
     ids=repr,
 )
-def test_nobody_can_tell_by_the_panes(
+def test_nobody_sees_by_the_panes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     idle = panes_of(tmp_path / "idle", **more)

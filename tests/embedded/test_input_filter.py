@@ -84,7 +84,7 @@ def joined(**more: Any) -> wr.Join:
     return wr.Join(**options | more)
 
 
-def test_each_input_of_a_join_is_filtered_and_heard(tmp_path: Path) -> None:
+def test_each_input_of_a_join_is_filtered_and_advances_time(tmp_path: Path) -> None:
     with joined().open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages({"orders": [row(1, "sale"), row(2, "offer"), row(3, "sale", k="b")]})
         op.add_messages({"paid": [{"t": 4 * S, "k": "a", "x": 7}, {"t": 5 * S, "k": "b", "x": -7}]})

@@ -90,7 +90,7 @@ def lose(location: Path) -> None:
 
 
 @pytest.mark.parametrize("definition", ALL)
-def test_what_comes_back_is_what_was_there_and_goes_on_alike(definition: wr.Join, tmp_path: Path) -> None:
+def test_what_comes_back_is_what_was_there_and_continues_alike(definition: wr.Join, tmp_path: Path) -> None:
     clock, told = ManualClock(), []
     with definition.open(str(tmp_path / "whole"), clock=clock) as op:
         fed(op, clock, range(45))

@@ -143,7 +143,7 @@ def test_messages_without_positions_are_numbered_on_arrival_for_each_input(locat
         ]
 
 
-def test_rows_of_one_record_are_told_apart_by_ordinals(location: str) -> None:
+def test_rows_of_one_record_are_distinguished_by_ordinals(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         for ordinal in (0, 1, 1, 2):
             message = order(1)
@@ -152,7 +152,9 @@ def test_rows_of_one_record_are_told_apart_by_ordinals(location: str) -> None:
         assert len(op.get_result()) == 3
 
 
-def test_a_consumer_of_a_topic_of_both_inputs_is_assigned_where_the_one_behind_goes_on(location: str) -> None:
+def test_a_consumer_of_a_topic_of_both_inputs_is_assigned_where_the_one_that_lags_continues(
+    location: str,
+) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(order(1, offset=41), "orders")
         op.add_message(shipment(1, offset=6), "shipments")
@@ -188,7 +190,7 @@ def test_rows_are_a_table_too(location: str) -> None:
         assert table.column("cost").to_pylist() == [0.2]
 
 
-def test_drain_tells_what_nobody_matched_and_what_comes_later_is_too_late(location: str) -> None:
+def test_drain_emits_what_nobody_matched_and_what_comes_later_is_too_late(location: str) -> None:
     with define("full").open(location, clock=ManualClock()) as op:
         op.add_messages({"orders": [order(1)], "shipments": [shipment(2, 7)]})
         assert op.get_result() == []

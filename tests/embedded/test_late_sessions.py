@@ -39,7 +39,7 @@ def emitted(folder: Path, messages: str, **options: Any) -> tuple[list[str], lis
 
 
 @pytest.mark.parametrize("agg", AGGREGATIONS.values(), ids=AGGREGATIONS)
-def test_a_message_beside_a_closed_session_whose_own_window_is_open_begins_another_one(
+def test_a_message_next_to_a_closed_session_whose_own_window_is_open_begins_another_one(
     tmp_path: Path, agg: Any
 ) -> None:
     panes, dead = emitted(tmp_path, "a 11.6, z 14.601, z 14.602, a 14.5, z 30, z 31", agg=agg)

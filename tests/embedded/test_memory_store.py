@@ -26,7 +26,7 @@ def rows(*times: int) -> list[wr.Message]:
     return [wr.Message({"t": t * S, "k": "ab"[t % 2], "v": t}, wr.Position("s", 0, t)) for t in times]
 
 
-def test_what_was_committed_in_memory_is_there_after_a_kill_and_is_told_once(tmp_path: Path) -> None:
+def test_what_was_committed_in_memory_is_there_after_a_kill_and_is_emitted_once(tmp_path: Path) -> None:
     with TestDriver(COUNTS, tmp_path, store="memory") as driver:
         driver.feed(rows(1, 2, 3))
         driver.crash(at="before apply")
@@ -46,7 +46,7 @@ def test_what_was_committed_in_memory_is_there_after_a_kill_and_is_told_once(tmp
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_job_goes_from_memory_to_disk_and_back(tmp_path: Path, snapshot: bool) -> None:
+def test_a_job_moves_from_memory_to_disk_and_back(tmp_path: Path, snapshot: bool) -> None:
     kept = []
     for number, store in enumerate(["memory", "rocksdb", "memory", "rocksdb"]):
         with COUNTS.open(str(tmp_path), store=store) as op:

@@ -50,7 +50,7 @@ def test_partitions_that_were_not_seen_begin_at_their_beginning_or_where_they_sa
         assert op.next_offsets() == {("orders", 1): 42}
 
 
-def test_a_topic_of_two_inputs_is_read_from_where_the_one_that_is_behind_goes_on(tmp_path: Path) -> None:
+def test_a_topic_of_two_inputs_is_read_from_where_the_one_that_lags_continues(tmp_path: Path) -> None:
     with pairs().open(str(tmp_path), clock=ManualClock()) as op:
         begun(op, (0, 41), (1, 9), input="l")
         zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -97,7 +97,7 @@ def opened(
 
 @pytest.mark.parametrize("upto", [75])
 @pytest.mark.parametrize("definition", ALL)
-def test_a_job_that_lost_its_messages_goes_on_as_if_nothing_had_happened(
+def test_a_job_that_lost_its_messages_continues_as_if_nothing_had_happened(
     definition: wr.Aggregate, upto: int, tmp_path: Path
 ) -> None:
     told, stores = [], []
@@ -295,7 +295,7 @@ def test_a_lateness_that_was_changed_meanwhile_is_refused(tmp_path: Path, begun:
     opened(changed, tmp_path / "job", clock).close()
 
 
-def test_rows_of_one_record_that_two_steps_took_are_told_apart(tmp_path: Path) -> None:
+def test_rows_of_one_record_that_two_steps_took_are_distinguished(tmp_path: Path) -> None:
     def piece(i: int) -> wr.Message:
         return wr.Message({"k": "a", "t": i * SECOND, "x": i}, wr.Position("s", 0, i // 3, i % 3))
 

@@ -119,7 +119,7 @@ EVERY_OTHER = [one for n, one in enumerate(PASSED) if n % 4 in (0, 3)]
 
 
 @pytest.mark.parametrize(("order", "passed", "lateness"), usually(EVERY_OTHER, deep=PASSED))
-def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_stands(
+def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_is(
     order: tuple[int, ...], passed: float, lateness: str | None
 ) -> None:
     definition = visits(
@@ -138,7 +138,7 @@ def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_stands(
         driver.check(dead_letters=True)
 
 
-def test_what_was_told_across_a_cut_is_taken_back_though_nothing_follows_the_cut(tmp_path: Path) -> None:
+def test_what_was_emitted_across_a_cut_is_taken_back_though_nothing_follows_the_cut(tmp_path: Path) -> None:
     definition = visits(
         window=wr.session("4 seconds", max_length="3 seconds"),
         agg={"n": wr.count(), "middle": wr.median("v")},

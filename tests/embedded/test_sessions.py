@@ -65,7 +65,7 @@ def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> Non
 
 
 @pytest.mark.parametrize("mode", ["accumulating", "retracting"])
-def test_what_is_told_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
+def test_what_is_emitted_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
     chance = random.Random(11)
     emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode=mode)
     with TestDriver(visits(emit=emit, allowed_lateness="20 seconds")) as driver:
@@ -164,7 +164,7 @@ def test_a_message_that_joined_two_sessions_and_comes_again_does_nothing() -> No
         driver.check(dead_letters=True)
 
 
-def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -> None:
+def test_what_ends_is_left_in_pages_of_what_continues_and_comes_back_to_nobody() -> None:
     definition = visits(agg={"n": wr.count()})
     with TestDriver(definition) as driver:
         keys = [f"k{i}" for i in range(20_000)]
@@ -193,7 +193,7 @@ def test_what_ends_is_left_in_pages_of_what_goes_on_and_comes_back_to_nobody() -
         (wr.Emit(late=wr.every(100), closing_pane=True), "_fire_closing"),
     ],
 )
-def test_many_sessions_that_end_or_close_at_once_are_told_in_slices(
+def test_many_sessions_that_end_or_close_at_once_are_emitted_in_slices(
     emit: wr.Emit, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.stores.sessions.SESSION_ROWS", 4)
@@ -255,7 +255,9 @@ def test_a_slice_of_sessions_that_end_reads_its_own_pages_alone(monkeypatch: pyt
         driver.check(dead_letters=True)
 
 
-def test_what_nothing_can_reach_when_it_ends_is_told_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nothing_can_reach_when_it_ends_is_emitted_and_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with TestDriver(visits(emit=wr.Emit.append(), retention="0 seconds")) as driver:
         driver.feed(rows(*((30 * i, f"k{i % 7}") for i in range(500))))
         logic, stored = driver.op.engine.logic, []
@@ -383,7 +385,7 @@ def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the
         assert sorted(w.messages for w in op.get_windows()) == [1, 3]
 
 
-def test_of_a_window_that_was_told_and_taken_back_nothing_is_left() -> None:
+def test_of_a_window_that_was_emitted_and_taken_back_nothing_is_left() -> None:
     told = {"start": 0, "end": 10 * S}
     kind = pa.struct(
         [("timing", pa.string()), ("index", pa.int32()), ("is_last", pa.bool_()), ("kind", pa.string())]

@@ -58,7 +58,7 @@ def alone(definition: Any, folder: Path) -> tuple[list[str], list[str]]:
         return [str(row) for row in op.get_result()], [d.reason for d in op.dead_letters()]
 
 
-def test_each_tells_what_it_tells_alone_whatever_happens_to_the_job(tmp_path: Path) -> None:
+def test_each_emits_what_it_emits_alone_whatever_happens_to_the_job(tmp_path: Path) -> None:
     wanted = {d.name: alone(d, tmp_path / "alone") for d in ALL}
     clock, place = ManualClock(), str(tmp_path / "job")
     with wr.open(ALL, place, clock=clock) as op:

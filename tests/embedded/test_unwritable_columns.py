@@ -21,7 +21,7 @@ DEFINITIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ["interval", "list", "struct"])
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_column_that_cannot_be_told_is_refused_and_the_rows_come_again_without_it(
+def test_a_column_that_cannot_be_emitted_is_refused_and_the_rows_come_again_without_it(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     column = {

@@ -160,7 +160,7 @@ def test_what_is_not_many_messages_is_refused_with_the_remedy(location: str, man
         assert op.next_offsets() == {}
 
 
-def test_a_join_is_told_which_of_its_columns_no_message_has(location: str) -> None:
+def test_a_join_is_shown_which_of_its_columns_no_message_has(location: str) -> None:
     misspelt = wr.Join(
         left=wr.Input("orders", event_time="t"),
         right=wr.Input("shipments", event_time="time"),
@@ -205,7 +205,7 @@ def test_threads_that_share_an_operator_take_turns(location: str) -> None:
 # -- disks ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_refuses_is_told_with_the_place_and_what_was_staged_is_committed_later(
+def test_a_disk_that_refuses_is_reported_with_the_place_and_what_was_staged_is_committed_later(
     location: str,
 ) -> None:
     with COUNTS.open(location, clock=ManualClock()) as op:
@@ -225,7 +225,7 @@ def test_a_disk_that_refuses_is_told_with_the_place_and_what_was_staged_is_commi
         assert op.next_offsets() == {("", 0): 5} and op.counters["rows"] == 5
 
 
-def test_a_place_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(
         e.DiskFailed, match=r"file' of .* cannot be written: (File exists|Not a directory).*name a folder"

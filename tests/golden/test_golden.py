@@ -42,7 +42,7 @@ def same(found: Any, wanted: Any, where: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHIVED)
-def test_a_job_of_an_archive_goes_on_as_it_would_have(name: str, written: Path, tmp_path: Path) -> None:
+def test_a_job_of_an_archive_continues_as_it_would_have(name: str, written: Path, tmp_path: Path) -> None:
     kind, job = KINDS[name], written / name / "job"
     wanted: dict[str, Any] = json.loads((written / f"{name}.json").read_text())
     lost = shutil.copytree(job, tmp_path / "lost")

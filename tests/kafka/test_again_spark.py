@@ -130,7 +130,7 @@ def test_what_the_topic_no_longer_has_is_refused_naming_it(
         run([define()], tmp_path, source)
 
 
-def test_a_replay_beside_a_topic_that_is_its_own_is_refused(kafka: wr.Kafka) -> None:
+def test_a_replay_next_to_a_topic_that_is_its_own_is_refused(kafka: wr.Kafka) -> None:
     writer = define().writeStream(wr.sources.kafka(kafka, "t", value=VALUE))
     with pytest.raises(wr.ConfigurationError, match=r"read again by windrow itself: leave replay"):
         writer.replay(lambda: None)

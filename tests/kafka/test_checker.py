@@ -161,7 +161,7 @@ def test_a_wrong_result_and_one_of_nothing_are_found(
     assert len(report.unknown) == 1
 
 
-def test_what_topics_cannot_tell_is_refused(kafka: wr.Kafka) -> None:
+def test_what_topics_cannot_show_is_refused(kafka: wr.Kafka) -> None:
     source, sink = wr.sources.kafka(kafka, "t", value=VALUE), wr.sinks.kafka("o", kafka)
     discarding = definition(WINDOW, wr.Emit(mode="discarding"))
     with pytest.raises(wr.ConfigurationError, match="need not be all of it"):

@@ -24,7 +24,7 @@ def test_a_topic_is_created_once(kafka: wr.Kafka, new_topic: Callable[..., str])
     assert kafka.partitions("no-such-topic") == []
 
 
-def test_topic_ids_are_told_from_topics_whatever_bits_they_have(
+def test_topic_ids_are_distinguished_from_topics_whatever_bits_they_have(
     kafka: wr.Kafka, new_topic: Callable[..., str]
 ) -> None:
     """One id in three has a digit that librdkafka writes as `+` or `/`."""

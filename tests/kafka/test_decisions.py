@@ -184,7 +184,7 @@ def test_a_location_that_was_emptied_begins_anew(
 
 
 @BOTH
-def test_a_log_that_was_deleted_alone_is_never_begun_anew_beside_what_is_left(
+def test_a_log_that_was_deleted_alone_is_never_begun_anew_next_to_what_is_left(
     runner: Embedded, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
     topic = new_topic(1)
@@ -292,7 +292,7 @@ def test_a_checkpoint_of_sparks_that_was_deleted_is_made_anew_from_the_log(
     on_spark.run(source, 10)
 
 
-def test_a_query_that_ends_in_aborted_and_unreadable_records_goes_on(
+def test_a_query_that_ends_in_aborted_and_unreadable_records_continues(
     on_spark: Spark, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
     """Spark's checkpoint is past the log, by offsets without a record."""

@@ -74,7 +74,9 @@ def test_a_commit_is_copied_once_whoever_applies_it(kafka: wr.Kafka, new_topic: 
     assert records(first) == 2 * 5
 
 
-def test_an_applier_that_left_out_commits_of_others_goes_on_after_theirs(kafka: wr.Kafka, topic: str) -> None:
+def test_an_applier_that_left_out_commits_of_others_continues_after_theirs(
+    kafka: wr.Kafka, topic: str
+) -> None:
     first, second = ShardChangelog(kafka, topic, 0), ShardChangelog(kafka, topic, 0)
     first.copy(JOB, 1, changed({"a": "1"}))
     second.copy(JOB, 2, changed({"a": "2"}))

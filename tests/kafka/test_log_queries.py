@@ -73,7 +73,7 @@ def test_every_commit_can_be_read_as_it_was(tmp_path: Path, log: KafkaLog, kind:
     assert len({repr(told) for told in history.values()}) == 4
 
 
-def test_where_segments_are_gone_the_changelog_tells(
+def test_where_segments_are_gone_the_changelog_serves(
     tmp_path: Path, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)

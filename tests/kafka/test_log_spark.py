@@ -64,7 +64,7 @@ def wipe(place: Path) -> None:
 
 
 @pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
-def test_the_whole_folder_is_deleted_and_the_query_goes_on(
+def test_the_whole_folder_is_deleted_and_the_query_continues(
     spark: Any, feed: Any, tmp_path: Path, log: KafkaLog, agg: dict[str, Any]
 ) -> None:
     source, places = feed(), (tmp_path / "job", tmp_path / "twin")

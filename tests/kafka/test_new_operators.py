@@ -68,7 +68,7 @@ SILENCE = wr.Process(by="k", event_time="t", function=Silence, emits={"n": pa.in
         pytest.param(ONCE.then(SILENCE), [("a", 2), ("a", 2), ("b", 1), ("c", 1)], id="one after the other"),
     ],
 )
-def test_what_comes_on_a_topic_goes_to_a_topic_once(
+def test_what_comes_on_a_topic_is_sent_to_a_topic_once(
     definition: Any,
     wanted: list[Any],
     kafka: wr.Kafka,

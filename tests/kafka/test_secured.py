@@ -122,7 +122,7 @@ def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any
     ],
     ids=["a wrong password", "a stranger's certificate"],
 )
-def test_who_is_not_let_in_is_told_why(
+def test_who_is_not_let_in_is_informed_why(
     given: wr.Kafka, tmp_path: Path, changed: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.connectors.kafka.source_metadata.TIMEOUT_S", 6)

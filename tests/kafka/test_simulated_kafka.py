@@ -169,7 +169,7 @@ def test_calls_out_of_turn_are_refused(scene: Scene) -> None:
     producer.abort_transaction(30)
 
 
-def test_a_consumer_goes_where_it_is_sent(scene: Scene) -> None:
+def test_a_consumer_moves_where_it_is_sent(scene: Scene) -> None:
     cluster, topic = scene
     producer = cluster.producer()
     for value in (b"a", b"b", b"c"):
@@ -260,7 +260,7 @@ def test_a_batch_outside_of_a_transaction_is_not_taken(scene: Scene) -> None:
     assert (len(producer), read(cluster, topic)) == (0, [])
 
 
-def test_what_is_purged_is_told_of_and_not_written(scene: Scene) -> None:
+def test_what_is_purged_is_reported_and_not_written(scene: Scene) -> None:
     cluster, topic = scene
     producer = cluster.producer(linger_ms=10_000)
     told: list[Any] = []

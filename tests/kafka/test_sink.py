@@ -186,7 +186,7 @@ class _Refusing:
         return None
 
 
-def test_a_token_behind_another_jobs_open_transaction_is_waited_for(
+def test_a_token_after_another_jobs_open_transaction_is_waited_for(
     kafka: wr.Kafka, out: str, tmp_path: Path
 ) -> None:
     """Its records hide ours from a read_committed reader until it ends: what is not seen is not taken for not there."""

@@ -68,7 +68,7 @@ def test_all_but_the_newest_of_a_backlog_is_passed_over_and_comes_back_from_no_r
         assert [m.payload["x"] for m in op.get_messages()] == before
 
 
-def test_records_that_are_too_old_are_passed_over_also_where_nothing_comes_behind_them(
+def test_records_that_are_too_old_are_passed_over_also_where_nothing_comes_after_them(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
     topic, definition = new_topic(1), middles(wr.deliver.within("2 seconds"), max_ahead=wr.forever)
@@ -122,7 +122,7 @@ def test_where_more_comes_than_is_read_at_once_the_rest_is_passed_over(
         assert [m.payload["x"] for m in op.get_messages()][-2:] == [58, 59]
 
 
-def test_the_newest_of_a_topic_is_read_where_transactions_end_behind_it(
+def test_the_newest_of_a_topic_is_read_where_transactions_end_after_it(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path
 ) -> None:
     topic, definition = new_topic(1), middles(wr.deliver.latest(per="input"))

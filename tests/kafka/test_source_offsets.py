@@ -152,7 +152,7 @@ def test_a_source_is_a_topic_with_its_id() -> None:
     assert topic_of("user@host") == ("user@host", None)
 
 
-def test_a_job_goes_on_under_the_present_id_or_none_and_not_under_a_former_one() -> None:
+def test_a_job_continues_under_the_present_id_or_none_and_not_under_a_former_one() -> None:
     ends = extent({0: 0, 1: 0}, {0: 50, 1: 50})
     assert resumed({("t", 0): 5}, ends) == {"t": Topic(A, {0: 5})}
     assert resumed({(f"t@{A}", 0): 5, (f"t@{B}", 0): 40}, ends) == {"t": Topic(A, {0: 5})}

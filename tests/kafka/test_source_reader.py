@@ -84,7 +84,7 @@ def test_a_record_s_columns(kafka: wr.Kafka, new_topic: Callable[..., str], send
     assert (second["key"], second["value"], second["headers"], second["offset"]) == (None, None, None, 1)
 
 
-def test_time_of_arrival_is_told_as_such(
+def test_time_of_arrival_is_reported_as_such(
     kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender
 ) -> None:
     topic = new_topic(message_timestamp_type="LogAppendTime")

@@ -37,7 +37,7 @@ def test_both_give_the_same_columns_types_and_rows(
     assert with_id.columns == [*theirs.columns, "topicId"]
 
 
-def test_a_stream_is_read_in_batches_of_the_asked_size_and_goes_on_by_its_checkpoint(
+def test_a_stream_is_read_in_batches_of_the_asked_size_and_continues_by_its_checkpoint(
     spark: Any, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Any
 ) -> None:
     topic = new_topic(partitions=2)

@@ -214,7 +214,7 @@ def test_a_window_without_messages_is_null_and_the_function_is_not_called() -> N
     assert (found.to_pylist(), failures) == ([None, "a", None], [])
 
 
-def test_all_columns_of_the_input_are_handed_over() -> None:
+def test_all_columns_of_the_input_are_passed() -> None:
     seen: list[pa.Schema] = []
 
     def keep(messages: pa.Table) -> int:
@@ -227,7 +227,7 @@ def test_all_columns_of_the_input_are_handed_over() -> None:
     assert seen == [table.schema]
 
 
-def test_a_function_of_the_users_goes_by_its_own_name_where_it_is_given_none() -> None:
+def test_a_function_of_the_users_has_its_own_name_where_it_is_given_none() -> None:
     @wr.aggregate_function(returns=pa.int64())
     def messages_of(messages: pa.Table) -> int:
         return messages.num_rows

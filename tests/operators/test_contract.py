@@ -57,7 +57,7 @@ def actions(case: Case) -> st.SearchStrategy[list[tuple[str, Any]]]:
 @pytest.mark.parametrize("name", FOUND)
 @given(data=st.data())
 @examples(8, deep=5_000)
-def test_an_operator_tells_what_its_oracle_says_however_it_is_fed_cut_killed_and_robbed(
+def test_an_operator_emits_what_its_oracle_says_however_it_is_fed_cut_killed_and_robbed(
     name: str, data: st.DataObject
 ) -> None:
     case = data.draw(OPERATORS[name].cases)
@@ -116,7 +116,7 @@ EVERY_OTHER = [one for n, one in enumerate(TRIGGERED) if n % 4 in (0, 3)]
 
 
 @pytest.mark.parametrize(("name", "window"), usually(EVERY_OTHER, deep=TRIGGERED), ids=str)
-def test_messages_one_by_one_are_told_by_any_trigger_where_the_job_dies_at_every_point(
+def test_messages_one_by_one_are_emitted_by_any_trigger_where_the_job_dies_at_every_point(
     name: str, window: Any
 ) -> None:
     early, late = TRIGGERS[name] if isinstance(TRIGGERS[name], tuple) else (TRIGGERS[name],) * 2
@@ -146,7 +146,7 @@ def test_messages_one_by_one_are_told_by_any_trigger_where_the_job_dies_at_every
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_reader_sees_what_the_operator_told_and_keeps(name: str, tmp_path: Path) -> None:
+def test_a_reader_sees_what_the_operator_emitted_and_keeps(name: str, tmp_path: Path) -> None:
     operator = OPERATORS[name]
     definition = operator.definition
     with definition.open(str(tmp_path), schema=operator.schema) as op:
@@ -178,7 +178,7 @@ def _kept(definition: Any, asked: Any) -> list[Any]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", FOUND)
-def test_spark_tells_what_the_embedded_operator_tells(name: str, tmp_path: Path, spark: Any) -> None:
+def test_spark_emits_what_the_embedded_operator_emits(name: str, tmp_path: Path, spark: Any) -> None:
     definition, tables = OPERATORS[name].definition, OPERATORS[name].tables
     # There all messages come before time moves.
     still = definition.with_watermarks({one.name: wr.explicit() for one in definition.inputs})

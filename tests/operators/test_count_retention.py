@@ -56,7 +56,7 @@ def test_what_has_expired_by_time_is_counted_no_more() -> None:
     assert not list(kv.scan("aux"))
 
 
-def test_a_key_of_which_only_a_floor_is_left_goes_with_it() -> None:
+def test_a_key_of_which_only_a_floor_is_left_is_removed_with_it() -> None:
     kept, kv = limits(messages=1), MemoryKV(["aux"])
     kept.note(kv, deltas(("a", 5, 2)))
     assert [start for _, start, *_ in kept.evict(kv, NEVER)] == [5 * S]
@@ -66,7 +66,7 @@ def test_a_key_of_which_only_a_floor_is_left_goes_with_it() -> None:
     assert not list(kv.scan("aux"))
 
 
-def test_a_window_that_goes_reads_the_pages_of_its_key_and_leaves_the_others() -> None:
+def test_a_window_that_is_removed_reads_the_pages_of_its_key_and_leaves_the_others() -> None:
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("1 second"), agg={"n": wr.count()},
         retention=wr.Retain("1 hour", windows=2), watermark=wr.explicit(),

@@ -109,7 +109,7 @@ GATHERED = [
 
 
 @pytest.mark.parametrize(("emit", "window", "how"), GATHERED, ids=repr)
-def test_nobody_can_tell_whether_windows_were_folded(
+def test_nobody_sees_whether_windows_were_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, window: Any, how: int
 ) -> None:
     fold, folds = layout.BlockWindows.fold, list[int]()
@@ -134,7 +134,7 @@ EVERY_OTHER = [(emit, n % 2 == 1) for n, emit in enumerate(EMISSIONS)]
 
 
 @pytest.mark.parametrize(("emit", "widens"), usually(EVERY_OTHER, deep=PAGED), ids=repr)
-def test_nobody_can_tell_of_how_many_keys_pages_are(
+def test_nobody_sees_of_how_many_keys_pages_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: wr.Emit, widens: bool
 ) -> None:
     many: dict[str, Any] = {"steps": FEW, "keys": 50, "messages": 20, "widens": widens}
@@ -146,7 +146,7 @@ def test_nobody_can_tell_of_how_many_keys_pages_are(
 
 
 @pytest.mark.parametrize("widens", [False, True])
-def test_nobody_can_tell_whether_a_window_of_many_keys_was_divided(
+def test_nobody_sees_whether_a_window_of_many_keys_was_divided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widens: bool
 ) -> None:
     emit = wr.Emit()

@@ -112,7 +112,7 @@ def test_a_longer_or_shorter_retention_still_finds_and_drops_the_ids_of_the_one_
     assert steps.ids == {}
 
 
-def test_ids_are_told_apart_by_type_and_equal_numbers_are_one() -> None:
+def test_ids_are_distinguished_by_type_and_equal_numbers_are_one() -> None:
     steps = Steps(define())
     assert steps.ingest(("a", 1, 1), ("a", 1, 2)).counts == {}
     assert steps.ingest(("a", 1, 1.0), ("a", 1, 2.5), ("a", 1, 2.0)).counts == {"duplicates": 2}

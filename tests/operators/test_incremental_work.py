@@ -122,7 +122,7 @@ def plain(logic: Any, step: StepResult, commit: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_job_tells_in_slices_what_it_tells_at_once(name: str) -> None:
+def test_a_job_emits_in_slices_what_it_emits_at_once(name: str) -> None:
     changes, place = DEFINITIONS[name], list(DEFINITIONS).index(name)
     wanted = told(changes, WHOLE, seed=3)
     turn = [SIZES[place % 2]]
@@ -157,7 +157,7 @@ def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.Mo
 
 @given(data=st.data())
 @examples(7, deep=3_000)
-def test_a_job_that_fires_in_slices_tells_what_its_oracle_says_cut_killed_and_robbed(
+def test_a_job_that_fires_in_slices_emits_what_its_oracle_says_cut_killed_and_robbed(
     data: st.DataObject,
 ) -> None:
     case = data.draw(OPERATOR.cases)
@@ -200,7 +200,7 @@ def said(op: Any) -> tuple[list[str], list[str]]:
     return [repr(replace(p, token=None)) for p in op.get_result()], list(map(repr, op.get_windows()))
 
 
-def test_a_job_that_dies_between_two_parts_of_a_commit_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_job_that_dies_between_two_parts_of_a_commit_continues_as_if_it_had_not(tmp_path: Path) -> None:
     one = definition({"agg": {"n": wr.count(), "sum": wr.sum("v")}})
     rows = some(np.random.default_rng(5), 0, 10)
 

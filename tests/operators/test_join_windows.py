@@ -73,7 +73,7 @@ def test_a_hopping_message_is_in_every_window_that_covers_it() -> None:
     assert seen(wr.hopping("10 seconds", "5 seconds"), kept(7)) == [((0, 10), 1, 0, 0), ((5, 15), 1, 0, 0)]
 
 
-def test_a_sliding_window_ends_where_a_message_stands() -> None:
+def test_a_sliding_window_ends_where_a_message_is() -> None:
     us = 1e-6
     assert seen(wr.sliding("5 seconds"), kept(1, 4, 9)) == [
         ((-4, 1 + us), 1, 0, 0),
@@ -93,7 +93,7 @@ def test_a_window_of_rows_is_the_newest_by_arrival() -> None:
     assert seen(wr.rows(2), kept(9, 1, 4)) == [(TupleWindow(2, 3), 2, 1, 2)]
 
 
-def test_only_windows_that_overlap_the_closed_range_are_told() -> None:
+def test_only_windows_that_overlap_the_closed_range_are_emitted() -> None:
     rows = kept(3, 13, 23)
     assert [w for w, *_ in seen(wr.tumbling("10 seconds"), rows, 10 * S, 20 * S)] == [(10, 20), (20, 30)]
 

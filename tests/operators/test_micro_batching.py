@@ -148,7 +148,7 @@ def _drawn(scaled: cases.Scaled, row: dict[str, Any]) -> Any:
 
 @given(data=st.data())
 @examples(24, deep=5_000)
-def test_messages_that_run_together_tell_what_single_steps_tell_bit_for_bit(data: st.DataObject) -> None:
+def test_messages_that_run_together_emit_what_single_steps_emit_bit_for_bit(data: st.DataObject) -> None:
     scaled = data.draw(
         cases.cases(ids=data.draw(st.booleans()), full=data.draw(st.sampled_from([False] * 7 + [True])))
     )
@@ -255,7 +255,7 @@ SINGLY = {
 
 
 @pytest.mark.parametrize("name", SINGLY)
-def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path) -> None:
+def test_a_run_is_one_ingest_whatever_it_emits_inside(name: str, tmp_path: Path) -> None:
     with counts(**SINGLY[name]).open(str(tmp_path), clock=ManualClock(0)) as op:
         attempts = []
         attempt = op.engine.attempt
@@ -280,7 +280,9 @@ def test_a_run_is_one_ingest_whatever_it_tells_inside(name: str, tmp_path: Path)
         assert len(panes) == expected[name]
 
 
-def test_what_waits_under_a_delay_that_is_new_is_told_by_the_first_message_of_a_run(tmp_path: Path) -> None:
+def test_what_waits_under_a_delay_that_is_new_is_emitted_by_the_first_message_of_a_run(
+    tmp_path: Path,
+) -> None:
     told = []
     for together in (True, False):
         for keys, early in (("aaaa", wr.every(100)), ("baaa", wr.delay("5 seconds"))):
@@ -305,7 +307,7 @@ def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
         assert [p["n"] for p in op.get_result()] == [6, 12, 18]
 
 
-def test_what_is_overdue_is_told_as_soon_as_enough_has_come_though_the_clock_stands(tmp_path: Path) -> None:
+def test_what_is_overdue_is_emitted_as_soon_as_enough_has_come_though_the_clock_stops(tmp_path: Path) -> None:
     emit = wr.Emit(early=wr.all_of(wr.delay("5 seconds"), wr.every(3)))
     for together in (True, False):
         clock = ManualClock(0)

@@ -337,7 +337,7 @@ NOON_MS = 1_372_680_000_000
         ({"time_zone": "Europe/Berlin"}, pa.array([NOON_MS + 7_200_000]).cast(pa.timestamp("ms"))),
     ],
 )
-def test_times_that_are_handed_on_as_they_came_are_read_as_whoever_handed_them_on_read_them(
+def test_times_that_are_forwarded_as_they_came_are_read_as_whoever_forwarded_them_read_them(
     option: dict[str, Any], times: pa.Array, tmp_path: Path
 ) -> None:
     table = pa.table({"t": times, "k": ["a"], "i": [1], "l": times})
@@ -368,7 +368,7 @@ def test_times_that_are_handed_on_as_they_came_are_read_as_whoever_handed_them_o
         (pa.struct([("a", pa.int8())]), {"a": 1, "b": 2}, {"a": 1}),
     ],
 )
-def test_a_value_that_its_column_would_cut_is_a_dead_letter_and_never_told(
+def test_a_value_that_its_column_would_cut_is_a_dead_letter_and_never_emitted(
     kind: pa.DataType, value: Any, fits: Any, tmp_path: Path
 ) -> None:
     class Gives:

@@ -102,7 +102,7 @@ def _drawn(row: dict[str, Any], base_us: int, names: list[str]) -> Drawn:
 
 @given(data=st.data())
 @examples(22, deep=5_000)
-def test_what_waits_is_told_asked_and_forgotten_as_the_oracle_says(data: st.DataObject) -> None:
+def test_what_waits_is_emitted_asked_and_forgotten_as_the_oracle_says(data: st.DataObject) -> None:
     case = data.draw(jobs())
     page, blocks = data.draw(st.sampled_from([1, 2, 32])), data.draw(st.sampled_from([2, 4, 32]))
     with sizes(page=page, blocks=blocks), life(case, with_sink=data.draw(st.booleans())) as job:
@@ -269,7 +269,7 @@ def test_what_waits_is_laid_into_pages_before_it_is_of_many_of_them(monkeypatch:
         driver.check(dead_letters=True)
 
 
-def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
+def test_a_page_that_is_split_keeps_what_continues_with_what_waits() -> None:
     before, session_filing.MOST_WAITING = session_filing.MOST_WAITING, 64
     try:
         with sizes(page=2, blocks=32), TestDriver(visits()) as driver:
@@ -298,7 +298,7 @@ def test_a_page_that_is_split_keeps_what_goes_on_with_what_waits() -> None:
         (wr.any_of(wr.delay("9 seconds"), wr.every("15 seconds")), {29: [100], 30: [200]}),
     ],
 )
-def test_each_session_of_what_waits_is_told_when_its_time_has_come(
+def test_each_session_of_what_waits_is_emitted_when_its_time_has_come(
     early: Any, told: dict[int, list[int]]
 ) -> None:
     # The shorter delay is of late messages: nothing but the trigger above tells early.

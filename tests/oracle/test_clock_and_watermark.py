@@ -58,7 +58,7 @@ def test_before_the_first_message_the_watermark_is_before_all_time() -> None:
     assert WatermarkOracle(bounded()).advance(0) == START_OF_TIME_US
 
 
-def test_the_watermark_is_the_largest_time_less_the_delay_and_never_goes_back() -> None:
+def test_the_watermark_is_the_largest_time_less_the_delay_and_never_moves_back() -> None:
     oracle = WatermarkOracle(bounded("2 seconds"))
     oracle.observe([("s", 0, 9 * S), ("s", 0, 4 * S)], 0)
     assert oracle.advance(0) == 7 * S
@@ -105,7 +105,7 @@ def test_a_fixed_watermark_follows_now() -> None:
     assert oracle.advance(5 * S) == 2 * S
 
 
-def test_an_explicit_watermark_moves_only_when_told() -> None:
+def test_an_explicit_watermark_moves_only_when_it_is_advanced() -> None:
     oracle = WatermarkOracle(explicit())
     oracle.observe([("s", 0, 900 * S)], 5 * S)
     assert oracle.advance(5 * S) == START_OF_TIME_US

@@ -76,7 +76,7 @@ def test_the_first_step_ever_does_not_tick_and_an_ingest_does_not_swallow_a_tick
     assert len(fresh.advance(0, 11 * S).rows) == 1
 
 
-def test_neither_now_nor_the_watermark_goes_back() -> None:
+def test_neither_now_nor_the_watermark_moves_back() -> None:
     made = oracle(f'{TUMBLING}, emit=wr.Emit(late=wr.every("10 seconds"), early=wr.every("10 seconds"))')
     made.advance(10 * S, 25 * S)
     made.ingest(messages(1), 5 * S, 10 * S)

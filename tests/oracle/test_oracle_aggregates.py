@@ -143,7 +143,7 @@ PLACED = [
         ),
     ],
 )
-def test_what_goes_by_position_time_and_arrival(aggregation: Aggregation, expected: Any) -> None:
+def test_what_depends_on_position_time_and_arrival(aggregation: Aggregation, expected: Any) -> None:
     assert evaluate(aggregation, PLACED) == expected
 
 

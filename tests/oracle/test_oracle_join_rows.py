@@ -31,7 +31,7 @@ def test_a_right_message_meets_the_newest_left_rows_this_steps_among_them() -> N
     ]
 
 
-def test_beside_rows_the_other_side_is_all_that_is_kept_when_it_is_unbounded() -> None:
+def test_next_to_rows_the_other_side_is_all_that_is_kept_when_it_is_unbounded() -> None:
     for window in (None, wr.unbounded()):
         made = Play(join(left=wr.rows(1), right=window, retention="1 hour"))
         made.feed(right=[(1, "x", "before"), (100, "x", "after")])
@@ -39,13 +39,13 @@ def test_beside_rows_the_other_side_is_all_that_is_kept_when_it_is_unbounded() -
         assert made.right(1, "x", "late") == [("EARLY", "l", "late")]
 
 
-def test_beside_rows_within_holds() -> None:
+def test_next_to_rows_within_holds() -> None:
     made = Play(join(left=wr.rows(1), within=("-2 seconds", "5 seconds")))
     made.feed(right=[(n, "x", f"r{n}") for n in (7, 8, 15, 16)])
     assert made.left(10, "x", "l") == [("EARLY", "l", "r8"), ("EARLY", "l", "r15")]
 
 
-def test_beside_rows_the_retention_holds() -> None:
+def test_next_to_rows_the_retention_holds() -> None:
     made = Play(join(left=wr.rows(1), retention="5 seconds"))
     made.feed(right=[(n, "x", f"r{n}") for n in (4, 5, 15, 16)])
     assert made.left(10, "x", "l") == [("EARLY", "l", "r5"), ("EARLY", "l", "r15")]
@@ -112,7 +112,7 @@ def test_a_message_joined_with_its_stream_meets_itself_and_others_both_ways() ->
     assert made.left(2, "x", "b") == [("EARLY", "a", "b"), ("EARLY", "b", "a"), ("EARLY", "b", "b")]
 
 
-def test_within_keeps_a_message_from_meeting_itself() -> None:
+def test_within_keeps_a_message_from_matching_itself() -> None:
     made = Play(self_join("full", within=("0 seconds", "5 seconds"), closed="right"))
     assert made.feed(left=[(1, "x", "a"), (2, "x", "b")]) == [("EARLY", "a", "b")]
     assert made.kept("l") == ["a", "b"]

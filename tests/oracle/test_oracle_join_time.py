@@ -20,7 +20,7 @@ def play(how: str = "inner", **options: Any) -> Play:
 # -- late ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_match_is_late_if_the_message_that_completes_it_came_behind_the_watermark() -> None:
+def test_a_match_is_late_if_the_message_that_completes_it_came_below_the_watermark() -> None:
     made = play()
     made.feed(right=[(5, "x", "r")])
     made.to(6)
@@ -232,7 +232,7 @@ def test_unmatched_rows_are_sorted_left_before_right_then_by_time_and_position()
     assert [left or right for _, left, right in told] == ["first", "second", "l4", "r1", "r3"]
 
 
-def test_a_semi_join_tells_the_timing_of_the_first_match() -> None:
+def test_a_semi_join_emits_the_timing_of_the_first_match() -> None:
     made = play("semi")
     made.left(9, "x", "l")
     made.to(9.5)

@@ -97,7 +97,7 @@ def test_calendar_windows_of_known_days(unit: str, zone: str, time: str, start: 
     assert window == Window(at(start), at(start) + hours * HOUR_US)
 
 
-def test_the_hour_that_goes_back_over_midnight_belongs_to_the_new_day() -> None:
+def test_the_hour_that_moves_back_over_midnight_belongs_to_the_new_day() -> None:
     """St John's, 2006-10-29: at 00:01 clocks went back to 23:01. Days are cut at the first midnight."""
     spec = calendar("day", time_zone="America/St_Johns")
     midnight = at("2006-10-29T02:30:00Z")

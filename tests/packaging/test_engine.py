@@ -125,7 +125,7 @@ def test_an_engine_that_never_starts_is_said_loudly(world: World) -> None:
     assert "make test KAFKA=none" in ended.stderr
 
 
-def test_who_is_not_root_is_told_what_to_do(world: World) -> None:
+def test_who_is_not_root_is_informed_what_to_do(world: World) -> None:
     world.command("id", "echo 1000")
     ended = world.run("engine.sh")
     assert ended.returncode == 1
@@ -223,7 +223,7 @@ def test_debians_base_comes_from_the_machines_own_source(world: World) -> None:
     assert call.split()[-3] == code and call.split()[-1] == "http://mirror/debian/"
 
 
-def test_a_machine_without_a_debian_source_is_told_so(world: World) -> None:
+def test_a_machine_without_a_debian_source_learns_it(world: World) -> None:
     ended = world.run("debian.sh")
     assert ended.returncode == 1
     assert "apt knows no Debian source" in ended.stderr

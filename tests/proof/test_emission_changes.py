@@ -78,7 +78,9 @@ def check_retractions(panes: list[Pane]) -> None:
 @pytest.mark.parametrize(
     "agg", [{"n": wr.count()}, {"n": wr.count(), "middle": wr.median("v")}], ids=["small", "full"]
 )
-def test_panes_told_before_they_were_remembered_are_taken_back_with_their_values(agg: dict[str, Any]) -> None:
+def test_panes_emitted_before_they_were_remembered_are_taken_back_with_their_values(
+    agg: dict[str, Any],
+) -> None:
     definition = wr.Aggregate(
         event_time="t",
         window=wr.tumbling("10 seconds"),

@@ -23,7 +23,7 @@ def row(side: int, second: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_a_semi_join_with_a_window_of_rows_tells_a_left_message_once() -> None:
+def test_a_semi_join_with_a_window_of_rows_emits_a_left_message_once() -> None:
     run = Run(JoinCase(join("semi", left=wr.rows(2), retention="1 hour"), S, False))
     run.ingest([row(0, 1)])
     run.ingest([row(1, 1)])

@@ -233,7 +233,7 @@ TURNS = [*list(JOINED)[:-2:4], *list(JOINED)[3:-2:4], *list(JOINED)[-2:]]
 
 
 @pytest.mark.parametrize("name", usually(TURNS, deep=list(JOINED)))
-def test_joins_in_slices_tell_the_same_rows_in_the_same_order(
+def test_joins_in_slices_emit_the_same_rows_in_the_same_order(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     whole = run(tmp_path / "whole", JOINED[name])

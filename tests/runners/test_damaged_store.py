@@ -143,7 +143,7 @@ def test_who_finds_its_store_damaged_leaves_alone_one_that_was_built_in_its_plac
     Shard.open(spec, 0, nothing).close()
 
 
-def test_an_embedded_job_goes_on_where_its_store_is_found_damaged_as_it_takes_in_a_commit(
+def test_an_embedded_job_continues_where_its_store_is_found_damaged_as_it_takes_in_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_key = wr.Aggregate(

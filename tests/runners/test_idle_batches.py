@@ -80,7 +80,7 @@ def run(folder: Path, **more: Any) -> list[str]:
     ],
     ids=repr,
 )
-def test_nobody_can_tell_by_the_panes(
+def test_nobody_sees_by_the_panes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     *idle, few = run(tmp_path / "idle", **more)

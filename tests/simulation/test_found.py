@@ -186,7 +186,7 @@ def test_the_end_of_a_run_is_one_commit_whatever_it_died_of(drivers: Drivers) ->
     assert following is not None and following.commit == 3
 
 
-def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
+def test_a_driver_that_slept_learns_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
     """It was about to publish; the sink had the commits of the next driver."""
     sink = Told(0)
     old = drivers.open(sink)
@@ -200,7 +200,7 @@ def test_a_driver_that_slept_is_told_that_it_is_over_and_not_to_restore_its_log(
         old.publish()
 
 
-def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_is_told_that_it_is_over(
+def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_learns_that_it_is_over(
     drivers: Drivers,
 ) -> None:
     old = drivers.open()

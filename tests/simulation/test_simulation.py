@@ -47,7 +47,7 @@ def lose_what_is_published(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", range(3))
 @pytest.mark.parametrize("outlet", sorted(OUTLETS))
-def test_whatever_goes_wrong_every_row_counts_once(outlet: str, block: int) -> None:
+def test_whatever_fails_every_row_counts_once(outlet: str, block: int) -> None:
     """A failure names its seed: python -m windrow.testing.simulation --seed N --sink ... --shrink"""
     for seed in BLOCKS[outlet, block]:
         report = played(outlet, seed)
@@ -175,7 +175,7 @@ def test_a_job_of_ones_own_is_played() -> None:
     assert min(summary.counts["rows of join"], summary.counts["rows of aggregate"]) > 10
 
 
-def test_a_function_that_keeps_something_in_itself_is_found_and_the_schedule_told() -> None:
+def test_a_function_that_keeps_something_in_itself_is_found_and_the_schedule_reported() -> None:
     with pytest.raises(SeedFailed, match="which the oracle has not") as failed:
         simulate(losing.VISITS, losing.messages, seeds=20, sink="memory")
     report = failed.value.report

@@ -153,7 +153,7 @@ def test_a_bounded_chain_gives_the_same_and_has_its_columns_without_rows(spark: 
     assert none.columns == ["window", "id", "n", "value", "pane", "commit"] and none.count() == 0
 
 
-def test_foreach_batch_of_a_chain_that_runs_again_tells_nothing_twice(
+def test_foreach_batch_of_a_chain_that_runs_again_emits_nothing_twice(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     chain, inputs, sink = (

@@ -66,7 +66,7 @@ def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
     assert first["n"] == 5 and first["total"] == 13
 
 
-def test_a_join_of_what_is_corrected_tells_in_the_end_what_it_tells_embedded(
+def test_a_join_of_what_is_corrected_emits_in_the_end_what_it_emits_embedded(
     spark: Any, tmp_path: Path
 ) -> None:
     counted = wr.Aggregate(

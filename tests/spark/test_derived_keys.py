@@ -30,7 +30,7 @@ VISITS = wr.Aggregate(
 )
 
 
-def test_what_is_made_filtered_and_told_by_value_is_on_spark_what_it_is_embedded(
+def test_what_is_made_filtered_and_emitted_by_value_is_on_spark_what_it_is_embedded(
     spark: Any, tmp_path: Path
 ) -> None:
     def rows(part: int) -> list[tuple[Any, ...]]:

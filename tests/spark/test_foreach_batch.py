@@ -104,7 +104,7 @@ def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, 
     assert got == [(1, 4, ["window", "k", *INCREMENTAL, "pane", "commit"])]
 
 
-def test_each_commit_is_told_to_the_listeners(spark: Any, feed: Any, tmp_path: Any) -> None:
+def test_each_commit_is_reported_to_the_listeners(spark: Any, feed: Any, tmp_path: Any) -> None:
     source, heard = feed(), list[dict[str, Any]]()
     source.add([{"t": at(1), "k": "a", "v": 1}, {"t": at(2), "k": "b", "v": 2}])
     source.add([{"t": at(30), "k": "a", "v": 3}])
@@ -162,7 +162,7 @@ def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(
     assert len(seen) == 4 and seen[0][1] == "5" and all(s == seen[0] for s in seen)
 
 
-def test_what_goes_to_python_is_measured_where_rows_may_be_wide(
+def test_what_is_sent_to_python_is_measured_where_rows_may_be_wide(
     spark: Any, feed: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows of the first batch, nor of what the user's own functions take; after few rows it does not matter."""

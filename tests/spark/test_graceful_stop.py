@@ -85,7 +85,7 @@ def test_a_closed_gate_holds_the_next_batch_until_the_query_ends_and_gives_it_ba
     assert re.search(SPARKS, str(error)) and len(str(error)) < 400
 
 
-def test_what_interrupted_a_batch_is_told_in_short_and_what_failed_it_as_it_is() -> None:
+def test_what_interrupted_a_batch_is_reported_in_short_and_what_failed_it_as_it_is() -> None:
     gate, failed = Gate(), ValueError("a sink refused")
     with pytest.raises(ValueError, match="a sink refused"), gate.batch():
         raise failed

@@ -140,7 +140,7 @@ def test_a_bounded_join_without_rows_has_its_columns(spark: Any) -> None:
     assert frame.count() == 0
 
 
-def test_foreach_batch_takes_both_inputs_as_one_stream_and_a_second_run_tells_nothing_twice(
+def test_foreach_batch_takes_both_inputs_as_one_stream_and_a_second_run_emits_nothing_twice(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     inputs, sink = streams(spark, feed, tmp_path, 3), wr.sinks.memory()
@@ -267,7 +267,7 @@ def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
     assert told(sink.panes) == by_spark(spark, how)
 
 
-def test_a_bounded_frame_beside_a_stream_must_be_declared_static(spark: Any, feed: Any) -> None:
+def test_a_bounded_frame_next_to_a_stream_must_be_declared_static(spark: Any, feed: Any) -> None:
     shipments = spark.createDataFrame(SHIPMENTS.empty_table())
     with pytest.raises(ConfigurationError, match=r"'shipments' is bounded.*static=True"):
         define().writeStream(orders=feed("orders", ORDERS).stream(spark), shipments=shipments)

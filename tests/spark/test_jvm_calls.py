@@ -88,7 +88,7 @@ def test_lists_of_columns_are_let_go_of(spark: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("how", ["inline", "large", "with a broadcast"])
-def test_a_function_goes_to_tasks_with_all_that_it_holds(
+def test_a_function_is_sent_to_tasks_with_all_that_it_holds(
     spark: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     held = spark.sparkContext.broadcast(5) if how == "with a broadcast" else None
@@ -121,7 +121,7 @@ def test_a_function_goes_to_tasks_with_all_that_it_holds(
         )
 
 
-def test_a_stage_that_ran_twice_is_told(spark: Any, tmp_path: Path) -> None:
+def test_a_stage_that_ran_twice_is_reported(spark: Any, tmp_path: Path) -> None:
     """Files of a shuffle go while it is read: Spark makes them again, by a second attempt of the stage before."""
     folders = spark.range(1).rdd.map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).first().split(",")
     gone = str(tmp_path / "gone")

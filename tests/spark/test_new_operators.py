@@ -30,7 +30,7 @@ def said(rows: list[Any]) -> list[str]:
     return sorted(repr(getattr(r, "key", "")) + repr(r.values) for r in rows)
 
 
-def test_a_query_of_three_operators_tells_what_they_tell_embedded(
+def test_a_query_of_three_operators_emits_what_they_emit_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     source, names = feed(), [p.name for p in CHAIN.parts]
@@ -56,7 +56,7 @@ def test_a_query_of_three_operators_tells_what_they_tell_embedded(
     assert [len(sinks[n].panes) > least for n, least in zip(names, (79, 20, 40), strict=True)] == 3 * [True]
 
 
-def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
+def test_a_query_emits_the_windows_around_messages_that_are_emitted_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     near = wr.Over(
@@ -85,7 +85,7 @@ def test_a_query_tells_the_windows_around_messages_that_are_told_embedded(
     assert (before < len(sink.panes), len(sink.panes)) == (True, 48)
 
 
-def test_a_query_of_several_inputs_tells_what_they_tell_embedded(
+def test_a_query_of_several_inputs_emits_what_they_emit_embedded(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     both = wr.CoGroup(

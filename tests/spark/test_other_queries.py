@@ -17,7 +17,7 @@ from .batches import FLAT, NUMBERED, ROWS, define, run, start
 pytestmark = pytest.mark.spark
 
 
-def test_a_batch_that_is_handed_in_again_is_not_counted_again(spark: Any, feed: Any, tmp_path: Any) -> None:
+def test_a_batch_that_is_passed_in_again_is_not_counted_again(spark: Any, feed: Any, tmp_path: Any) -> None:
     sink = wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink)
     seen: list[Any] = []
@@ -129,7 +129,7 @@ def test_another_query_that_begins_elsewhere_is_refused(
         run(spark, feed("again", NUMBERED), tmp_path, definition, [rows])
 
 
-def test_two_drivers_on_one_state_only_the_newer_goes_on(spark: Any, feed: Any, tmp_path: Any) -> None:
+def test_two_drivers_on_one_state_only_the_newer_continues(spark: Any, feed: Any, tmp_path: Any) -> None:
     source = feed()
     older = define().foreach_batch(str(tmp_path / "state"), sink=wr.sinks.memory())
     start(spark, source, tmp_path, older, ROWS[:1])

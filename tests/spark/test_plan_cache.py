@@ -166,7 +166,7 @@ def test_what_is_kept_in_a_cache_is_not_read_past_it(
     assert plans == {"planned": 2, "as before": 1}
 
 
-def test_a_large_plan_goes_once_to_each_executor(
+def test_a_large_plan_is_sent_once_to_each_executor(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     """So do the names of all shards' files: a broadcast a commit, which later plans share. None is left at the end."""

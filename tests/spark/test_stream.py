@@ -135,7 +135,7 @@ def test_spark_keeps_its_checkpoint_without_a_process_for_each_look_at_a_file(
         assert sorted(p["n"] for p in sink.panes) == [2, 2, 2]
 
 
-def test_a_query_that_spark_itself_was_told_to_stop_is_not_taken_for_one_that_has_read_everything(
+def test_a_query_that_spark_itself_was_asked_to_stop_is_not_taken_for_one_that_has_read_everything(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     source, sink = feed(), wr.sinks.memory()
@@ -151,7 +151,7 @@ def test_a_query_that_spark_itself_was_told_to_stop_is_not_taken_for_one_that_ha
     assert [(p.timing.value, p["n"]) for p in sink.panes] == [("ON_TIME", 3)]
 
 
-def test_an_idle_query_makes_no_commits_and_goes_on_under_the_other_trigger(
+def test_an_idle_query_makes_no_commits_and_continues_under_the_other_trigger(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     source, sink, folder = feed(), wr.sinks.memory(), tmp_path / "checkpoint" / "spark"

@@ -165,7 +165,7 @@ def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
 
 @given(case=cases(), steps=st.lists(STEPS, min_size=2, max_size=14))
 @examples(14, deep=3_000)
-def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_while_all_are_kept(
+def test_what_messages_of_any_join_made_was_emitted_and_what_was_emitted_is_found_while_all_are_kept(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:
     at_once = wr.Emit(early=wr.every_batch, late=wr.every_batch)
@@ -198,7 +198,7 @@ def test_what_messages_of_any_join_made_was_told_and_what_was_told_is_found_whil
         assert all(view.made_of(told)), case.definition
 
 
-def test_a_window_in_hash_partitions_is_explained_by_the_commits_that_can_be_told_apart(
+def test_a_window_in_hash_partitions_is_explained_by_the_commits_that_can_be_distinguished(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitioned_windows, "PART_BYTES", 256)

@@ -58,7 +58,7 @@ def test_every_retained_commit_can_be_read_as_it_was(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", ["incremental", "full state", "join"])
 @pytest.mark.parametrize("lost", ["store", "store and its head", "store and segments"])
-def test_without_the_store_snapshots_and_segments_tell(
+def test_without_the_store_snapshots_and_segments_show(
     tmp_path: Path, kind: str, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.runners.embedded.engine.SNAPSHOT_EVERY", 2)
@@ -197,7 +197,7 @@ def test_files_that_are_swept_while_they_are_read_are_looked_for_anew(
     assert calls == [-100 + reader.ATTEMPTS]
 
 
-def test_a_reader_moves_on_when_it_is_told(tmp_path: Path) -> None:
+def test_a_reader_follows_when_asked(tmp_path: Path) -> None:
     with aggregate().open(str(tmp_path / "job"), clock=ManualClock(), sink=wr.sinks.memory()) as op:
         feed(op, range(10))
         op.timeout()
@@ -212,7 +212,7 @@ def test_a_reader_moves_on_when_it_is_told(tmp_path: Path) -> None:
         state.get_windows()
 
 
-def test_reading_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(aggregate(), tmp_path / "job", range(30))
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
@@ -245,7 +245,7 @@ def test_a_job_without_commits_and_one_that_was_reset_are_empty(tmp_path: Path) 
 # -- definitions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_definition_that_the_log_cannot_tell_is_asked_for(tmp_path: Path) -> None:
+def test_a_definition_that_the_log_cannot_show_is_asked_for(tmp_path: Path) -> None:
     @wr.aggregate_function(name="late", returns=pa.int64())
     def late(table: pa.Table) -> int:
         return sum(x > 3 for x in table["x"].to_pylist())

@@ -191,7 +191,7 @@ def test_many_pages_are_narrow_and_few_that_change_then_are_not(kv: MemoryKV) ->
 
 
 @pytest.mark.usefixtures("all_narrow")
-def test_a_narrow_page_that_is_damaged_or_newer_is_told_as_such(kv: MemoryKV) -> None:
+def test_a_narrow_page_that_is_damaged_or_newer_is_reported_as_such(kv: MemoryKV) -> None:
     [page] = pages_of(kv, many(5), [5])
     schemas = Schemas(kv, "aux")
     assert len(unpack([page], schemas)[0]) == 5

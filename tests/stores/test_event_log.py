@@ -105,7 +105,7 @@ def test_columns_that_came_later_or_widened_are_read_in_one_type() -> None:
     assert found.select(["x", "y"]).to_pylist() == [{"x": 1.0, "y": None}, {"x": 0.5, "y": "new"}]
 
 
-def test_what_is_dropped_is_exact_where_what_is_forgotten_goes_by_the_stretch() -> None:
+def test_what_is_dropped_is_exact_where_what_is_forgotten_is_by_the_stretch() -> None:
     events, kv = store()
     events.add(kv, rows(5, 105, 150, 205), 1)
     events.add(kv, rows(110, 120), 2)
@@ -186,7 +186,7 @@ def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
         (lambda value: value[:1] + b"\x00\x00\x00\x09" + value[5:], CorruptState),
     ],
 )
-def test_a_newer_format_and_damage_are_told(damage: object, error: type[Exception]) -> None:
+def test_a_newer_format_and_damage_are_reported(damage: object, error: type[Exception]) -> None:
     events, kv = store()
     events.add(kv, rows(1), 1)
     [(key, value)] = kv.scan("e")
@@ -336,7 +336,7 @@ def test_joined_values_and_those_of_which_some_rows_go_keep_what_is_the_same() -
 
 
 @pytest.mark.parametrize("many", [400, 3_000])
-def test_a_value_that_is_cut_off_anywhere_is_told_as_damaged(many: int) -> None:
+def test_a_value_that_is_cut_off_anywhere_is_reported_as_damaged(many: int) -> None:
     rows = wide_rows(many)
     numbered = pa.array([f"key-{i:08d}" for i in range(many)])
     events, kv, value = value_of(rows.append_column("key", numbered))

@@ -260,7 +260,7 @@ def test_hashes_are_these_for_good() -> None:
         (b"b", None, CorruptState),
     ],
 )
-def test_a_newer_format_and_damage_are_told(letter: bytes, damage: Any, error: type[Exception]) -> None:
+def test_a_newer_format_and_damage_are_reported(letter: bytes, damage: Any, error: type[Exception]) -> None:
     kv, events = MemoryKV(["k"]), store()
     events.add(kv, table([(1, 1, 1), (2, 1, 1)]), 1)
     [(key, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == letter]
@@ -388,7 +388,7 @@ def test_a_store_that_nobody_reads_loses_what_is_held_of_it() -> None:
     assert busy.get(b"run") is not None and process.of("idle").get(b"run") is None
 
 
-def test_it_goes_in_a_process_in_which_nothing_happens() -> None:
+def test_it_works_in_a_process_in_which_nothing_happens() -> None:
     process = Decoded(idle_s=0.02)
     held = process.of("store")
     held.begin()

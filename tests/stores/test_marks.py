@@ -9,7 +9,7 @@ from windrow.stores.kv import MemoryKV
 from windrow.stores.marks import Marks
 
 
-def test_marks_are_found_between_two_moments_until_their_bucket_goes() -> None:
+def test_marks_are_found_between_two_moments_until_their_bucket_is_dropped() -> None:
     kv, marks = MemoryKV(("aux",)), Marks("aux", b"m", 10)
     other = Marks("aux", b"n", 10)
     for step, moments in enumerate(([-3, 5, 12], [12, 30], [])):

@@ -263,7 +263,7 @@ def test_many_keys_are_read_at_once_each_in_times_of_its_own() -> None:
         MessageStore(Layout.TIME_OFFSET).scan_keys(kv, {})
 
 
-def test_a_scan_goes_through_an_overlay() -> None:
+def test_a_scan_passes_through_an_overlay() -> None:
     store = MessageStore(Layout.TIME_OFFSET)
     overlay = Overlay(file_rows(store, [Row(1, (), ("s", 0, 1, 0)), Row(2, (), ("s", 0, 2, 0))]))
     store.put_rows(overlay.batch, np.array([3]), (["s"], [0], [3], [0]), None, [b"new"])

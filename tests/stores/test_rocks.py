@@ -74,7 +74,7 @@ CHILD = textwrap.dedent(
 
 
 @pytest.mark.parametrize("seed", range(usually(2, deep=4)))
-def test_after_a_kill_the_marker_tells_exactly_which_commits_are_there(tmp_path: Path, seed: int) -> None:
+def test_after_a_kill_the_marker_reports_exactly_which_commits_are_there(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     seen = 0
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_clean_close_loses_nothing(tmp_path: Path) -> None:
         assert kv.get("data", b"a") == kv.get("other", b"b") == b"v"
 
 
-def test_what_a_killed_flush_left_behind_is_swept(tmp_path: Path) -> None:
+def test_what_a_killed_flush_left_is_swept(tmp_path: Path) -> None:
     RocksKV(tmp_path, CFS).close()
     (tmp_path / "flush.tmp").mkdir()
     (tmp_path / "flush.tmp" / "000001.sst").write_bytes(b"x")
@@ -175,7 +175,7 @@ HOLDER = (
 )
 
 
-def test_a_full_disk_is_told_as_one_whoever_meets_it() -> None:
+def test_a_full_disk_is_reported_as_one_whoever_meets_it() -> None:
     """RocksDB says so in its words; rocksdict, of the file that it writes itself, in those of Rust."""
     for text in (
         "IO error: No space left on device: While appending",
@@ -184,7 +184,7 @@ def test_a_full_disk_is_told_as_one_whoever_meets_it() -> None:
         assert isinstance(rocks.translate(Exception(text), "store"), DiskFailed), text
 
 
-def test_a_disk_that_fails_is_told_with_the_place_and_what_to_do() -> None:
+def test_a_disk_that_fails_is_reported_with_the_place_and_what_to_do() -> None:
     for text in (
         "IO error: While pread offset 0 len 53: job/local/shard-0000/000012.sst: Input/output error",
         "Input/output error (os error 5)",
@@ -457,7 +457,9 @@ def test_a_checkpoint_is_a_store_of_its_own(tmp_path: Path) -> None:
         assert [key for key, _ in kv.scan("data")] == [b"a", b"b"]
 
 
-def test_a_disk_that_takes_no_more_is_what_is_told_of_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_is_what_is_reported_of_a_store_that_cannot_be_opened(
+    tmp_path: Path,
+) -> None:
     program = f"""
 import resource
 from windrow.core.errors import DiskFailed

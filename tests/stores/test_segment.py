@@ -124,7 +124,7 @@ def test_a_segment_of_a_newer_windrow_is_refused(tmp_path: Path) -> None:
         read_segment(tmp_path / "s")
 
 
-def test_what_stands_before_a_batch_may_be_long(tmp_path: Path) -> None:
+def test_what_precedes_a_batch_may_be_long(tmp_path: Path) -> None:
     extra = {"parts": [[f"part-{i:06d}", "x" * 32] for i in range(2_000)]}
     write_segment(tmp_path / "s", 7, 3, some_batch(), extra)
     assert read_segment(tmp_path / "s") == (7, 3, some_batch(), extra)

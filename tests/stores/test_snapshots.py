@@ -301,7 +301,7 @@ def test_leftovers_of_killed_attempts_are_swept(store: SnapshotStore, tmp_path: 
     assert sorted(os.listdir(tmp_path / "snapshots")) == ["blobs", "manifests"]
 
 
-def test_what_a_process_killed_as_it_asked_for_the_time_left_goes_and_what_is_young_stays(
+def test_what_a_process_killed_as_it_asked_for_the_time_left_is_removed_and_what_is_young_stays(
     store: SnapshotStore,
 ) -> None:
     """By age: the number of a process says nothing where processes of several machines share a folder."""

@@ -66,7 +66,7 @@ def wide(n: int, first: int = 0) -> pa.Table:
     )
 
 
-def test_a_column_of_one_value_and_one_that_is_as_another_are_told_and_not_written() -> None:
+def test_a_column_of_one_value_and_one_that_is_as_another_are_reported_and_not_written() -> None:
     n, spill = spill_module._MANY, Spill()
     tables = [wide(n), wide(n + 5, 7), wide(3), wide(n + 1, 9).slice(1)]
     for i, some in enumerate(tables):
@@ -162,7 +162,7 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(spill.mapped()[0]) == 9 and os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spill = Spill()
 

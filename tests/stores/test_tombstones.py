@@ -139,7 +139,7 @@ def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.Monke
         assert {kind for kind, _ in job.kinds()} == ({Kind.CHANGED, Kind.BLOCK} if n < 2 else {Kind.PAGE})
 
 
-def test_all_that_goes_of_a_bucket_is_gone_and_the_bucket_with_it() -> None:
+def test_all_that_is_removed_of_a_bucket_is_gone_and_the_bucket_with_it() -> None:
     job = Job(random.Random(1))
     job.store.put(job.kv, Near(None, {}), table([(0, "a", 0, 5, False, 0)]), lambda some: some)
     keys = pa.table({START: pa.array([0], pa.int64()), "k": ["a"]})

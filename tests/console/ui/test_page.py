@@ -350,7 +350,7 @@ def test_another_machine_shows_a_token_once(odd: str) -> None:
         assert reader.get(reader.address("commits")).status_code == 200
 
 
-def test_jobs_of_one_name_are_told_apart(odd: str, tmp_path: Path) -> None:
+def test_jobs_of_one_name_are_distinguished(odd: str, tmp_path: Path) -> None:
     with browsing(odd, str(tmp_path / "a" / "job"), str(tmp_path / "ckpt" / "windrow")) as reader:
         assert reader.names == ["job", "job~2", "ckpt"]
         text = html.unescape(reader.get("/").text)

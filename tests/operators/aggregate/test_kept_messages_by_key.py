@@ -101,7 +101,7 @@ def test_early_results_of_a_few_keys_read_what_is_kept_of_these() -> None:
     assert kv.read["agg.messages"] < 200_000  # of about 8 MB
 
 
-def test_windows_tell_as_they_do_where_each_message_is_a_value_of_its_own() -> None:
+def test_windows_emit_as_they_do_where_each_message_is_a_value_of_its_own() -> None:
     """Random messages, late ones among them, of jobs of both kinds."""
     for seed in range(6):
         draw = random.Random(seed)
@@ -135,7 +135,7 @@ def test_windows_tell_as_they_do_where_each_message_is_a_value_of_its_own() -> N
 
 
 @pytest.mark.parametrize("per", ["key", "job"])
-def test_what_goes_by_number_is_gone_whatever_comes_later(per: str) -> None:
+def test_what_is_evicted_by_number_is_gone_whatever_comes_later(per: str) -> None:
     for seed in range(3):
         draw = random.Random(seed)
         hopping, retention = wr.hopping("10 seconds", "2 seconds"), wr.Retain("1 hour", windows=3, per=per)
@@ -191,7 +191,7 @@ def test_a_key_is_found_again_whatever_its_column_widens_to(narrow: Any, wide: A
     assert told[1] == told[3] and [row["m"] for row in told[3]] == [5.0] * 50
 
 
-def test_a_year_in_one_step_shares_stretches_until_it_goes() -> None:
+def test_a_year_in_one_step_shares_stretches_until_it_is_evicted() -> None:
     day, job = 86_400 * S, Job(medians())
     job.ingest([("a", n * day, n) for n in range(2_000)])
     assert job.kv.get("agg.aux", WIDE) is not None

@@ -117,7 +117,7 @@ def test_a_late_message_corrects_the_rows_of_anchors_in_whose_windows_it_is(tmp_
     ]
 
 
-def test_what_is_corrected_is_in_the_end_what_messages_in_order_give_also_behind_an_aggregate(
+def test_what_is_corrected_is_in_the_end_what_messages_in_order_give_also_after_an_aggregate(
     tmp_path: Path,
 ) -> None:
     anchored = over(

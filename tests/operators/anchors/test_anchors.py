@@ -109,7 +109,7 @@ def test_each_anchor_says_which_messages_its_window_holds(name: str, tmp_path: P
         ([(3, 1, 5), (3, 3, 5)], [0, 1]),  # its own promise is for those behind it
     ],
 )
-def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_goes_on(
+def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_continues(
     windows: list[tuple[int, int, int]], kept: list[int], tmp_path: Path
 ) -> None:
     for watermark in ("0 seconds", "1 second"):  # judged one after the other, and together
@@ -235,7 +235,7 @@ def test_a_clock_drives_a_fixed_window_whatever_comes(input: str | None, tmp_pat
     assert [row["t"].timestamp() for row in rows] == [0, 0.5, 1]
 
 
-def test_a_clock_goes_on_through_silence_from_its_start_to_the_last_message(tmp_path: Path) -> None:
+def test_a_clock_continues_through_silence_from_its_start_to_the_last_message(tmp_path: Path) -> None:
     clock = wr.sources.clock("2 seconds", start=3 * S)
     options: dict[str, Any] = {"frame": ("-2 seconds", 0), "agg": {"n": wr.count()}, "input": None}
     sent = [(None, {"t": t * S}) for t in (1, 4, 5, 11)]
@@ -245,7 +245,7 @@ def test_a_clock_goes_on_through_silence_from_its_start_to_the_last_message(tmp_
     assert [row["t"].timestamp() for row in rows] == [3, 5, 7, 11]
 
 
-def test_nothing_is_told_before_the_aggregated_input_has_come_to_the_end_of_the_window(
+def test_nothing_is_emitted_before_the_aggregated_input_has_come_to_the_end_of_the_window(
     tmp_path: Path,
 ) -> None:
     with TestDriver(over(), tmp_path) as driver:
@@ -320,7 +320,7 @@ def test_keys_of_both_inputs_are_one_where_they_are_equal_and_else_refused(tmp_p
         op.flush()
 
 
-def test_windows_around_anchors_stand_before_and_behind_other_operators(tmp_path: Path) -> None:
+def test_windows_around_anchors_run_before_and_after_other_operators(tmp_path: Path) -> None:
     counts = wr.Aggregate(
         event_time="at",
         window=wr.tumbling("100 ms"),

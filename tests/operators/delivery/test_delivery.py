@@ -24,7 +24,7 @@ def delivery(policy: Any, **options: Any) -> wr.Delivery:
     return wr.Delivery(event_time="t", policy=policy, max_ahead=wr.forever, **options)
 
 
-def test_the_latest_of_each_key_is_passed_on_and_the_others_were_heard(tmp_path: Path) -> None:
+def test_the_latest_of_each_key_is_passed_on_and_the_others_advance_time(tmp_path: Path) -> None:
     some = [{"k": "a", "t": 5 * S, "x": 1}, {"k": "a", "t": 1 * S, "x": 2}, {"k": "b", "t": 2 * S, "x": 1}]
     with TestDriver(delivery(wr.deliver.latest(), by="k"), tmp_path) as driver:
         driver.feed(some)
@@ -62,7 +62,7 @@ def test_what_is_guaranteed_always_passes_and_fills_places(n: int, wanted: list[
         driver.check(dead_letters=True)
 
 
-def test_a_delivery_stands_before_one_input_of_a_join(tmp_path: Path) -> None:
+def test_a_delivery_is_before_one_input_of_a_join(tmp_path: Path) -> None:
     quotes = delivery(wr.deliver.latest(), by="k", input="everything", name="quotes")
     joined = wr.Join(
         left=wr.Input("trades", event_time="at", max_ahead=wr.forever),
@@ -142,7 +142,7 @@ def test_all_messages_is_what_no_policy_says_and_what_needs_no_arguments_may_be_
         totals(deliver=wr.deliver.newest)
 
 
-def test_who_counts_what_nobody_marked_is_told_how_to_mark_it(tmp_path: Path) -> None:
+def test_who_counts_what_nobody_marked_is_shown_how_to_mark_it(tmp_path: Path) -> None:
     job = totals(agg={"missed": wr.skipped()}, deliver=wr.deliver.latest())
     with (
         job.open(str(tmp_path)) as op,
@@ -218,7 +218,7 @@ def test_what_is_skipped_is_kept_with_its_reason_where_that_is_asked_for(tmp_pat
         assert driver.op.counters["dead.skipped"] == driver.op.counters["skipped"] == 3
 
 
-def test_what_is_skipped_is_told_with_a_mark_and_counted_in_its_window(tmp_path: Path) -> None:
+def test_what_is_skipped_is_emitted_with_a_mark_and_counted_in_its_window(tmp_path: Path) -> None:
     newest = delivery(wr.deliver.newest(2), by="k", mark="skipped")
     means = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", emit=wr.Emit.append(),
@@ -266,7 +266,7 @@ def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_p
 
 @given(st.data())
 @examples(8, deep=300)
-def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(data: st.DataObject) -> None:
+def test_what_an_aggregate_marks_it_emits_as_after_a_delivery_that_marks_it(data: st.DataObject) -> None:
     mark, policy = data.draw(st.sampled_from(["skipped", "left_out"])), data.draw(marking)
     said = {
         "window": data.draw(
@@ -298,7 +298,7 @@ def test_what_an_aggregate_marks_it_tells_as_behind_a_delivery_that_marks_it(dat
     assert found[0] == found[1]
 
 
-def test_a_mark_that_the_operator_before_tells_is_refused_where_the_chain_is_built() -> None:
+def test_a_mark_that_the_operator_before_emits_is_refused_where_the_chain_is_built() -> None:
     first = totals(agg={"skipped": wr.count()}, emit=wr.Emit.append(), name="first")
     marked = {"event_time": "window_time", "max_ahead": None, "agg": {"n": wr.count()}, "name": "second"}
     with pytest.raises(ReservedColumn, match=r"mark='skipped' of 'second'.* of 'first', whose panes have"):
@@ -337,7 +337,7 @@ def test_an_aggregate_marks_in_no_column_of_its_input_and_others_mark_nothing(tm
             make()
 
 
-def test_a_mark_stands_beside_no_column_and_no_other_place_for_what_is_skipped(tmp_path: Path) -> None:
+def test_a_mark_is_next_to_no_column_and_no_other_place_for_what_is_skipped(tmp_path: Path) -> None:
     for options, error in (
         ({"mark": "t"}, ReservedColumn),
         ({"mark": "k", "by": "k"}, ReservedColumn),
@@ -357,7 +357,7 @@ def test_a_mark_stands_beside_no_column_and_no_other_place_for_what_is_skipped(t
         op.add_messages(pa.table({"t": [0], "skipped": [True]}))
 
 
-def test_a_synchronous_input_is_committed_and_told_before_the_call_returns(tmp_path: Path) -> None:
+def test_a_synchronous_input_is_committed_and_emitted_before_the_call_returns(tmp_path: Path) -> None:
     told = wr.sinks.memory()
     definition = totals(deliver=wr.deliver.synchronous(), emit=wr.Emit(early=wr.every_batch))
     with definition.open(str(tmp_path), sink=told, clock=ManualClock(20 * S)) as op:

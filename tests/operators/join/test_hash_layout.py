@@ -44,7 +44,7 @@ def runs(form: Form, cf: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["inner", "full", "semi"])
-def test_many_small_steps_leave_few_values_behind(how: str) -> None:
+def test_many_small_steps_leave_few_values(how: str) -> None:
     form, most = large(how), 0
     for step in range(150):
         at_us = step * S // 10
@@ -74,7 +74,7 @@ def test_a_commit_into_a_large_window_reads_what_it_touches(how: str) -> None:
     assert max(read) < stored / 8
 
 
-def test_a_year_in_one_table_shares_stretches_until_it_goes() -> None:
+def test_a_year_in_one_table_shares_stretches_until_it_is_evicted() -> None:
     day, form = 86_400 * S, large()
     form.ingest(keyed("l", [(i % 3, i * day) for i in range(3_000)]))
     assert len(form.values("left.messages")) < 150

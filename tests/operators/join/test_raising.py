@@ -67,7 +67,7 @@ RAISING = wr.deliver.newest(1).guarantee(wr.lit(6) / wr.col("v") > 2)
     [{"window": wr.session("2 seconds")}, {"within": ("-2 seconds", "2 seconds")}, {"right": wr.rows(2)}],
     ids=["sessions", "time", "rows"],
 )
-def test_a_message_that_a_policy_does_not_pass_tells_the_columns_of_its_input(
+def test_a_message_that_a_policy_does_not_pass_emits_the_columns_of_its_input(
     given: Any, policy: Any
 ) -> None:
     left = wr.Input("l", event_time="t", max_ahead=wr.forever)

@@ -204,7 +204,7 @@ def test_sessions_that_go_free_their_messages_and_read_nothing_else(tmp_path: Pa
         assert len(list(op.engine.staged.overlay.scan(logic.stores[0].cf))) == 50
 
 
-def test_a_null_in_a_key_meets_nobody_and_is_told_when_nobody_can_join_it(tmp_path: Path) -> None:
+def test_a_null_in_a_key_meets_nobody_and_is_emitted_when_nobody_can_join_it(tmp_path: Path) -> None:
     join = visits(how="left", allowed_lateness="0 seconds")
     with join.open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages({"clicks": [{**click(0), "user": None}], "buys": [{**buy(1), "user": None}]})
@@ -283,7 +283,7 @@ def _counting(scan: Any, read: list[int]) -> Any:
     return counted
 
 
-def test_who_was_alone_in_a_session_is_found_however_much_else_lies_beside_it(tmp_path: Path) -> None:
+def test_who_was_alone_in_a_session_is_found_however_much_else_lies_next_to_it(tmp_path: Path) -> None:
     with visits(how="left", allowed_lateness="0 seconds").open(str(tmp_path), clock=ManualClock()) as op:
         op.add_messages([click(second, user) for second in range(60) for user in "bcd"], "clicks")
         op.add_messages([click(0), click(9)], "clicks")
@@ -465,7 +465,7 @@ def test_where_open_sessions_begin_is_known_without_reading_them() -> None:
     assert job.logic.sessions.first_kept(job.kv) == 100 * S
 
 
-def test_no_session_that_is_kept_begins_before_what_is_forgotten_and_all_goes_at_last() -> None:
+def test_no_session_that_is_kept_begins_before_what_is_forgotten_and_all_is_evicted_at_last() -> None:
     for seed in range(2):
         draw = random.Random(seed)
         job, at = Sessions(visits(retention="5 seconds", allowed_lateness="3 seconds")), 50

@@ -103,7 +103,7 @@ def test_a_static_row_that_comes_after_the_watermark(how: str, scale: str, rows:
     steps=STEPS,
 )
 @examples(25, deep=5_000)
-def test_whatever_comes_beside_a_static_side_is_told_as_the_oracle_says(
+def test_whatever_comes_next_to_a_static_side_is_emitted_as_the_oracle_says(
     how: str, scale: str, on: bool, kept: int, rows: bool, steps: list[tuple[str, Any]]
 ) -> None:
     check(definition(how, scale, on=on, kept=kept), steps, rows=rows)

@@ -82,7 +82,7 @@ def tables(case: JoinCase, drawn: Sequence[dict[str, Any]], first: int) -> dict[
 
 @given(case=cases(rows=False), steps=st.lists(STEPS, min_size=3, max_size=12))
 @examples(10, deep=3_000)
-def test_columns_tell_and_keep_what_a_value_for_each_message_does(
+def test_columns_emit_and_keep_what_a_value_for_each_message_does(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:
     assume(isinstance(case.definition.logic(), BlockJoinOperator))
@@ -151,7 +151,7 @@ def test_messages_that_lie_far_apart_share_values_until_they_go() -> None:
 
 
 @pytest.mark.parametrize("how", ["inner", "full"])
-def test_many_small_steps_leave_few_values_behind(how: str) -> None:
+def test_many_small_steps_leave_few_values(how: str) -> None:
     form, many = left_join(how), 0
     for step in range(100):  # as many to a stretch
         times = [step * S // 50 + i for i in range(2)]
@@ -186,7 +186,7 @@ def test_what_is_noted_of_matches_is_no_more_than_messages_come(together: int) -
     assert pane.column("l_t").to_pylist() == [S] * (2 * together - 2) + [20 * S]
 
 
-def test_a_match_of_long_ago_beside_one_of_now_reads_nothing_between() -> None:
+def test_a_match_of_long_ago_next_to_one_of_now_reads_nothing_between() -> None:
     form = left_join()
     form.kv = counting = CountingKV(form.logic.cfs())
     read = []

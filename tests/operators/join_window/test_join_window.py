@@ -90,7 +90,7 @@ def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
     ]
 
 
-def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
+def test_a_message_is_emitted_in_its_first_window_only_and_all_of_its_windows_have_it(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
         window=wr.hopping("4 seconds", "2 seconds"),
@@ -106,7 +106,7 @@ def test_a_message_is_told_in_its_first_window_only_and_all_of_its_windows_have_
         assert told(op) == [(7, "LATE", (2, 6))]
 
 
-def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_late_by_its_period(
+def test_what_nobody_emitted_early_is_emitted_when_the_window_is_full_and_what_comes_late_by_its_period(
     tmp_path: Any,
 ) -> None:
     definition = wr.JoinWindow(
@@ -130,7 +130,7 @@ def test_what_nobody_told_early_is_told_when_the_window_is_full_and_what_comes_l
         assert told(op) == [(9, "LATE", (0, 10))]
 
 
-def test_a_session_tells_what_none_of_its_parts_has_told(tmp_path: Any) -> None:
+def test_a_session_emits_what_none_of_its_parts_has_emitted(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         by="user",
         event_time="t",
@@ -165,7 +165,7 @@ def test_a_session_tells_what_none_of_its_parts_has_told(tmp_path: Any) -> None:
         assert len(op.get_messages()) == 5
 
 
-def test_a_window_of_messages_tells_its_newest_and_lets_go_of_the_oldest(tmp_path: Any) -> None:
+def test_a_window_of_messages_emits_its_newest_and_lets_go_of_the_oldest(tmp_path: Any) -> None:
     definition = wr.JoinWindow(
         event_time="t",
         window=wr.tuples(3, step=1),
@@ -208,7 +208,7 @@ def test_messages_of_a_join_key_are_found_without_a_look_at_the_others(tmp_path:
 
 
 @pytest.mark.parametrize("window", [wr.hopping("4 s", "2 s"), wr.session("2 s"), wr.tuples(9)])
-def test_windows_are_asked_for_without_a_look_at_what_they_have_to_tell(
+def test_windows_are_asked_for_without_a_look_at_what_they_have_to_emit(
     window: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     definition = wr.JoinWindow(
@@ -223,7 +223,7 @@ def test_windows_are_asked_for_without_a_look_at_what_they_have_to_tell(
         assert len(op.get_messages(key="a")) == 3
 
 
-def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_have_come(
+def test_a_session_by_messages_of_others_emits_what_waits_when_so_many_others_have_come(
     tmp_path: Any,
 ) -> None:
     """SAMZA-552: "for tuple-based window, it is a max number of messages w/o the corresponding session_key"."""
@@ -276,7 +276,7 @@ def test_a_session_by_messages_of_others_tells_what_waits_when_so_many_others_ha
     ],
     ids=["tumbling", "hopping", "session", "own gaps", "tuples", "session by messages"],
 )
-def test_the_oldest_windows_beyond_a_number_go_and_tell_what_waits(
+def test_the_oldest_windows_beyond_a_number_go_and_emit_what_waits(
     window: Any, size: dict[str, Any], kept: list[int], tmp_path: Any
 ) -> None:
     """SAMZA-552: a join window operator is given "Window Retention Size" and "Window Retention Time"."""
@@ -343,7 +343,7 @@ def test_a_message_with_a_column_that_rows_have_too_is_a_dead_letter(tmp_path: A
         assert [(one.reason, "rename it" in one.detail) for one in op.dead_letters()] == [("malformed", True)]
 
 
-def test_messages_go_on_to_the_next_operator_when_they_are_told(tmp_path: Any) -> None:
+def test_messages_are_forwarded_to_the_next_operator_when_they_are_emitted(tmp_path: Any) -> None:
     first = wr.JoinWindow(
         event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", emit=wr.Emit(early=wr.never)
     )

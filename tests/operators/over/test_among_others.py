@@ -70,7 +70,7 @@ def test_windows_around_messages_before_and_after_others(name: str, tmp_path: Pa
         assert {letter.reason for letter in expected.dead_letters} <= {"too_late"}
 
 
-def test_an_aggregate_behind_windows_that_are_corrected_comes_to_what_messages_in_order_give(
+def test_an_aggregate_after_windows_that_are_corrected_comes_to_what_messages_in_order_give(
     tmp_path: Path,
 ) -> None:
     corrects = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
@@ -96,7 +96,7 @@ def test_an_aggregate_behind_windows_that_are_corrected_comes_to_what_messages_i
     assert found[0] == found[1]
 
 
-def test_rows_that_are_told_again_are_not_followed_by_what_cannot_take_them_back() -> None:
+def test_rows_that_are_updated_are_not_followed_by_what_cannot_take_them_back() -> None:
     retracting = wr.Emit(late=wr.every_batch, mode="retracting")
     for emit, second, remedy in (
         (wr.Emit(late=wr.every_batch), counts(), "mode='retracting'"),
@@ -117,7 +117,7 @@ def test_what_waits_for_messages_for_ever_is_not_followed() -> None:
         near(frame=(0, 2), ttl=wr.forever).then(counts())
 
 
-def test_the_next_operator_is_as_far_behind_as_the_frames_reach_ahead(tmp_path: Path) -> None:
+def test_the_next_operator_is_late_by_as_much_as_the_frames_reach_ahead(tmp_path: Path) -> None:
     """None of its rows is too late there."""
     with near().then(counts()).open(str(tmp_path), clock=ManualClock()) as op:
         for n in range(20):

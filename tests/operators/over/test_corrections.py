@@ -76,7 +76,9 @@ def test_a_late_message_has_its_row_and_corrects_those_whose_windows_it_is_in(
     ]
 
 
-def test_a_row_is_told_in_the_step_of_its_message_and_again_when_its_window_changes(tmp_path: Path) -> None:
+def test_a_row_is_emitted_in_the_step_of_its_message_and_again_when_its_window_changes(
+    tmp_path: Path,
+) -> None:
     early = wr.Emit(early=wr.every_batch, mode="retracting")
     over = seen(("-2 s", "1 s"), emit=early, allowed_lateness="0 seconds")
     assert told(tmp_path, over, [2, 3, 9], drain=True) == [
@@ -222,13 +224,13 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_told_again_is_refused_with_the_remedy(name: str) -> None:
+def test_what_cannot_be_updated_is_refused_with_the_remedy(name: str) -> None:
     error, options = BAD[name]
     with pytest.raises(error, match=r"use|give"):
         seen(**{"frame": ("-1 s", 0), **options})
 
 
-def test_rows_that_are_told_again_are_not_taken_by_others_and_not_found_by_those_told_once(
+def test_rows_that_are_updated_are_not_taken_by_others_and_not_found_by_those_emitted_once(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadTrigger, match="leave out emit"):

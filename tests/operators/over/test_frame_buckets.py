@@ -128,7 +128,7 @@ def test_long_windows_are_the_same_by_slices_as_by_messages(
         assert values_equal(a, b)
 
 
-def test_windows_are_whole_where_their_slices_are_given_up_as_they_are_told(
+def test_windows_are_whole_where_their_slices_are_given_up_as_they_are_emitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages become few: slices of them are not worth it, and in that very advance windows are made of those before."""

@@ -96,7 +96,7 @@ INDEX = {
 
 
 @pytest.mark.parametrize("name", INDEX)
-def test_a_window_by_index_is_told_when_it_is_whole(name: str, tmp_path: Path) -> None:
+def test_a_window_by_index_is_emitted_when_it_is_whole(name: str, tmp_path: Path) -> None:
     frame, wanted = INDEX[name]
     assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
 
@@ -126,7 +126,7 @@ TIME = {
 
 
 @pytest.mark.parametrize("name", TIME)
-def test_a_window_by_time_is_told_of_every_message(name: str, tmp_path: Path) -> None:
+def test_a_window_by_time_is_emitted_for_every_message(name: str, tmp_path: Path) -> None:
     frame, wanted = TIME[name]
     assert windows(tmp_path, frame, [i * MS for i in FIVE]) == wanted
 
@@ -352,7 +352,7 @@ def test_definitions_that_cannot_be_are_refused_with_the_remedy(name: str) -> No
 @pytest.mark.parametrize(
     "options", [{}, {"by": "k", "retention": wr.forever}], ids=["one line", "all that came"]
 )
-def test_where_nothing_more_is_remembered_for_it_a_line_goes_on_for_ever(
+def test_where_nothing_more_is_remembered_for_it_a_line_continues_for_ever(
     tmp_path: Path, options: Any
 ) -> None:
     """As psi's `Average(2)` and `Average()`: a ttl need not be said."""
@@ -512,7 +512,7 @@ def test_sparse_messages_do_not_each_take_a_value_of_their_own(tmp_path: Path) -
     assert sum(1 for _ in kv.scan("over.events", b"", None)) < 100
 
 
-def test_who_asks_for_windows_around_messages_is_told_where_they_are_to_be_seen(tmp_path: Path) -> None:
+def test_who_asks_for_windows_around_messages_is_shown_where_they_are_to_be_seen(tmp_path: Path) -> None:
     over = wr.Over(event_time="t", frame=("-1 second", 0), agg={"n": wr.count()})
     with (
         over.open(str(tmp_path)) as op,
