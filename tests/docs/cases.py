@@ -70,7 +70,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     ),
     "any cut gives the same sessions, and emitted ones never touch": (
         "embedded/test_sessions: sessions are what is left when all messages are sorted by time",
-        "embedded/test_sessions: what is told of a key never overlaps nor touches",
+        "embedded/test_sessions: what is emitted of a key never overlaps nor touches",
         "proof/test_sessions_against_oracle: any aggregate over sessions says what its oracle says",
     ),
     "many lone sessions that end at once: one advance, one range, nothing waits after": (
@@ -90,7 +90,7 @@ SESSIONS: dict[str, tuple[str, ...]] = {
 
 AROUND: dict[str, tuple[str, ...]] = {
     "rows (-2, 0) of 0..4: 012, 123, 234, nothing for 0 and 1": (
-        f"{OVER}: a window by index is told when it is whole",
+        f"{OVER}: a window by index is emitted when it is whole",
     ),
     "rows [0, 2) of 0..4: 01, 12, 23, 34": (
         "seed_002.yaml: a window of the next messages without the last of them",
@@ -100,10 +100,10 @@ AROUND: dict[str, tuple[str, ...]] = {
         "three before it",
     ),
     "rows (1, 3]: the second and the third behind the message": (
-        f"{OVER}: a window by index is told when it is whole",
+        f"{OVER}: a window by index is emitted when it is whole",
     ),
     "range (-2 ms, 0) of 0..4 ms, closed on both sides and on the right": (
-        f"{OVER}: a window by time is told of every message",
+        f"{OVER}: a window by time is emitted for every message",
     ),
     "averages over (0, 35 ms) and (-15, 25 ms) of 0..6 at 10 ms": (f"{OVER}: averages over a time around",),
     "averages over 4, over 4 ms and over all of 0..6": (
@@ -120,7 +120,7 @@ AROUND: dict[str, tuple[str, ...]] = {
     ),
     "the deviation of one is null": ("seed_002.yaml: without a size or a time statistics are running",),
     "a crash while windows wait: each is emitted once": (
-        "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+        "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed",
         "seed_002.yaml: windows that one message of much later completes come together, in their order",
     ),
     "a running count goes on over commits and restarts": (
@@ -133,7 +133,7 @@ AROUND: dict[str, tuple[str, ...]] = {
         f"{ANCHORS}: each anchor says which messages its window holds",
     ),
     "(3, 3, 5), then (2, 3, 5): the second is `obsolete_window`, the next goes on": (
-        f"{ANCHORS}: a window that breaks a promise is a dead letter and the next goes on",
+        f"{ANCHORS}: a window that breaks a promise is a dead letter and the next continues",
     ),
     "an empty window is emitted": (
         f"{ANCHORS}: each anchor says which messages its window holds",
@@ -149,13 +149,13 @@ AROUND: dict[str, tuple[str, ...]] = {
 
 OTHERS: dict[str, tuple[str, ...]] = {
     "the latest of each key of a1 a2 b1: a2, b1, and W as if all had passed": (
-        "operators/delivery/test_delivery: the latest of each key is passed on and the others were heard",
+        "operators/delivery/test_delivery: the latest of each key is passed on and the others advance time",
     ),
     "within 2 s at 10: 8 is taken, 7.999999 is skipped": (
         "operators/delivery/test_delivery: what is too old when the step is made is skipped to the microsecond",
     ),
     "a step that is made again skips the same": (
-        "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+        "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed",
         "operators/delivery/test_delivery: a throttle remembers when it took one until the interval is over",
     ),
     "two inputs at 1,000, 200, then 2,100: none, 200, 1,000": (
@@ -169,7 +169,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "embedded/test_propagated_windows: what has no window to inherit is refused",
     ),
     "state in memory, killed: equal, and emitted once": (
-        "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",
+        "embedded/test_memory_store: what was committed in memory is there after a kill and is emitted once",
         "proof/test_kill: no pane is lost or sent twice however often the process is killed",
     ),
 }
@@ -207,7 +207,7 @@ ALERTS: dict[str, tuple[str, ...]] = {
     ),
     "history of eight hours before the first message: its window has the last hour, or the last ten; no row while it loads": (
         "operators/alert/test_alerts: history fills the window of a key before its first message without a row",
-        "operators/test_contract: spark tells what the embedded operator tells",
+        "operators/test_contract: spark emits what the embedded operator emits",
     ),
     "two actions, own frequencies, one opening and `alert_id`": (
         "operators/alert/test_alerts: each action has triggers of its own and the incident is shared",

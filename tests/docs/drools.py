@@ -167,7 +167,7 @@ DROOLS: dict[str, tuple[str, ...]] = {
     ),
     # -- partitions and memory
     "Examples 2.17, 2.18: rules are evaluated in parallel, up to so many threads (here shards, by `by=`)": (
-        "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+        "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed",
         "spark/test_rules: a query of rules emits what they emit embedded and counts copied facts once",
     ),
     "the engine retracts an event when it can no longer match (STREAM mode only)": (

@@ -37,7 +37,7 @@ MALHAR: dict[str, tuple[str, ...]] = {
         "core/test_windows: a hop larger than the size is refused unless gaps are asked for",
     ),
     "SessionWindows: of a key, with a least gap between two": (
-        "embedded/test_sessions: what is told of a key never overlaps nor touches",
+        "embedded/test_sessions: what is emitted of a key never overlaps nor touches",
         "sessions.yaml: messages exactly one gap apart are one session",
     ),
     "a tuple between two sessions makes one of them, with the state of both": (
@@ -65,7 +65,7 @@ MALHAR: dict[str, tuple[str, ...]] = {
         "beam.yaml: fixed windows, late data",
         "beam.yaml: data behind the watermark in an open window is on time",
     ),
-    "watermarks come from upstream": ("embedded/test_api: an explicit watermark moves when it is told",),
+    "watermarks come from upstream": ("embedded/test_api: an explicit watermark moves when it is advanced",),
     "a fixed watermark, so long before the time of the streaming window (here before `now`)": (
         "seed_001.yaml: fixed watermark",
     ),
@@ -109,7 +109,7 @@ MALHAR: dict[str, tuple[str, ...]] = {
         "embedded/test_propagated_windows: windows of any kind stay what they are",
     ),
     "state in memory, copied at a checkpoint (here built anew from snapshot and log)": (
-        "embedded/test_memory_store: what was committed in memory is there after a kill and is told once",
+        "embedded/test_memory_store: what was committed in memory is there after a kill and is emitted once",
     ),
     "large state on disk, with incremental checkpoints": (
         "proof/test_recovery: what is lost is built anew",
@@ -216,7 +216,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "proof/test_splitting: where nothing is too late contents and ledger do not depend on the cut",
     ),
     "output is the same after failures and redelivery": (
-        "operators/test_contract: an operator tells what its oracle says however it is fed cut killed and robbed",
+        "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed",
     ),
     "size in event time, or in messages": (
         "seed_003.yaml: orders in a time window, max",
@@ -255,7 +255,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "seed_003.yaml: one message counts in every window that includes it",
     ),
     "a join window sends it for its first window only": (
-        "operators/join_window/test_join_window: a message is told in its first window only and all of its windows have it",
+        "operators/join_window/test_join_window: a message is emitted in its first window only and all of its windows have it",
     ),
     "a join is bounded by the window of the other stream alone": (
         "oracle/test_oracle_join: windows match by the union of both sides",
@@ -265,7 +265,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "stores/test_message_store: a replay is stored once and known",
     ),
     "metadata of a window: first and last offset, start and end": (
-        "embedded/test_api: rows of one record are told apart by ordinals",
+        "embedded/test_api: rows of one record are distinguished by ordinals",
         "embedded/test_questions: the messages of a window are asked for by the window",
     ),
     "output of an aggregator: keyed by window, the updated result": (
@@ -278,7 +278,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "proof/test_kill: no pane is lost or sent twice however often the process is killed",
     ),
     "a lost message store is replayed from the earliest window": (
-        "embedded/test_replay: a job that lost its messages goes on as if nothing had happened",
+        "embedded/test_replay: a job that lost its messages continues as if nothing had happened",
         "embedded/test_replay: only what retained windows need is read",
     ),
     "in-time messages: those of the window that is open": (
@@ -336,7 +336,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "embedded/test_sessions: a commit of few messages reads few of many open sessions",
     ),
     "messages of sessions lie by session key": (
-        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+        "operators/join_window/test_join_window: a session emits what none of its parts has emitted",
     ),
     "a join of sessions without the session key makes no sense (here refused)": (
         "operators/join/test_session_joins: what does not go with sessions is refused with what to do",
@@ -352,7 +352,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "embedded/test_sessions: sessions are what is left when all messages are sorted by time",
     ),
     "Session Join Window Operator": (
-        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+        "operators/join_window/test_join_window: a session emits what none of its parts has emitted",
         "joins.yaml: a message meets the whole session of the other input that goes on at its time",
     ),
     "what is configured must be: function, size and its unit, retention (here by size, by time or by both)": (
@@ -363,18 +363,18 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "seed_003.yaml: defaults of the aggregator",
     ),
     "defaults of a join window: each message early and late": (
-        "operators/join_window/test_join_window: a message is told in its first window only and all of its windows have it",
+        "operators/join_window/test_join_window: a message is emitted in its first window only and all of its windows have it",
     ),
     "setOntimeUpdatePeriod, setLateUpdatePeriod": (
         "operators/join_window/test_join_window: "
-        "what nobody told early is told when the window is full and what comes late by its period",
+        "what nobody emitted early is emitted when the window is full and what comes late by its period",
         "joins.yaml: what waits for a period comes on its grid, late pairs by their own",
     ),
     "setKeyedMessageStore": (
         "operators/join_window/test_join_window: messages of a join key are found without a look at the others",
     ),
     "retention of a join window by size and time": (
-        "operators/join_window/test_join_window: the oldest windows beyond a number go and tell what waits",
+        "operators/join_window/test_join_window: the oldest windows beyond a number go and emit what waits",
         "operators/join/test_session_joins: sessions of a join beyond a number go with all that they hold",
     ),
     "addMessage: out of retention goes to the error topic": (
@@ -409,7 +409,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
         "operators/join_window/test_join_window: messages of a join key are found without a look at the others",
     ),
     "getMessages(sessKey, ...), with join keys and without": (
-        "operators/join_window/test_join_window: a session tells what none of its parts has told",
+        "operators/join_window/test_join_window: a session emits what none of its parts has emitted",
         "embedded/test_questions: leading columns find the messages of a join window",
     ),
 }
