@@ -8,7 +8,6 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from windrow.connectors.kafka.cluster import Kafka
@@ -82,9 +81,7 @@ class KafkaBroker:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import windrow
@@ -79,9 +79,7 @@ class Hit:
             sys.settrace(self._trace)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         (sys.setprofile if self.calls else sys.settrace)(self._before)
         if self._collects:
             gc.enable()

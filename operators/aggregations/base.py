@@ -115,7 +115,7 @@ class Kernel(Protocol):
     def finish(self, parts: Accumulators, size: int, failures: list[Failure] | None = None) -> pa.Array:
         """Return one value per accumulator, the identity's too.
 
-        Raises nothing for data. An int64 overflow is null. An exception of user code
+        Raises nothing for data. An int64 overflow is a null reported by `overflowed`. An exception of user code
         goes into `failures` with a null value (without a list it is raised). By default the value is the part v.
         """
         return as_type(present(parts, "v", size, self.output_type()), self.output_type())
@@ -123,6 +123,10 @@ class Kernel(Protocol):
     def output_type(self) -> pa.DataType:
         """Return the Arrow type of the value."""
         return self._kind
+
+    def overflowed(self, values: pa.Array) -> pa.Array:
+        """True where a value of `finish` did not fit its type."""
+        return pa.array(np.zeros(len(values), dtype=np.bool_))
 
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         """Map parts to Spark SQL aggregate expressions over the argument columns; None where there is none."""

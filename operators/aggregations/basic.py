@@ -175,6 +175,10 @@ class Sum(Kernel):
             return pa.float64()
         return pa.decimal128(_DIGITS, 0) if self._decimal_overflow else pa.int64()
 
+    def overflowed(self, values: pa.Array) -> pa.Array:
+        """True where a sum did not fit int64, or 38 digits."""
+        return pc.is_null(values)
+
     def spark_partials(self, column_names: Sequence[str]) -> dict[str, str] | None:
         name, kind = quoted(column_names[0]), self._kind
         if pa.types.is_floating(kind):

@@ -244,9 +244,8 @@ class Calculation:
             failures: list[Failure] = []
             value = combine(kernel.finish(self.parts_of(alias, columns), size, failures))
             broken += [Broken(alias, f.group, f.error) for f in failures]
-            overflowed = getattr(kernel, "overflowed", None)
-            if overflowed is not None and value.null_count:
-                for g in np.flatnonzero(overflowed(value).to_numpy(zero_copy_only=False)).tolist():
+            if value.null_count:
+                for g in np.flatnonzero(kernel.overflowed(value).to_numpy(zero_copy_only=False)).tolist():
                     broken.append(Broken(alias, g, SumOverflow(f"{alias}: the sum does not fit int64")))
             values[alias] = value
         ordered = {a: values[a] for a in self.kernels if a in values}

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +27,12 @@ from windrow.connectors.manifests import read_file
 from windrow.core.errors import ConfigurationError, CorruptState, OperatorClosed, StateLost
 from windrow.core.location import local_path
 from windrow.core.messages import DeadLetter, JoinedRow, Pane, TupleWindow, Window
+from windrow.core.positions import shown_source
 from windrow.core.time import START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
+from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
+from windrow.operators.steps.output_columns import STAMP, stamp_us
 from windrow.operators.view import (
     MESSAGES,
     WINDOWS,
@@ -42,11 +44,57 @@ from windrow.operators.view import (
 )
 from windrow.runners.paging import Page, page_of
 from windrow.runners.queries import Queries, T, letters_of
-from windrow.runners.state import rows
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
 from windrow.stores.kv import Batch
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
+
+DEAD_SCHEMA = pa.schema([*LETTERS, ("operator", pa.string()), ("commit", pa.int64())])
+COMMITS_SCHEMA = pa.schema(
+    [
+        ("commit", pa.int64()),
+        ("epoch", pa.int64()),
+        ("now", STAMP),
+        ("watermark", STAMP),
+        ("steps", pa.int64()),
+        ("rows", pa.int64()),
+        ("panes", pa.int64()),
+        ("published", pa.int64()),
+        ("query", pa.string()),
+        ("batch", pa.int64()),
+        (
+            "next_offsets",
+            pa.list_(pa.struct([("source", pa.string()), ("partition", pa.int64()), ("next", pa.int64())])),
+        ),
+    ]
+)
+
+
+def commits_as_rows(commits: Sequence[Commit]) -> pa.Table:
+    """Commit records as rows."""
+    emitted = []
+    for c in commits:
+        now_us = c.now_us if c.now_us is not None else c.meta.get("now_us")
+        emitted.append(
+            {
+                "commit": c.commit,
+                "epoch": c.epoch,
+                "now": now_us,
+                "watermark": None if c.watermark_us is None else stamp_us(c.watermark_us),
+                "steps": len(c.steps),
+                "rows": sum(step.rows for step in c.steps),
+                "panes": sum(shard.panes_rows for shard in c.shards),
+                "published": c.published,
+                "query": c.query_id,
+                "batch": c.batch_id,
+                "next_offsets": [
+                    {"source": shown_source(s), "partition": p, "next": o}
+                    for (s, p), o in sorted(c.next_offsets.items())
+                ],
+            }
+        )
+    return pa.Table.from_pylist(emitted, COMMITS_SCHEMA)
+
 
 #: A running job may sweep files while they are read: the reader then looks again, this many times.
 ATTEMPTS = 5
@@ -483,11 +531,11 @@ class State(Queries):
             except FileNotFoundError:
                 continue  # their time is over, and they were swept
             tables.append(of_file.append_column("commit", pa.array([kept.commit] * len(of_file), pa.int64())))
-        return concat([rows.DEAD_SCHEMA.empty_table(), *tables])
+        return concat([DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:
         """Return `commits` as rows."""
-        return rows.commits_table(self.commits())
+        return commits_as_rows(self.commits())
 
     def key_types(
         self, operator: str | None = None, input: str | None = None, table: str = "windows"
@@ -545,9 +593,7 @@ class State(Queries):
     def __enter__(self) -> State:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -85,10 +85,12 @@ def test_a_sum_that_passes_int64_on_the_way_comes_back_exact() -> None:
     assert commits(wr.sum("x"), *(rows(pa.array([n])) for n in numbers)) == 5
 
 
-def test_a_sum_beyond_int64_is_null() -> None:
+def test_a_sum_beyond_int64_is_null_and_an_overflow() -> None:
     kernel = make_kernel(wr.sum("x"), [ONE])
     result = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
     assert result.to_pylist() == [None]
+    assert kernel.overflowed(result).to_pylist() == [True]
+    assert make_kernel(wr.avg("x"), [ONE]).overflowed(pa.nulls(1, pa.float64())).to_pylist() == [False]
 
 
 def test_a_sum_beyond_int64_is_a_decimal_on_request() -> None:
@@ -103,7 +105,7 @@ def test_a_decimal_sum_beyond_38_digits_is_null_where_arrow_would_wrap() -> None
     column = pa.array([largest] * 3, pa.decimal128(38, 2))
     kernel = make_kernel(wr.sum("x"), [column.type])
     result = kernel.finish(one_group(kernel, kernel.lift(rows(column))), 1)
-    assert result.to_pylist() == [None]
+    assert kernel.overflowed(result).to_pylist() == [True]
     assert value(wr.sum("x"), pa.array([largest], column.type)) == largest
     assert value(wr.sum("x"), pa.array([largest, largest, largest.copy_negate()], column.type)) == largest
 
