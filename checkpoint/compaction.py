@@ -6,8 +6,10 @@ import contextlib
 import os
 import re
 import shutil
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from windrow.checkpoint.job_paths import JobFolders, base_name, base_part_name
 from windrow.stores.files import now_ns
@@ -29,7 +31,7 @@ APART = 389
 SLICE_SHARDS, SLICE_NAMES = 16, 256
 
 _BASE = re.compile(r"base-(?P<shard>\d+)-(?P<commit>\d+)\.seg")
-_FILE = re.compile(r"base_part-(?P<of>\d+)-(?P<base>\d+)-|(?P<commit>\d+)-(?P<shard>\d+)-")
+_FILE = re.compile(r"base_part-(?P<of>\d+)-(?P<base>\d+)-|(?P<commit>\d+)-\d+-")
 
 _LEFT = re.compile(
     r"shard-(?P<of>\d+)\.(aside-|(?:private|spill)-(?P<user>\d+)-|[0-9a-f]+\.tmp)|snapshot-(?P<copy>\d+)-(?P<taker>\d+)-"
@@ -107,9 +109,11 @@ class Changelog:
         self._folders = folders
         #: Commits of the compact changelogs of each shard, newest first.
         self.bases: dict[int, list[int]] = {}
-        #: The bytes of each shard's newest compact changelog, with its commit; and of the commits after it.
+        #: The bytes of each shard's newest compact changelog, with its commit.
         self._held: dict[int, tuple[int, int]] = {}
-        self._changed = defaultdict[int, list[tuple[int, int]]](list)
+        #: The bytes of commits, of all shards; those commits in order, and the bytes from each of them on.
+        self._added: dict[int, int] = {}
+        self._commits, self._since = list[int](), [0]
         self._next_commit = 1
 
     def look(self, upto: int) -> Slices[None]:
@@ -119,28 +123,37 @@ class Changelog:
         first, known, held = f"{self._next_commit:012d}", dict(self._held), defaultdict[int, int](int)
         for batch in in_batches((n for n in names if n >= first), SLICE_NAMES):
             for match in filter(None, map(_FILE.match, batch)):
-                of_base, commit = match["base"] is not None, int(match["base"] or match["commit"])
-                shard = int(match["of"] if of_base else match["shard"])
-                base = self.newest_base(shard)
-                if of_base and commit == base and known.get(shard, (0, 0))[0] != base:
+                if match["base"] is None:
+                    commit = int(match["commit"])
+                    if commit <= upto:
+                        self._added[commit] = self._added.get(commit, 0) + self._size(match.string)
+                    continue
+                shard, base = int(match["of"]), int(match["base"])
+                if base == self.newest_base(shard) and known.get(shard, (0, 0))[0] != base:
                     held[shard] += self._size(match.string)
-                elif not of_base and base < commit <= upto:
-                    self._changed[shard].append((commit, self._size(match.string)))
             yield
         for shard in self.bases:
             base = self.newest_base(shard)
             if known.get(shard, (0, 0))[0] != base:
                 self._held[shard] = base, held[shard]
         self._next_commit = max(self._next_commit, upto + 1)
+        oldest = min(map(self.newest_base, self._held), default=0)
+        self._added = {commit: size for commit, size in self._added.items() if commit > oldest}
+        self._commits = sorted(self._added)
+        self._since = [*accumulate((self._added[c] for c in reversed(self._commits)), initial=0)][::-1]
 
     def is_due(self, shard: int, commit: int) -> bool:
-        """True if as much has changed since the compact changelog as it holds: so its cost follows what changes."""
+        """True if all shards have changed as much since the shard's compact changelog as all of these hold.
+
+        A file of a commit may have the changes of several shards, and is kept from the oldest compact changelog on. So what is
+        kept, and what is written, follow what changes. Shards take turns: some write theirs after half as much.
+        """
         base = self.newest_base(shard)
         if base == 0 or commit - base >= BASE_COMMITS + shard * APART % BASE_COMMITS:
             return commit > base
-        changed = self._changed[shard] = [entry for entry in self._changed[shard] if entry[0] > base]
-        size = sum(size for _, size in changed)
-        return size > 0 and size >= self._held[shard][1]
+        changed = self._since[bisect_right(self._commits, base)]
+        share = 1 - shard * APART % BASE_COMMITS / BASE_COMMITS / 2
+        return changed > 0 and changed >= share * sum(size for _, size in self._held.values())
 
     def newest_base(self, shard: int) -> int:
         """Return the commit of a shard's newest compact changelog; 0 if there is none."""

@@ -6,9 +6,11 @@ operator, and dead letters. Where a transport carries them, a file that is not h
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,9 +25,9 @@ from windrow.checkpoint.shard_commits import CommitOfShards
 from windrow.checkpoint.transport import FILES, At, Transport
 from windrow.checkpoint.truncation_summary import DEAD, DEAD_FILE, DeadLetterFile
 from windrow.core.errors import CorruptState, TypeClash
-from windrow.stores.files import digest_of, sync_directory
+from windrow.stores.files import Growing, digest_of, sync_directory
 from windrow.stores.kv import Batch, Changes
-from windrow.stores.segment import read_parts, read_segment, write_segment
+from windrow.stores.segment import append_segment, read_parts, read_segment
 from windrow.stores.snapshots import SnapshotStore
 from windrow.stores.spill import Gathered
 
@@ -39,12 +41,20 @@ Rows: TypeAlias = pa.Table | Gathered
 
 
 class Named(NamedTuple):
-    """A segment that a commit names. at: where a transport keeps it; None where it keeps none."""
+    """A segment that a commit names. at: where a transport keeps it; None where it keeps none. where: its begin and end in a
+    file that holds those of several shards.
+    """
 
     kind: str
     path: str
     digest: str
-    at: At | None
+    at: At | None = None
+    where: tuple[int, int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the segment, whose file is there."""
+        return os.path.getsize(self.path) if self.where is None else self.where[1] - self.where[0]
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class ShardFiles:
         changelog, segment = self.folders.changelog(result.segment), self.folders.segment(result.segment)
         for kind, path, digest in ((CHANGELOG, changelog, metadata), (SEGMENT, segment, messages)):
             if digest:
-                yield Named(kind, path, digest, result.kept.get(kind))
+                yield Named(kind, path, digest, result.kept.get(kind), result.ranges.get(kind))
 
     def has(self, record: CommitOfShards | None, *, metadata_only: bool = False) -> bool:
         """True if all that a commit changed is here, or can be fetched; metadata_only: of window metadata."""
@@ -89,20 +99,20 @@ class ShardFiles:
             if named.kind == CHANGELOG or not metadata_only:
                 if named.at is not None and not os.path.exists(named.path):
                     self.transport.fetch(self.shard, named.at, named.path)
-                yield from self._parts(named.path, named.digest, record.commit)
+                yield from self._parts(named, record.commit)
 
-    def read_file(self, path: str, digest: str, commit: int) -> Batch:
-        """Read a file of this shard. Raises `CorruptState` where it is not the one that `commit` names."""
+    def read_file(self, named: Named, commit: int) -> Batch:
+        """Read a segment of this shard. Raises `CorruptState` where it is not the one that `commit` names."""
         whole = Batch()
-        for part in self._parts(path, digest, commit):
+        for part in self._parts(named, commit):
             whole.extend(part)
         return whole
 
-    def _parts(self, path: str, digest: str, commit: int) -> Iterator[Batch]:
-        for number, shard, batch, _ in read_parts(path, digest):
+    def _parts(self, named: Named, commit: int) -> Iterator[Batch]:
+        for number, shard, batch, _ in read_parts(named.path, named.digest, named.where):
             if (number, shard) != (commit, self.shard):
                 raise CorruptState(
-                    f"{path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"
+                    f"{named.path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"
                 )
             yield batch
 
@@ -125,7 +135,7 @@ class ShardFiles:
             raise CorruptState(f"{path} is of commit {number}, shard {shard}")
         yield batch
         for name, digest in _parts_of(path, extra):
-            yield self.read_file(self.folders.changelog(name), digest, base)
+            yield self.read_file(Named(CHANGELOG, self.folders.changelog(name), digest), base)
 
     def snapshots(self) -> list[tuple[int, str]]:
         """Return (commit, manifest) of snapshots, newest first. Creates no folder."""
@@ -145,38 +155,112 @@ class ShardFiles:
         dead: pa.Table | None,
         counters: Mapping[str, int],
         snapshot: str | None = None,
+        shared: CommitFiles | None = None,
     ) -> ShardResult:
-        """Write the changes of `commit`, under a name of this attempt's own. panes: by operator. Empty ones are not written."""
-        name = attempt_name(commit, self.shard)
-        folders, files, digests, rows = self.folders, dict[str, str](), {CHANGELOG: "", SEGMENT: ""}, {}
-        tables: dict[str, str] = {}
-        paths = {CHANGELOG: folders.changelog(name), SEGMENT: folders.segment(name)}
-        for kind, changes in ((CHANGELOG, metadata), (SEGMENT, messages)):
-            if len(changes):
-                digests[kind] = write_segment(paths[kind], commit, self.shard, changes)
-                files[kind] = paths[kind]
-        for operator, table in panes.items():
-            if len(table):
-                path = files[PANES + operator] = folders.panes(name, operator)
-                tables[PANES + operator] = write_parquet(table, path)
-                rows[PANES_OF + operator] = len(table)
-        emitted = sum(rows.values())
-        if dead is not None and len(dead):
-            path = files[DEAD] = folders.dead(name)
-            tables[DEAD] = write_parquet(dead, path)
-            rows[DEAD_FILE] = len(dead)
-        wrote = any(digests.values())
-        return ShardResult(
-            shard=self.shard,
-            segment=name if wrote else None,
-            digest="-".join(digests.values()) if wrote else None,
-            panes=name if emitted else None,
-            panes_rows=emitted,
-            snapshot=snapshot,
-            counters={**counters, **rows},
-            kept=self.transport.keep(self.shard, files),
-            digests=tables,
-        )
+        """Write the changes of `commit`, under a name of this attempt's own. panes: by operator. Empty ones are not written.
+
+        shared: the files of the task's shards. They, and this result, are complete when the task has finished them.
+        """
+        with (
+            contextlib.nullcontext(shared)
+            if shared
+            else CommitFiles(self.folders, commit, self.shard) as files
+        ):
+            digests, ranges = {CHANGELOG: "", SEGMENT: ""}, {}
+            for kind, changes in ((CHANGELOG, metadata), (SEGMENT, messages)):
+                if len(changes):
+                    digests[kind], ranges[kind] = files.append(kind, self.shard, changes)
+            for operator, rows in panes.items():
+                files.add(PANES + operator, self.shard, rows)
+            if dead is not None:
+                files.add(DEAD, self.shard, dead)
+            wrote = any(digests.values())
+            result = ShardResult(
+                shard=self.shard,
+                segment=files.name if wrote else None,
+                digest="-".join(digests.values()) if wrote else None,
+                panes_rows=sum(map(len, panes.values())),
+                snapshot=snapshot,
+                counters=counters,
+                ranges=ranges if shared else {},
+            )
+            if shared:
+                return result
+            result = files.finished([result])[0]
+        return replace(result, kept=self.transport.keep(self.shard, files.paths))
+
+
+class CommitFiles:
+    """Files of an attempt at a commit, by one shard or by those of a task, which share them and wait for the disk once.
+
+    A file of panes or dead letters has the rows of all of them, and is named by the first one that has some.
+    """
+
+    def __init__(self, folders: JobFolders, commit: int, shard: int) -> None:
+        """shard: the first one."""
+        self.name, self._commit, self._folders = attempt_name(commit, shard), commit, folders
+        self._open = contextlib.ExitStack()
+        self._segments: dict[str, Growing] = {}
+        self._rows: dict[str, tuple[int, Rows]] = {}
+
+    def __enter__(self) -> CommitFiles:
+        return self
+
+    def __exit__(self, *failed: Any) -> None:
+        """Remove what was not finished."""
+        self._open.__exit__(*failed)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Paths by kind."""
+        return {kind: self._path(kind) for kind in (*self._segments, *self._rows)}
+
+    def append(self, kind: str, shard: int, changes: Changes) -> tuple[str, tuple[int, int]]:
+        """Add a shard's changes; returns their digest, and where they begin and end in the file."""
+        if kind not in self._segments:
+            self._segments[kind] = self._open.enter_context(Growing(self._path(kind)))
+        return append_segment(self._segments[kind], self._commit, shard, changes)
+
+    def add(self, kind: str, shard: int, rows: Rows) -> None:
+        """Add a shard's rows, if there are any."""
+        if not len(rows):
+            return
+        if kind not in self._rows:
+            self._rows[kind] = shard, rows
+            return
+        first, before = self._rows[kind]
+        if isinstance(before, pa.Table):
+            self._rows[kind] = first, (together := Gathered())
+            together.add(before)
+            before = together
+        for table in [rows] if isinstance(rows, pa.Table) else rows.tables():
+            before.add(table)
+
+    def finished(self, results: Sequence[ShardResult]) -> list[ShardResult]:
+        """Make the files survive a power cut, and return the results with all that they name."""
+        for file in self._segments.values():
+            file.finish()
+            sync_directory(os.path.dirname(file.path))
+        digests, counts = defaultdict[int, dict[str, str]](dict), defaultdict[int, dict[str, int]](dict)
+        for kind, (shard, rows) in self._rows.items():
+            held = rows.held if isinstance(rows, Gathered) else None
+            digests[shard][kind] = write_parquet(rows if held is None else held, self._path(kind))
+            counts[shard][DEAD_FILE if kind == DEAD else PANES_OF + kind.removeprefix(PANES)] = len(rows)
+        return [
+            replace(
+                result,
+                panes=self.name if any(kind != DEAD for kind in digests[result.shard]) else None,
+                counters={**result.counters, **counts[result.shard]},
+                digests=digests[result.shard],
+            )
+            for result in results
+        ]
+
+    def _path(self, kind: str) -> str:
+        folders = self._folders
+        if kind.startswith(PANES):
+            return folders.panes(self.name, kind.removeprefix(PANES))
+        return {CHANGELOG: folders.changelog, SEGMENT: folders.segment, DEAD: folders.dead}[kind](self.name)
 
 
 def _parts_of(path: str, extra: Any) -> list[tuple[str, str]]:

@@ -133,6 +133,11 @@ class Job:
         self._unit_warned = False
         self.logger.info("opened", epoch=self.epoch.epoch, commit=self.progress.commit, shards=self.shards)
 
+    def read_recent(self) -> None:
+        """Read the newest commits, which stores may not have applied."""
+        first = next((record.commit for record in self.log.commits()), 1)
+        self.recent = list(self.log.commits(max(first, self.progress.commit - RECENT + 1)))
+
     @staticmethod
     def shards_at(location: str, transport: Transport = FILES) -> int | None:
         """Return the number of shards that the job at `location` was begun with; None where nothing was committed."""
@@ -453,7 +458,7 @@ def _left_by(last: Commit, now_us: int | None) -> Reached:
 # depends on the next: a crash between two of them leaves files that are deleted the next time. Numbers of commits, never ages
 # of files, decide what is deleted:
 #
-#     changelog, segments    below the older of the two newest whole snapshots of their shard; changelog also below a base
+#     changelog, segments    below the older of the two newest whole snapshots of each shard; changelog also below its base
 #     panes, dead letters    published; dead letters when their retention is over, and a commit has said so
 #     records of the log     below all of these
 #
@@ -488,18 +493,18 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
         return
     snapshots = yield from covered(job.folders, job.shards)
     yield from job.changelog.look(before.commit)
-    # Before its first compact changelog a shard may need all; elsewhere than in files the transport has one.
-    bases = {
-        s: job.changelog.newest_base(s) if job.transport.shares_location else n for s, n in snapshots.items()
-    }
-    changelog = {s: min(n, bases[s]) for s, n in snapshots.items()}
+    # A file may have the changes of several shards. Before its first compact changelog a shard may need all; elsewhere than in
+    # files the transport has one.
+    segments = changelog = min([horizon, *snapshots.values()])
+    if job.transport.shares_location:
+        changelog = min([segments, *map(job.changelog.newest_base, snapshots)])
     job.compacts = frozenset(s for s in range(job.shards) if job.changelog.is_due(s, before.commit))
-    yield from _delete(job, "segments", {s: min(n, horizon) for s, n in snapshots.items()})
-    yield from _delete(job, "changelog", {s: min(n, horizon) for s, n in changelog.items()})
-    yield from _delete(job, "panes", dict.fromkeys(snapshots, horizon))
+    yield from _delete(job, "segments", segments)
+    yield from _delete(job, "changelog", changelog)
+    yield from _delete(job, "panes", horizon)
     yield from _dead_letters(job, horizon)
     if job.transport.shares_location:
-        needed = min([horizon, *snapshots.values(), *changelog.values()])
+        needed = changelog
     else:
         # Snapshots are a cache of one machine there; nothing needs what the transport's changelog has.
         copied = [0 if keeps_messages else job.transport.copied(job.job, s) for s in range(job.shards)]
@@ -514,19 +519,17 @@ def tidy(job: Job, keep: int, keeps_messages: bool, replays_from_us: int) -> Sli
     yield from _truncate(job, needed + 1)
 
 
-def _delete(job: Job, folder: str, upto: dict[int, int]) -> Slices[None]:
-    """Delete the files of commits up to `upto` of their shard, those that no commit names among them."""
+def _delete(job: Job, folder: str, upto: int) -> Slices[None]:
+    """Delete the files of commits up to one, those that no commit names among them."""
     directory = os.path.join(job.folders.location, folder)
-    files = sorted((*_parsed(name), name) for name in os.listdir(directory))
-    old = [name for commit, shard, name in files if 0 < commit <= upto.get(shard, 0)]
-    yield from _unlink(os.path.join(directory, name) for name in old)
+    files = sorted((_commit_of(name), name) for name in os.listdir(directory))
+    yield from _unlink(os.path.join(directory, name) for commit, name in files if 0 < commit <= upto)
 
 
-def _parsed(name: str) -> tuple[int, int]:
-    """Return (commit, shard) of a file; (0, 0) of one that has another name."""
+def _commit_of(name: str) -> int:
+    """Return the commit of a file; 0 of one that has another name."""
     commit, _, rest = name.partition("-")
-    shard = rest.partition("-")[0]
-    return (int(commit), int(shard)) if commit.isdecimal() and shard.isdecimal() else (0, 0)
+    return int(commit) if commit.isdecimal() and rest.partition("-")[0].isdecimal() else 0
 
 
 def _unlink(paths: Iterable[str]) -> Slices[None]:
@@ -553,7 +556,7 @@ def _dead_letters(job: Job, horizon: int) -> Slices[None]:
     kept = seen.dead_letters = [file for file in seen.dead_letters if file.commit >= recorded]
     names = {file.name for file in kept}
     directory = os.path.join(job.folders.location, "dead")
-    files = [(_parsed(name)[0], name) for name in os.listdir(directory)]
+    files = [(_commit_of(name), name) for name in os.listdir(directory)]
     gone = [
         name for commit, name in files if 0 < commit <= horizon and name.removesuffix(".parquet") not in names
     ]

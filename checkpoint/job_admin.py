@@ -281,7 +281,7 @@ def _column_families(seen: Look, shard: int, known: list[Commit]) -> tuple[tuple
                 messages.update(name + suffix for name in seen.epoch.fingerprints for suffix in MESSAGES)
             if os.path.exists(named.path):
                 families = metadata if named.kind == CHANGELOG else messages
-                families.update(files.read_file(named.path, named.digest, commit.commit).cfs)
+                families.update(files.read_file(named, commit.commit).cfs)
     return tuple(sorted(metadata)), tuple(sorted(messages))
 
 

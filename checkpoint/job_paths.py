@@ -1,11 +1,11 @@
 """Paths of a job's files. This is the one place for every name below a job's location.
 
 log/         records: epochs, intents, commits            (the truth)
-changelog/   window metadata a commit changed, per shard  <commit>-<shard>-<attempt>.seg; base-<shard>-<commit>.seg,
+changelog/   window metadata a commit changed, per task   <commit>-<first shard>-<attempt>.seg; base-<shard>-<commit>.seg,
                                                       which names its base_part-<shard>-<commit>-<attempt>.seg
-segments/    messages a commit filed, per shard           <commit>-<shard>-<attempt>.seg
-panes/       panes of a commit, per shard and operator    <commit>-<shard>-<attempt>.<operator>.parquet
-dead/        dead letters of a commit, per shard          <commit>-<shard>-<attempt>.parquet
+segments/    messages a commit filed, per task            <commit>-<first shard>-<attempt>.seg
+panes/       panes of a commit, per task and operator     <commit>-<first shard>-<attempt>.<operator>.parquet
+dead/        dead letters of a commit, per task           <commit>-<first shard>-<attempt>.parquet
 snapshots/   copies of shards' stores, content-addressed
 alive        when a driver last found nothing to commit: a time, for `windrow health`
 local/       shards' own stores, where no other local folder is given: a cache

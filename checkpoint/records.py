@@ -101,6 +101,7 @@ class ShardResult:
 
     kept: kind of file -> [first, last] offset of it in the topic of segments, where the log is in Kafka
     digests: kind of file -> hex, of panes and dead letters
+    ranges: kind of file -> [begin, end) of this shard's segment in it, where it holds those of several shards
     """
 
     shard: int
@@ -112,6 +113,7 @@ class ShardResult:
     counters: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 #: Counters of a shard's answer: rows of an operator's pane file.
@@ -411,6 +413,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
         "counters": (dict, _load_counters),
         "kept": (_dump_kept, _load_kept),
         "digests": (dict, _load_map_of(_load_str)),
+        "ranges": (_dump_kept, _load_kept),
     },
     Commit: {
         "seq": _INT,
@@ -430,7 +433,7 @@ _FIELDS: dict[type, dict[str, tuple[Dump, Load]]] = {
     },
 }
 #: Fields that are left out where they are empty.
-_OPTIONAL: dict[type, frozenset[str]] = {ShardResult: frozenset({"kept", "digests"})}
+_OPTIONAL: dict[type, frozenset[str]] = {ShardResult: frozenset({"kept", "digests", "ranges"})}
 _RECORDS: dict[str, type] = {"epoch": Epoch, "intent": Intent, "commit": Commit}
 
 

@@ -17,7 +17,7 @@ from functools import partial
 import pyarrow as pa
 
 from windrow.checkpoint.compaction import SNAPSHOTS, Changelog, compact, sweep_local
-from windrow.checkpoint.files import Rows, ShardFiles
+from windrow.checkpoint.files import CommitFiles, Rows, ShardFiles
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER, MARKER_CF, Marker, is_of
 from windrow.checkpoint.records import Commit, ShardResult
@@ -426,12 +426,13 @@ class Shard:
         counters: Mapping[str, int],
         *,
         snapshot: str | None = None,
+        shared: CommitFiles | None = None,
     ) -> ShardResult:
-        """Write the changes of `commit` in this shard, under a name of this attempt's own. `panes` are by operator; empty
-        tables are not written."""
+        """Write the changes of `commit` in this shard, under a name of this attempt's own, or into files that the task's
+        shards share. `panes` are by operator; empty tables are not written."""
         spec = self.spec
         metadata, messages = changes.only(spec.metadata_cfs), changes.only(spec.message_cfs)
-        return spec.files.write(commit, metadata, messages, panes, dead, counters, snapshot)
+        return spec.files.write(commit, metadata, messages, panes, dead, counters, snapshot, shared)
 
     # -- 6: between commits -----------------------------------------------------------------------------------------
 

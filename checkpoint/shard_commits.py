@@ -83,17 +83,17 @@ class PackedCommit:
         entries: list[Any] = [None] * shards
         for result in record.shards:
             if result.segment is not None:
-                kept = {kind: list(at) for kind, at in result.kept.items()}
-                entries[result.shard] = [result.segment, result.digest, kept]
+                kept, ranges = ({k: list(v) for k, v in m.items()} for m in (result.kept, result.ranges))
+                entries[result.shard] = [result.segment, result.digest, kept, ranges]
         return cls(record.commit, record.identity, Packed.of(entries))
 
     def result_of(self, shard: int) -> ShardResult:
         entry = self.shards[shard]
         if entry is None:
             return ShardResult(shard=shard)
-        segment, digest, kept = entry
-        at = {kind: (first, last) for kind, (first, last) in kept.items()}
-        return ShardResult(shard=shard, segment=segment, digest=digest, kept=at)
+        segment, digest, *where = entry
+        kept, ranges = ({kind: (first, last) for kind, (first, last) in m.items()} for m in where)
+        return ShardResult(shard=shard, segment=segment, digest=digest, kept=kept, ranges=ranges)
 
 
 def of_shard(commits: Sequence[CommitOfShards], shard: int) -> list[CommitOfShards]:

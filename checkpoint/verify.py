@@ -164,7 +164,7 @@ def _segments(report: Report, spec: ShardSpec, known: Mapping[int, Commit], cove
                     continue
                 report.count("segments")
                 with _damage(report, named.path):
-                    families.update(spec.files.read_file(named.path, named.digest, number).cfs)
+                    families.update(spec.files.read_file(named, number).cfs)
             for result in (r for r in record.shards if r.shard == spec.shard):
                 _tables(report, spec, record, result)
     return families

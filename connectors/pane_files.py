@@ -31,7 +31,7 @@ def _nobody_else() -> None:
 
 @dataclass(frozen=True)
 class PaneFiles:
-    """Panes of one operator in one commit: Parquet files, one per shard, and their metadata.
+    """Panes of one operator in one commit: Parquet files, each of one shard or of some, and their metadata.
 
     files: their paths. rows: the number of panes. operator, definition, job: the owners
     epoch: of the driver that publishes. check_epoch: raises `Fenced` where another driver has taken the job since.
@@ -64,7 +64,7 @@ class PaneFiles:
                 yield rows if common is None else concat([common, rows])
 
     def by_shard(self) -> Iterator[pa.Table]:
-        """Yield all rows, in the same order, those of a shard at a time: all rows of a key among them."""
+        """Yield all rows, in the same order, those of a shard or of some at a time: all rows of a key among them."""
         common = self._common()
         for file in self.files:
             rows = read_file(file)

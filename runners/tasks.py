@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.checkpoint.definition_check import name_a_zone
-from windrow.checkpoint.read_only_shard import TAKES_IN_EVERY, open_resting
+from windrow.checkpoint.files import CommitFiles
+from windrow.checkpoint.read_only_shard import KeptStores, open_resting
 from windrow.checkpoint.records import Commit, ShardResult
 from windrow.checkpoint.replay import GROUPS_OF, KEPT_OF, PIECES_OF, ROWS_OF, STEP_OF, STORE_BYTES
 from windrow.checkpoint.shard import Commits, MessagesLost, Replay, Shard, ShardSpec
@@ -102,8 +103,8 @@ class TaskPlan:
     #: The release of the time zone database that the driver has.
     time_zones: str = DATABASE
 
-    def open(self, number: int, replay: Replay | None = None) -> Shard:
-        """Open the shard, as of the commit before this one."""
+    def open(self, number: int, replay: Replay | None = None, kept: KeptStores | None = None) -> Shard:
+        """Open the shard, as of the commit before this one. kept: the stores that this process has open"""
         if self.nonce and not os.path.exists(os.path.join(self.spec.folders.location, self.nonce)):
             raise BadLocation(
                 f"{self.spec.folders.location} on {HOST} is not the folder that the driver sees: it lacks "
@@ -124,9 +125,11 @@ class TaskPlan:
 
         recent = of_shard(self.recent, number)
         if replay is None and self._leaves_store(number):
-            shard = open_resting(spec, self.commit - 1, recent)
+            shard = open_resting(spec, self.commit - 1, recent, kept)
             if shard is not None:
                 return shard
+        if kept is not None:
+            kept.drop(spec.path)
 
         def commits() -> Iterator[Commit]:
             log = spec.transport.log(spec.folders)
@@ -157,21 +160,34 @@ class TaskPlan:
 
     def _leaves_store(self, number: int) -> bool:
         """True if the shard's store need not be written in this commit."""
-        return self.rests and bool((self.commit - 1) % TAKES_IN_EVERY) and not self.takes_snapshot(number)
+        return self.rests and self.commit > 1 and not self.takes_snapshot(number)
 
 
 def run(
     plan: TaskPlan,
     batches: Iterable[pa.RecordBatch],
     expected: int | None = None,
-    close: Callable[[Shard], None] = Shard.close,
+    kept: KeptStores | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run one shard: `mapInArrow` over the rows of one partition.
 
-    `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows. close: what
-    becomes of the shard when that is done.
+    `expected`: the shard that will probably be asked for; its store is opened while Spark still computes the rows. kept: the
+    stores that this process has open.
     """
-    shard, widths = None if expected is None else _open(plan, expected), [0]
+    for answer in _answers(plan, batches, expected, kept):
+        yield reply(answer.result.shard, answer)
+
+
+def _answers(
+    plan: TaskPlan,
+    batches: Iterable[pa.RecordBatch],
+    expected: int | None,
+    kept: KeptStores | None,
+    shared: CommitFiles | None = None,
+) -> Iterator[Answer]:
+    """Yield the answer of the shard whose rows these are; nothing where they are of none."""
+    shard, widths = None if expected is None else _open(plan, expected, kept), [0]
+    close = Shard.close if kept is None else kept.keep
     try:
         came = tables_of_shard(_measured(batches, widths), CHUNK_ROWS)
         first = next(came, None)
@@ -184,10 +200,10 @@ def run(
         if shard is None or number != expected:
             if isinstance(shard, Shard):
                 shard.close()
-            shard = _open(plan, number)
+            shard = _open(plan, number, kept)
         if isinstance(shard, Shard):
             try:
-                answer = run_shard(plan, shard, _all(held, came))
+                answer = run_shard(plan, shard, _all(held, came), shared)
             except CorruptState:  # rows have gone by: the next attempt finds no store, and builds one
                 shard.set_aside()
                 shard = None
@@ -200,11 +216,14 @@ def run(
         if isinstance(shard, Shard):
             close(shard)
     plan.evict(number)
-    yield reply(number, answer)
+    yield answer
 
 
 def run_several(
-    plan: TaskPlan, batches: Iterable[pa.RecordBatch], expected: Iterable[int]
+    plan: TaskPlan,
+    batches: Iterable[pa.RecordBatch],
+    expected: Iterable[int],
+    kept: KeptStores | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run the shards of one task, one after the other. Their rows are buffered first: they come in any order.
 
@@ -219,9 +238,32 @@ def run_several(
             for number in list(held):
                 spill.add(pa.Table.from_batches(held.pop(number)), number)
             nbytes = 0
-    for number in sorted({*expected, *held, *spill.numbers}):
-        spilled = (batch for table in spill.read([number]) for batch in table.to_batches())
-        yield from run(plan, chain(spilled, held.pop(number, [])), number)
+    numbers = sorted({*expected, *held, *spill.numbers})
+    with files_of_task(plan, numbers) as shared:
+        answers = list[Answer]()
+        for number in numbers:
+            spilled = (batch for table in spill.read([number]) for batch in table.to_batches())
+            came = chain(spilled, held.pop(number, []))
+            answers += _answers(plan, came, number, kept, shared)
+        complete(answers, shared)
+    for answer in answers:
+        yield reply(answer.result.shard, answer)
+
+
+def files_of_task(
+    plan: TaskPlan, numbers: Sequence[int]
+) -> contextlib.AbstractContextManager[CommitFiles | None]:
+    """Return the files that the shards of a task share; none where a transport keeps those of each shard apart."""
+    if len(numbers) < 2 or not plan.spec.transport.shares_location:
+        return contextlib.nullcontext()
+    return CommitFiles(plan.spec.folders, plan.commit, numbers[0])
+
+
+def complete(answers: Sequence[Answer], shared: CommitFiles | None) -> None:
+    """Finish the files of a task, and name them in the answers of its shards. None counts before."""
+    if shared is not None:
+        for answer, result in zip(answers, shared.finished([a.result for a in answers]), strict=True):
+            answer.result = result
 
 
 def _measured(batches: Iterable[pa.RecordBatch], widths: list[int]) -> Iterator[pa.RecordBatch]:
@@ -238,11 +280,11 @@ def _all(held: list[pa.Table], came: Iterator[tuple[int, pa.Table]]) -> Iterator
         yield table
 
 
-def _open(plan: TaskPlan, number: int) -> Shard | MessagesLost:
+def _open(plan: TaskPlan, number: int, kept: KeptStores | None) -> Shard | MessagesLost:
     """Open the store of a shard, caught up with the commits before this one; or return the reason why a replay comes first."""
     try:
         with on_disk(plan.spec.folders.location):
-            return plan.open(number)
+            return plan.open(number, kept=kept)
     except MessagesLost as error:
         if not plan.can_replay:
             raise
@@ -253,14 +295,19 @@ def _lost(number: int, why: MessagesLost) -> Answer:
     return Answer(ShardResult(shard=number), lost=str(why))
 
 
-def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
-    """Run the steps of one commit on an open shard, over its rows, and write the files of their changes (3.2)."""
+def run_shard(
+    plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: CommitFiles | None = None
+) -> Answer:
+    """Run the steps of one commit on an open shard, over its rows, and write the files of their changes (3.2).
+
+    shared: the files of the task's shards, which the task finishes
+    """
     began_ns = time.time_ns()
     with contextlib.closing(Work(plan, shard)) as work:
         work.gather(tables if plan.reads is None else work.read(plan.reads, tables))
         for definition, spool in zip(plan.definitions, work.spools, strict=True):
             work.steps(definition, spool)
-        answer = work.written()
+        answer = work.written(shared)
     answer.began_ns, answer.ended_ns = began_ns, time.time_ns()
     return answer
 
@@ -413,7 +460,7 @@ class Work:
         for partition, largest in step.marks.items():
             self.answer.mark(partition, largest)
 
-    def written(self) -> Answer:
+    def written(self, shared: CommitFiles | None) -> Answer:
         """Write the files of the result and return it; where one is due, with a snapshot of the previous commit."""
         plan, shard, answer = self.plan, self.shard, self.answer
         self.counters["rows"] = answer.rows
@@ -426,7 +473,13 @@ class Work:
         panes = {name: rows if (held := rows.held) is None else held for name, rows in self.panes.items()}
         with on_disk(plan.spec.folders.location):
             answer.result = shard.write(
-                plan.commit, self.overlay.changes, panes, dead, self.counters, snapshot=snapshot
+                plan.commit,
+                self.overlay.changes,
+                panes,
+                dead,
+                self.counters,
+                snapshot=snapshot,
+                shared=shared,
             )
         return answer
 

@@ -191,20 +191,44 @@ def write_whole(
 ) -> None:
     """Write a file under an attempt-unique temporary name next to it, then rename it: readers see all or
     nothing."""
-    temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb", opener=private) as file:
-            file.writelines(parts)
-            file.flush()
-            if fsync:
-                os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with Growing(path) as file:
+        for part in parts:
+            file.write(part)
+        file.finish(fsync=fsync)
     if fsync and fsync_dir:
         sync_directory(os.path.dirname(path))
+
+
+class Growing:
+    """File that grows under an attempt-unique temporary name next to its own, which it has from `finish` on."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.size = path, 0
+        self._temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._file = open(self._temporary, "xb", opener=private)  # noqa: SIM115 (`finish` closes it)
+
+    def write(self, part: bytes | memoryview) -> None:
+        self._file.write(part)
+        self.size += len(part)
+
+    def finish(self, *, fsync: bool = True) -> None:
+        """Give the file its name. It survives a power cut as soon as its folder is synced."""
+        self._file.flush()
+        if fsync:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._temporary, self.path)
+
+    def __enter__(self) -> Growing:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        """Remove what was not finished."""
+        if failed is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
 
 
 class Unnamed:

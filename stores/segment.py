@@ -5,9 +5,9 @@
 size: bytes of a batch that is in one Zstandard frame, 0 of others. more: True if another envelope follows, with the next part
 of a batch that is large; parts are applied in their order.
 
-A task writes its segment under a name of its own and reports the digest; only the commit record that names
-both makes it count. So a segment is written whole or not at all, and is checked against the digest of the
-commit that named it.
+A task writes segments under a name of its own and reports their digests; only the commit record that names
+both makes them count. So a file is written whole or not at all, and a segment is checked against the digest of the
+commit that named it. The segments of the shards of one task lie in one file, one after another; the commit says where.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import xxhash
 
 from windrow.core.envelope import HEADER_SIZE, Kind, header_of, length_of, unsealed
 from windrow.core.errors import CorruptState
-from windrow.stores.files import write_whole
+from windrow.stores.files import Growing, write_whole
 from windrow.stores.kv import Batch, Changes
 
 #: A batch of more bytes is written in parts of about so many: then it is in memory once, not four times.
@@ -176,6 +176,15 @@ def write_segment(
     return digest.hexdigest()
 
 
+def append_segment(file: Growing, commit: int, shard: int, batch: Changes) -> tuple[str, tuple[int, int]]:
+    """Write a segment at the end of a file; returns its digest, and where it begins and ends."""
+    digest, begin = xxhash.xxh3_128(), file.size
+    for frame in _encode_parts(commit, shard, batch, None):
+        digest.update(frame)
+        file.write(frame)
+    return digest.hexdigest(), (begin, file.size)
+
+
 def read_segment(
     path: str | os.PathLike[str], digest: str | None = None
 ) -> tuple[int, int, Batch, dict[str, Any]]:
@@ -185,19 +194,24 @@ def read_segment(
 
 
 def read_parts(
-    path: str | os.PathLike[str], digest: str | None = None
+    path: str | os.PathLike[str], digest: str | None = None, where: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
-    """Read as `read_segment` does, the batch in the parts in which it was written; one at a time is in memory."""
+    """Read as `read_segment` does, the batch in the parts in which it was written; one at a time is in memory.
+
+    where: its begin and end in a file of several
+    """
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(path, "rb"))
         except FileNotFoundError as error:
             raise CorruptState(f"the segment {os.fspath(path)} is gone") from error
-        size = os.fstat(file.fileno()).st_size
-        whole = file.read() if size <= PART_BYTES else None
+        begin, end = where or (0, os.fstat(file.fileno()).st_size)
+        size = end - begin
+        file.seek(begin)
+        whole = file.read(size) if size <= PART_BYTES else None
         if (
             digest is not None
-            and (actual := _digest_in(file) if whole is None else digest_of(whole)) != digest
+            and (actual := _digest_in(file, size) if whole is None else digest_of(whole)) != digest
         ):
             raise CorruptState(
                 f"the segment {os.fspath(path)} has digest {actual}, its commit recorded {digest}: "
@@ -209,9 +223,10 @@ def read_parts(
             raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
 
 
-def _digest_in(file: IO[bytes]) -> str:
-    digest = xxhash.xxh3_128()
-    while data := file.read(READ_BYTES):
+def _digest_in(file: IO[bytes], size: int) -> str:
+    """Return the digest of the next so many bytes, which remain to be read."""
+    digest, begin = xxhash.xxh3_128(), file.tell()
+    while data := file.read(min(READ_BYTES, begin + size - file.tell())):
         digest.update(data)
-    file.seek(0)
+    file.seek(begin)
     return digest.hexdigest()

@@ -47,9 +47,6 @@ FEW_ROWS = 20_000
 #: So do they after a batch with fewer rows for each group: a group is wider than a row, and costs SQL its making.
 ROWS_A_GROUP = 4
 
-#: Where there are more shards than so many for each core, several share a task if they have few rows.
-TASKS_A_CORE = 4
-
 #: The key of a cached plan: columns, whether the batch follows a commit, whether groups cross, the number of tasks.
 Alike = tuple[StructType, bool, bool, int]
 #: A task plan, and the function that runs it.
@@ -99,6 +96,7 @@ class Action:
         self._shipping = Shipping()
         self._packed: tuple[PackedCommit, ...] = ()
         self.placement = Placement(job.shards)
+        job.read_recent()
         self._control: DataFrame | None = None
         self._pushed: tuple[StructType, Pushdown | None] | None = None
         self._columns: dict[tuple[StructType, tuple[str, ...] | None], bytes] = {}
@@ -179,7 +177,7 @@ class Action:
             return None
 
         def answers() -> list[bytes]:
-            return ready.answers(rows, function, self.placement.locations(rows))
+            return ready.answers(rows, function, self.placement.locations(rows, self._partitions(attempt)))
 
         return task, answers
 
@@ -201,7 +199,7 @@ class Action:
         def answers() -> list[bytes]:
             if alike is not None and rows is not None and self._planned.get(alike, True):
                 self._planned[alike] = planned(rows, on_shards, grouped=what is not None)
-            locations = self.placement.locations(on_shards) if streams else None
+            locations = self.placement.locations(on_shards, partitions) if streams else None
             if locations is not None:
                 return jvm_calls.answers_of(on_shards, locations)
             return [bytes(row["payload"]) for row in on_shards.collect()]
@@ -256,11 +254,9 @@ class Action:
         return partial(run_several_on_partition, shipped, shards, partitions)
 
     def _partitions(self, attempt: BatchAttempt) -> int:
-        """Return the number of tasks. Many shards share some where all stores are here, and the last commit took few rows."""
-        sc, shards = attempt.spark.sparkContext, self._job.shards
-        if not jvm_calls.is_local(attempt.spark) or not self._few:
-            return shards
-        return min(shards, TASKS_A_CORE * sc.defaultParallelism)
+        """Return the number of tasks. Many shards share some where the last commit took few rows."""
+        groups = self.placement.groups(attempt.spark.sparkContext.defaultParallelism)
+        return groups if self._few else self._job.shards
 
     def _recent(self) -> tuple[PackedCommit, ...]:
         """Return the commits that a store may not have applied. Each is packed once."""

@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 from windrow.runners.spark import jvm_calls
 from windrow.runners.task_result import Answer
 
+#: Where there are more shards than so many for each core, several share a task if they have few rows.
+TASKS_A_CORE = 2
 #: Returns the executors that take tasks, in Spark's words for a preferred location.
 Alive = Callable[[DataFrame], Sequence[str]]
 
@@ -45,7 +47,7 @@ def owners_of(before: Sequence[str | None], alive: Sequence[str]) -> list[str]:
 
 
 class Placement:
-    """The owners of a job's shards, as one driver knows them."""
+    """The owners of a job's shards, as one driver knows them: of groups of shards that may share a task."""
 
     def __init__(
         self,
@@ -55,24 +57,33 @@ class Placement:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._alive, self._clock, self._pause = alive or _alive, clock, pause
-        self._owners: list[str | None] = [None] * shards
+        self._shards = shards
+        #: Of each group; shard n is in group n modulo their number.
+        self._owners: list[str | None] = []
         self._places: dict[int, str] = {}
         #: Tasks of the last batch that ran where their shard's store was not.
         self.misplaced = 0
 
-    def locations(self, rows: DataFrame) -> list[str] | None:
-        """Return the preferred location of each shard's task; None where there is nothing to prefer.
+    def groups(self, cores: int) -> int:
+        """Return the number of groups. It stays, so that shards do, unless there are more cores."""
+        if cores > len(self._owners) and len(self._owners) < self._shards:
+            self._owners = [None] * min(self._shards, TASKS_A_CORE * cores)
+        return len(self._owners)
+
+    def locations(self, rows: DataFrame, tasks: int) -> list[str] | None:
+        """Return the preferred location of each task; None where there is nothing to prefer. tasks: one a group, or one a shard
 
         With one executor, or one shard, tasks have one place.
         """
-        if len(self._owners) == 1:
+        if self._shards == 1:
             return None
+        self._owners = self._owners or [None] * self._shards
         alive = self._alive(rows) or self._replacements(rows)
         if len(alive) < 2:
             return None
         owners = owners_of(self._owners, alive)
         self._owners = [*owners]
-        return owners
+        return [owners[n % len(owners)] for n in range(tasks)]
 
     def _replacements(self, rows: DataFrame) -> Sequence[str]:
         """Wait for new executors where all are lost, and return them.

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from windrow.checkpoint.read_only_shard import KeptStores
 from windrow.core.errors import SparkUnsupported
 from windrow.core.logs import get_logger
 from windrow.runners import tasks
@@ -92,12 +93,16 @@ def _check_python(spark: SparkSession) -> None:
     _checked_pythons.add(executable)
 
 
+#: The stores that this worker has open. What Spark forks workers from has none.
+_kept = KeptStores()
+
+
 def run_on_partition(plan: tasks.TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a task of a commit whose shards are partitions: its number is known before its rows."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
         plan = replace(plan, rests=False)
-    yield from tasks.run(plan, batches, None if context is None else context.partitionId())
+    yield from tasks.run(plan, batches, None if context is None else context.partitionId(), _kept)
     _settle()
 
 
@@ -109,7 +114,7 @@ def run_several_on_partition(
     assert context is not None
     if context.attemptNumber() > 0:
         plan = replace(plan, rests=False)
-    yield from tasks.run_several(plan, batches, range(context.partitionId(), shards, partitions))
+    yield from tasks.run_several(plan, batches, range(context.partitionId(), shards, partitions), _kept)
     _settle()
 
 

@@ -7,7 +7,8 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
@@ -20,6 +21,7 @@ from windrow.checkpoint import log
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
+from windrow.checkpoint.read_only_shard import KeptStores
 from windrow.checkpoint.records import Commit, Record, decode, decode_payload
 from windrow.checkpoint.shard import ShardSpec
 from windrow.checkpoint.shard_commits import PackedCommit
@@ -278,6 +280,8 @@ class Stage:
         self._shards: dict[tuple[int, Position], int | None] = {}
         #: The executor that had each shard last.
         self.owners: dict[int, int] = {}
+        #: The stores that the worker of each executor has open, by the executor's folder.
+        self.kept = defaultdict[str | None, KeptStores](KeptStores)
 
     # -- the input --------------------------------------------------------------------------------------------------
 
@@ -398,10 +402,11 @@ class Stage:
             commits=self.commits,
         )
 
-    def on_executor(self, plan: TaskPlan, shard: int, executor: int) -> TaskPlan:
-        """Return the plan for a task there; it takes the shard from its former owner."""
-        self.world.counts["shards that changed owner"] += self.owners.get(shard, executor) != executor
-        self.owners[shard] = executor
+    def on_executor(self, plan: TaskPlan, shards: Iterable[int], executor: int) -> TaskPlan:
+        """Return the plan for a task there; it takes the shards from their former owners."""
+        for shard in shards:
+            self.world.counts["shards that changed owner"] += self.owners.get(shard, executor) != executor
+            self.owners[shard] = executor
         return replace(plan, spec=self.spec(plan.spec.job, executor))
 
     # -- patches ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.checkpoint.batches import BatchDecision
+from windrow.checkpoint.files import CommitFiles
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import RecordLog
+from windrow.checkpoint.read_only_shard import Resting
 from windrow.checkpoint.records import Commit, Intent, R
 from windrow.connectors.kafka import client
 from windrow.core.errors import Fenced
@@ -19,7 +21,7 @@ from windrow.core.positions import Partition
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
 from windrow.runners.task_result import Answer
-from windrow.runners.tasks import TaskPlan, run_shard
+from windrow.runners.tasks import TaskPlan, complete, files_of_task, run_shard
 from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
 from windrow.testing.simulation.sinks import Pointed
 from windrow.testing.simulation.world import Clock, Process, ProcessDied
@@ -205,59 +207,71 @@ class Driver:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def _run(self, plan: Plan, rows: Sequence[Row], old: Sequence[bool] | None = None) -> list[Answer]:
-        """Run every shard once, in any order; each task may be tried again, or twice."""
-        stage = self.stage
+        """Run every shard once, in any order, alone or several in a task; each task may be tried again, or twice."""
+        stage, random = self.stage, self.world.random
         assert self.protocol is not None
-        job = self.protocol.job
-        answers = []
-        for shard in self.world.random.sample(range(stage.shards), stage.shards):
-            table = stage.table(rows, shard, old)
-            answers.append(self._task(stage.task_plan(job, plan), shard, table))
+        job, answers = self.protocol.job, list[Answer]()
+        shards, each = random.sample(range(stage.shards), stage.shards), random.randint(1, stage.shards)
+        for first in range(0, stage.shards, each):
+            tables = {shard: stage.table(rows, shard, old) for shard in shards[first : first + each]}
+            answers += self._task(stage.task_plan(job, plan), tables)
         return answers
 
-    def _task(self, plan: TaskPlan, shard: int, table: pa.Table) -> Answer:
-        world = self.world
-        failed: Exception = TaskFailed(f"shard {shard} of commit {plan.commit}: every attempt died")
+    def _task(self, plan: TaskPlan, tables: Mapping[int, pa.Table]) -> list[Answer]:
+        world, shown = self.world, ", ".join(map(str, tables))
+        failed: Exception = TaskFailed(f"shard {shown} of commit {plan.commit}: every attempt died")
         for attempt in range(TASK_ATTEMPTS):
-            name = f"attempt {attempt} at shard {shard} of commit {plan.commit} of {self.process}"
+            name = f"attempt {attempt} at shard {shown} of commit {plan.commit} of {self.process}"
             if (
                 not world.calm
                 and world.chance(0.06)
                 and world.inject_fault("attempts doubled", f"{name} is doubled")
             ):
                 twin = Process(f"zombie {name}")
-                there = self._executor(plan, shard)
-                world.start(twin, partial(self._attempt, there, shard, table))
+                there = self._executor(plan, tables)
+                world.start(twin, partial(self._attempt, there, tables))
                 if world.chance(0.5):
                     world.park()
-            process = Process(name)
+            process, there = Process(name), self._executor(plan, tables)
             try:
                 with world.inside(process):
-                    return self._attempt(self._executor(plan, shard), shard, table)
+                    return self._attempt(there, tables)
             except ProcessDied as died:
                 if died.process is not process:
                     raise
+                self.stage.kept.pop(there.spec.local, None)
             except Exception as error:
                 if world.calm:
                     raise
                 failed = error
         raise failed
 
-    def _executor(self, plan: TaskPlan, shard: int) -> TaskPlan:
+    def _executor(self, plan: TaskPlan, shards: Iterable[int]) -> TaskPlan:
         """Return the plan with the folder of any executor: owners are a cache, and change at will."""
-        return self.stage.on_executor(plan, shard, self.world.random.randrange(EXECUTORS))
+        return self.stage.on_executor(plan, shards, self.world.random.randrange(EXECUTORS))
 
-    def _attempt(self, plan: TaskPlan, number: int, table: pa.Table) -> Answer:
+    def _attempt(self, plan: TaskPlan, tables: Mapping[int, pa.Table]) -> list[Answer]:
+        with files_of_task(plan, [*tables]) as shared:
+            answers = [self._shard(plan, number, table, shared) for number, table in tables.items()]
+            complete(answers, shared)
+        self.world.counts["tasks of several shards"] += shared is not None
+        self.world.point("3.3 answer", f"before shard {', '.join(map(str, tables))} answers")
+        return answers
+
+    def _shard(self, plan: TaskPlan, number: int, table: pa.Table, shared: CommitFiles | None) -> Answer:
         self.world.point("3.1 store", f"a task of shard {number} begins")
-        shard = plan.open(number)
+        kept = self.stage.kept[plan.spec.local]
+        shard = plan.open(number, kept=kept)
         try:
-            answer = run_shard(plan, shard, [table])
-        finally:
+            answer = run_shard(plan, shard, [table], shared)
+        except BaseException:
             shard.close()
+            raise
+        self.world.counts["stores that stayed open"] += isinstance(shard.kv, Resting)
+        kept.keep(shard)
         former = plan.spec.local != self.stage.spec(plan.spec.job, self.stage.owners[number]).local
         self.world.counts["late writers of former owners"] += former
         self.world.counts["evicted stores"] += len(plan.evict(number))
-        self.world.point("3.3 answer", f"before shard {number} answers")
         return answer
 
 

@@ -1,4 +1,5 @@
-"""A shard for who only reads its store: what it holds, when it is none, and how often stores take in what was committed."""
+"""A shard for who only reads its store: what it holds, when it is none, how often stores take in what was committed, and what
+a process keeps open."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from windrow.checkpoint import read_only_shard
 from windrow.checkpoint.job import RECENT
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.marker import BEGUN, MARKER_CF, marker_of
-from windrow.checkpoint.read_only_shard import open_resting
+from windrow.checkpoint.read_only_shard import KeptStores, open_resting
 from windrow.checkpoint.records import Commit
-from windrow.checkpoint.shard import Shard, ShardSpec
+from windrow.checkpoint.shard import Shard, ShardSpec, read_rocks
 from windrow.core.errors import StateError
 from windrow.runners.tasks import TaskPlan
 from windrow.stores.kv import Batch
@@ -215,7 +216,7 @@ def test_commits_together_stay_below_what_is_written_at_once(
     shard.close()
 
 
-def test_tasks_write_a_store_in_one_commit_of_four_and_where_a_snapshot_is_due(spec: ShardSpec) -> None:
+def test_tasks_write_a_store_where_a_snapshot_is_due(spec: ShardSpec) -> None:
     commits, reached = committed(spec, 0, 12), list[int]()
     for number in range(2, 14):
         plan = TaskPlan(
@@ -237,4 +238,56 @@ def test_tasks_write_a_store_in_one_commit_of_four_and_where_a_snapshot_is_due(s
             assert shard.snapshot()
         shard.close()
         reached.append(taken_in(spec))
-    assert reached == [0, 0, 0, 4, 4, 4, 4, 8, 8, 10, 10, 12]
+    assert reached == [0] * 9 + [10] * 3
+
+
+def test_a_process_opens_a_store_once_and_takes_in_what_was_committed_since(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, opened, kept = committed(spec, 0, 6), list[str](), KeptStores()
+    counting = replace(spec, read_store=lambda path, cfs: opened.append(path) or read_rocks(path, cfs))  # type: ignore[func-returns-value]
+    for number in (2, 3, 6):
+        shard = open_resting(counting, number, commits[: number + 1], kept)
+        assert shard is not None and contents(shard)["aux"] == {b"step": b"%d" % number}
+        kept.keep(shard)
+    assert opened == [spec.path]
+    Shard.open(
+        spec, 6, nothing, commits
+    ).close()  # another process: the store takes in all, and has other files
+    shard = open_resting(counting, 6, commits, kept)
+    assert shard is not None and contents(shard)["aux"] == {b"step": b"6"} and len(opened) == 1
+    kept.keep(shard)
+    kept.drop(spec.path)
+    assert kept.take(spec.path) is None
+
+
+def test_what_is_kept_of_another_history_is_read_anew(spec: ShardSpec) -> None:
+    commits, kept = committed(spec, 0, 3), KeptStores()
+    shard = open_resting(spec, 3, commits, kept)
+    assert shard is not None
+    kept.keep(shard)
+    others = [*commits[:2], replace(commits[2], epoch=2)]
+    again = open_resting(spec, 3, others, kept)
+    assert again is not None and again is not shard
+    kept.keep(again)
+    assert open_resting(spec, 2, others[:2], kept) is not again, "it holds a commit that the log lacks"
+
+
+def test_a_process_keeps_no_more_stores_than_it_may_and_none_for_good(
+    spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, specs = KeptStores(), [replace(spec, shard=shard) for shard in range(3)]
+    commits = [committed(of, 0, 2) for of in specs]
+    monkeypatch.setattr(read_only_shard, "KEPT_STORES", 2)
+    for of, own in zip(specs, commits, strict=True):
+        shard = open_resting(of, 2, own, kept)
+        assert shard is not None
+        kept.keep(shard)
+    assert [kept.take(of.path) is None for of in specs] == [False, False, True]
+    kept = KeptStores()
+    monkeypatch.setattr(read_only_shard, "TAKES_IN_EVERY", 0)
+    for of, own in zip(specs, commits, strict=True):
+        shard = open_resting(of, 1 + of.shard // 2, own, kept)
+        assert shard is not None
+        kept.keep(shard)
+    assert [kept.take(of.path) is None for of in specs] == [True, True, False]

@@ -26,10 +26,11 @@ from windrow.stores.rocks import RocksKV
 from windrow.testing import damage_file
 
 
-@pytest.mark.parametrize("commit", [4, 5], ids=["only read", "opened"])
+@pytest.mark.parametrize("rests", [True, False], ids=["only read", "opened"])
 def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_builds_it_anew(
-    tmp_path: Path, commit: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commit = 4
     folders, found = JobFolders(str(tmp_path)), dict[bytes, bytes]()
     folders.make()
     spec = ShardSpec(folders, "job", 0, ("w", "aux"))
@@ -38,14 +39,16 @@ def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_b
     shard.catch_up(commits)
     shard.close()
 
-    def read(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
+    def read(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
         found.update(shard.kv.scan("w"))
         return Answer(tasks.ShardResult(shard=0))
 
     monkeypatch.setattr(tasks, "run_shard", read)
     columns = pa.schema([("k", pa.string())]).serialize().to_pybytes()
     plan = TaskPlan(
-        replace(spec, shard=-1), (), commit, 0, {}, columns, None, tuple(commits), columns=columns
+        *(replace(spec, shard=-1), (), commit, 0, {}, columns, None, tuple(commits)),
+        columns=columns,
+        rests=rests,
     )
     store = Path(spec.path)
     [windows] = (file for file in store.glob("*.sst") if b"-0" in file.read_bytes()[:40])
@@ -120,12 +123,14 @@ def test_a_task_whose_store_is_found_damaged_as_it_leaves_it_has_its_answer(
     commits = [commit_of(n, shard, changes(n)) for n in range(1, 5)]
     shard.close()
 
-    def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
+    def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
         found.extend(damaged_once(monkeypatch, "flush"))
         return Answer(tasks.ShardResult(shard=0))
 
     monkeypatch.setattr(tasks, "run_shard", run_shard)
-    plan = TaskPlan(replace(spec, shard=-1), (), 5, 0, {}, columns, None, tuple(commits), columns=columns)
+    plan = TaskPlan(
+        *(replace(spec, shard=-1), (), 5, 0, {}, columns, None, tuple(commits)), columns=columns, rests=False
+    )
     assert len(list(tasks.run(plan, iter([]), 0))) == 1
     assert not os.path.exists(spec.path) and len(asides(spec.path)) == 1
     shard = Shard.open(spec, 4, nothing, commits)

@@ -48,7 +48,7 @@ def of_commit(of: Query, patch: pytest.MonkeyPatch) -> None:
 
 
 def of_segment(of: Query, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("windrow.checkpoint.files.write_segment", full)
+    patch.setattr("windrow.checkpoint.files.append_segment", full)
 
 
 @pytest.mark.parametrize("phase", [of_intent, of_segment, of_commit])

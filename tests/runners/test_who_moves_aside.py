@@ -95,7 +95,7 @@ def test_a_task_that_only_reads_a_damaged_store_leaves_it_to_who_has_it_open(
 ) -> None:
     spec, commits = laid
 
-    def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table]) -> Answer:
+    def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
         found.extend(shard.kv.scan("w"))
         return Answer(tasks.ShardResult(shard=0))
 

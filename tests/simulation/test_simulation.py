@@ -76,6 +76,7 @@ def test_the_schedules_do_what_they_are_for() -> None:
         "stores damaged",
     }
     assert set(seen) >= {"shards that changed owner", "late writers of former owners", "evicted stores"}
+    assert "tasks of several shards" in seen
     told = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
     few = {"alert": 0}  # most evaluations change no status
     assert [kind for kind in FOLDERS if told.get(f"rows of {kind}", 0) <= few.get(kind, 10)] == []

@@ -11,7 +11,7 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import functions as F
 
 import windrow as wr
-from windrow.runners.spark import action, jvm_calls, routes, session, shipping
+from windrow.runners.spark import action, jvm_calls, placement, routes, session, shipping
 from windrow.runners.spark.plan_cache import Planned
 from windrow.runners.spark.session import Tagged
 from windrow.testing.clock import ManualClock
@@ -191,7 +191,7 @@ def test_many_shards_share_tasks_where_rows_are_few(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
     """The first batch, of which nothing is known, has a task a shard."""
-    monkeypatch.setattr(action, "TASKS_A_CORE", 1)
+    monkeypatch.setattr(placement, "TASKS_A_CORE", 1)
     cores, partitions, repartitioned = (
         spark.sparkContext.defaultParallelism,
         list[int](),
