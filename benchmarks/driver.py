@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import windrow as wr
 from windrow.checkpoint.compaction import SNAPSHOTS
-from windrow.checkpoint.files import ShardFiles
+from windrow.checkpoint.files import CommitFiles, ShardFiles
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.shard import ShardSpec
@@ -34,6 +34,8 @@ from .harness import Context, Row, scratch
 
 SHARDS = (8, 64, 256, 1_024)
 COMMITS = 40
+#: As many as two cores have where rows are few.
+TASKS = 4
 PANES = pa.table({"k": ["a"], "n": [1]})
 
 
@@ -104,7 +106,7 @@ class _Job:
         self.task_bytes = len(pickle.dumps(self.shipping.ship(None, task)))
         self.executor_bytes = self.shipping.bytes - before
         with self._elsewhere():
-            came = [pickle.dumps(self._answer(plan.commit, shard)) for shard in range(job.shards)]
+            came = [pickle.dumps(a) for task in range(TASKS) for a in self._answers(plan.commit, task)]
         return [pickle.loads(answer) for answer in came]
 
     def _recent(self) -> tuple[PackedCommit, ...]:
@@ -114,13 +116,19 @@ class _Job:
         )
         return self._packed
 
-    def _answer(self, commit: int, shard: int) -> Answer:
-        changes = Batch()
+    def _answers(self, commit: int, task: int) -> list[Answer]:
+        """Return the answers of a task, whose shards share its files."""
+        changes, folders = Batch(), self.job.folders
         changes.put("counts.windows", b"key", commit.to_bytes(8, "big"))
-        files = ShardFiles(self.job.folders, shard)
         counters = {"rows": 2, "step.counts": commit, "windows": 1, "rows_of.counts": 2}
-        result = files.write(commit, changes, Batch(), {"counts": PANES}, None, counters)
-        return Answer(result, rows=2, width=16)
+        with CommitFiles(folders, commit, task) as shared:
+            written = [
+                ShardFiles(folders, shard).write(
+                    commit, changes, Batch(), {"counts": PANES}, None, counters, shared=shared
+                )
+                for shard in range(task, self.job.shards, TASKS)
+            ]
+            return [Answer(result, rows=2, width=16) for result in shared.finished(written)]
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:
