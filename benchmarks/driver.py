@@ -91,7 +91,6 @@ class _Job:
 
     def _act(self, plan: Plan) -> Sequence[Answer]:
         """Ship the plan, as to tasks, and read their answers."""
-        job = self.job
         task = TaskPlan(
             self.spec,
             (self.definition,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -54,9 +54,9 @@ class Cluster:
     def placed_on(self, *coming: tuple[float, str]) -> set[str]:
         """Return the executors of a batch after one on three, which are lost; others come so many seconds later."""
         rows: Any = None
-        assert set(self.placement.locations(rows) or ()) == set(EXECUTORS[:3])
+        assert set(self.placement.locations(rows, 9) or ()) == set(EXECUTORS[:3])
         self.coming = list(coming)
-        return set(self.placement.locations(rows) or ())
+        return set(self.placement.locations(rows, 9) or ())
 
 
 def test_where_all_executors_are_lost_a_batch_waits_for_as_many_new_ones() -> None:
@@ -79,4 +79,14 @@ def test_no_batch_waits_where_one_executor_is_left_or_there_was_none() -> None:
     assert cluster.placed_on((0.0, EXECUTORS[1]), (0.0, EXECUTORS[2])) == set(EXECUTORS[1:3])
     cluster.placement, cluster.coming = Placement(9, cluster.alive, lambda: cluster.now, cluster.pause), []
     rows: Any = None
-    assert cluster.placement.locations(rows) is None and cluster.now == 0
+    assert cluster.placement.locations(rows, 9) is None and cluster.now == 0
+
+
+def test_shards_stay_in_their_groups_until_there_are_more_cores_than_groups() -> None:
+    cluster, rows = Cluster(), cast(Any, None)
+    placement = Placement(100, cluster.alive)
+    assert [placement.groups(cores) for cores in (3, 1, 6)] == [6, 6, 6]
+    together, apart = placement.locations(rows, 6), placement.locations(rows, 100)
+    assert together is not None and apart == [together[n % 6] for n in range(100)]
+    assert [placement.groups(cores) for cores in (7, 60)] == [14, 100]
+    assert Placement(3, cluster.alive).groups(8) == 3

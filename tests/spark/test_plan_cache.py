@@ -172,6 +172,7 @@ def test_a_large_plan_is_sent_once_to_each_executor(
     """So do the names of all shards' files: a broadcast a commit, which later plans share. None is left at the end."""
     monkeypatch.setattr(jvm_calls, "INLINE_BYTES", 2_000)
     monkeypatch.setattr(shipping, "WITH_TASKS_BYTES", 0)
+    monkeypatch.setattr("windrow.checkpoint.job.RECENT", 5)
     made: list[Any] = []
     destroyed: list[Any] = []
     broadcast, destroy = SparkContext.broadcast, Broadcast.destroy
