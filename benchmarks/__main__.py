@@ -27,6 +27,7 @@ from .over import over
 from .page import page
 from .rules import rules
 from .sessions import sessions
+from .shards import shards
 from .soak import soak, soak_kafka
 from .state import memory, purge, replay, restore
 from .throughput import throughput
@@ -56,6 +57,7 @@ BENCHMARKS = {
 NAMED = {
     "big-batch": big_batch,
     "cluster": cluster,
+    "shards": shards,
     "firing-20m": firing_many,
     "nexmark": nexmark,
     "page": page,
