@@ -175,7 +175,7 @@ class ShardFiles:
             if dead is not None:
                 files.add(DEAD, self.shard, dead)
             wrote = any(digests.values())
-            result = ShardResult(
+            written = ShardResult(
                 shard=self.shard,
                 segment=files.name if wrote else None,
                 digest="-".join(digests.values()) if wrote else None,
@@ -185,9 +185,9 @@ class ShardFiles:
                 ranges=ranges if shared else {},
             )
             if shared:
-                return result
-            result = files.finished([result])[0]
-        return replace(result, kept=self.transport.keep(self.shard, files.paths))
+                return written
+            [written] = files.finished([written])
+        return replace(written, kept=self.transport.keep(self.shard, files.paths))
 
 
 class CommitFiles:
@@ -242,18 +242,18 @@ class CommitFiles:
             file.finish()
             sync_directory(os.path.dirname(file.path))
         digests, counts = defaultdict[int, dict[str, str]](dict), defaultdict[int, dict[str, int]](dict)
-        for kind, (shard, rows) in self._rows.items():
+        for kind, (first, rows) in self._rows.items():
             held = rows.held if isinstance(rows, Gathered) else None
-            digests[shard][kind] = write_parquet(rows if held is None else held, self._path(kind))
-            counts[shard][DEAD_FILE if kind == DEAD else PANES_OF + kind.removeprefix(PANES)] = len(rows)
+            digests[first][kind] = write_parquet(rows if held is None else held, self._path(kind))
+            counts[first][DEAD_FILE if kind == DEAD else PANES_OF + kind.removeprefix(PANES)] = len(rows)
         return [
             replace(
-                result,
-                panes=self.name if any(kind != DEAD for kind in digests[result.shard]) else None,
-                counters={**result.counters, **counts[result.shard]},
-                digests=digests[result.shard],
+                shard,
+                panes=self.name if any(kind != DEAD for kind in digests[shard.shard]) else None,
+                counters={**shard.counters, **counts[shard.shard]},
+                digests=digests[shard.shard],
             )
-            for result in results
+            for shard in results
         ]
 
     def _path(self, kind: str) -> str:

@@ -262,8 +262,8 @@ def files_of_task(
 def complete(answers: Sequence[Answer], shared: CommitFiles | None) -> None:
     """Finish the files of a task, and name them in the answers of its shards. None counts before."""
     if shared is not None:
-        for answer, result in zip(answers, shared.finished([a.result for a in answers]), strict=True):
-            answer.result = result
+        for answer, whole in zip(answers, shared.finished([a.result for a in answers]), strict=True):
+            answer.result = whole
 
 
 def _measured(batches: Iterable[pa.RecordBatch], widths: list[int]) -> Iterator[pa.RecordBatch]:
