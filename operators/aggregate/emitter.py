@@ -183,7 +183,8 @@ class Emitter:
         panes, n = rows.select([START, END, *self.definition.by]), len(at)
         for alias in self.definition.agg:
             panes = panes.append_column(alias, columns[alias])
-        panes = taken(panes, at)
+        if n < len(rows) or (np.diff(at) < 0).any():
+            panes = taken(panes, at)
         is_last = firing.is_last[at] if isinstance(kind, str) else np.zeros(n, dtype=bool)
         timing = firing.timing
         each = pa.repeat(timing, n) if isinstance(timing, str) else pa.array(timing[at].tolist(), pa.string())

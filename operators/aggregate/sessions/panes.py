@@ -77,21 +77,16 @@ def taken_back(emitter: Emitter, calculation: Calculation, panes: pa.Table, timi
     """Return retractions of current panes that no session caused: they come before all panes that begin there."""
     every = np.ones(len(panes), dtype=bool)
     values = {field.name: _said(panes, field.name, field.type) for field in calculation.output}
-    table = _retractions(emitter, panes, values, np.arange(len(panes)), every, Firing(timing, every))
+    table = _retractions(emitter, panes, values, every, Firing(timing, every))
     return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
 
 
 def _retractions(
-    emitter: Emitter,
-    panes: pa.Table,
-    values: Mapping[str, pa.Array],
-    at: IntArray,
-    alone: BoolArray,
-    firing: Firing,
+    emitter: Emitter, panes: pa.Table, values: Mapping[str, pa.Array], alone: BoolArray, firing: Firing
 ) -> pa.Table:
-    """Return retractions of the panes `at`. alone: those that no pane of their window replaces"""
-    index = combine(panes.column(PANES)).to_numpy()[at] - 1
-    return emitter.labelled(panes, values, at, firing, index, emitter.retraction_kinds(alone[at]))
+    """Return retractions of panes. alone: those that no pane of their window replaces"""
+    index, every = combine(panes.column(PANES)).to_numpy() - 1, np.arange(len(panes), dtype=np.int64)
+    return emitter.labelled(panes, values, every, firing, index, emitter.retraction_kinds(alone))
 
 
 def in_order(emitted: Sequence[pa.Table], by: tuple[str, ...]) -> list[pa.Table]:
@@ -174,8 +169,9 @@ def _emitted(
         return inserts
     back = np.flatnonzero(retracts)
     back = back[np.argsort(combine(panes.column(START)).to_numpy()[back], kind="stable")]
-    values = {alias: _said(panes, alias, column.type) for alias, column in columns.items()}
-    retractions = _retractions(emitter, panes, values, back, alone, firing)
+    retracted = panes.take(pa.array(back))
+    values = {alias: _said(retracted, alias, column.type) for alias, column in columns.items()}
+    retractions = _retractions(emitter, retracted, values, alone[back], firing)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
 
 
