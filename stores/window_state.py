@@ -145,9 +145,6 @@ class PlainWindows:
         """Read every row."""
         return self._table(kv, [v for _, v in kv.scan(self.cf)])
 
-    def is_divided(self, kv: KV, start: int) -> bool:
-        return False
-
     def _table(self, kv: KV, values: Sequence[bytes]) -> pa.Table | None:
         by_schema: dict[bytes, list[Sequence[Any]]] = {}
         for value in values:

@@ -371,14 +371,23 @@ class AggregateView(View):
     def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         assert provenance.window is not None
         start, key = _start(provenance.window), provenance.window.key
-        if self.logic.store.is_divided(kv, start):
+        if self._is_divided(kv, start):
             return None
-        rows = self.logic.store.read(kv, [start], self._one(start, key))
+        rows = self._stored(kv, start, self._one(start, key))
         if rows is None:
             return []
         rows = rows.filter(pa.array(combine(rows.column(START)).to_numpy() == start))
         rows = rows.filter(pa.array(of_key(rows, key)))
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
+
+    def _is_divided(self, kv: KV, start: int) -> bool:
+        """True for a window whose values hold rows of several commits."""
+        return bool(self.logic.store.is_divided(kv, start))
+
+    def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
+        """Return the stored rows of a window, not merged; `one`: its start and key, None for all keys."""
+        rows: pa.Table | None = self.logic.store.read(kv, [start], one)
+        return rows
 
     def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
         """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
@@ -388,6 +397,14 @@ class AggregateView(View):
 
 class TupleView(AggregateView):
     """The view over windows of sequence numbers."""
+
+    def _is_divided(self, kv: KV, start: int) -> bool:
+        return False
+
+    def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
+        rows: pa.Table | None
+        rows = self.logic.store.read_all(kv) if one is None else self.logic.store.read(kv, one)
+        return rows
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         states: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
