@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import windrow as wr
@@ -168,6 +168,8 @@ def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
 def test_what_messages_of_any_join_made_was_emitted_and_what_was_emitted_is_found_while_all_are_kept(
     case: JoinCase, steps: list[tuple[str, Any]]
 ) -> None:
+    # The caller of an operator leaves out messages on which a gap raises; nobody does here.
+    assume("divide" not in repr(case.definition.own_gap))
     at_once = wr.Emit(early=wr.every_batch, late=wr.every_batch)
     case = replace(case, definition=case.definition._changed(emit=at_once))
     run, filed = Run(case), 0
