@@ -1,7 +1,5 @@
 """Definitions are values: they print as what builds them, compare, pickle, refuse with both values and a remedy."""
 
-import ast
-import inspect
 import pickle
 import traceback
 from collections.abc import Callable
@@ -13,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.core.raises import raises_in
 from windrow.core import aggregations, check, emit, policy, positions, windows
 from windrow.core import errors as e
 from windrow.core.policy import UNBOUNDED_US
@@ -517,9 +516,7 @@ def test_every_raise_of_a_definition_is_in_the_table_above(module: ModuleType) -
         except kind as error:
             frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == module.__file__]
             reached |= {f.lineno for f in frame}
-    tree = ast.parse(inspect.getsource(module))
-    raises = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise)}
-    assert raises - reached == set()
+    assert raises_in(module) - reached == set()
 
 
 def test_error_codes_are_unique() -> None:

@@ -1,7 +1,5 @@
 """The definition of a join: a value that builds itself again, and refuses what cannot mean what it says."""
 
-import ast
-import inspect
 import pickle
 import traceback
 from collections.abc import Callable
@@ -11,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import windrow as wr
+from tests.core.raises import raises_in
 from windrow.core import errors as e
 from windrow.core import inputs
 from windrow.operators.join import definition as join
@@ -201,10 +200,5 @@ def test_every_raise_is_in_the_table_above() -> None:
         except kind as error:
             frames = traceback.extract_tb(error.__traceback__)
             reached |= {(f.filename, f.lineno) for f in frames}
-    raises = {
-        (module.__file__, n.lineno)
-        for module in (join, inputs)
-        for n in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(n, ast.Raise)
-    }
+    raises = {(module.__file__, line) for module in (join, inputs) for line in raises_in(module)}
     assert raises - reached == set()

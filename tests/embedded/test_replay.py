@@ -267,7 +267,7 @@ def test_a_replay_that_was_killed_is_begun_anew(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("windrow.operators.aggregate.logic.drop_expired", killed)
+        patch.setattr("windrow.operators.aggregate.logic.WindowAggregator._drop_expired", killed)
         with pytest.raises(Killed):
             opened(define(), job, clock, source(range(60)))
     shutil.copytree(half, job / "local" / "shard-0000")

@@ -228,7 +228,8 @@ def test_a_disk_that_refuses_is_reported_with_the_place_and_what_was_staged_is_c
 def test_a_place_that_cannot_be_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(
-        e.DiskFailed, match=r"file' of .* cannot be written: (File exists|Not a directory).*name a folder"
+        e.DiskFailed,
+        match=r"file/job.*' of .* cannot be written: (File exists|Not a directory).*name a folder",
     ):
         COUNTS.open(str(tmp_path / "file" / "job"))
 
