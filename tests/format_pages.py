@@ -11,7 +11,7 @@ _BLOCK = re.compile(r'^```hex title="([a-z0-9-]+)"\n(.*?)^```$', re.M | re.S)
 
 
 @cache
-def examples() -> dict[str, bytes]:
+def examples_of_formats() -> dict[str, bytes]:
     """Return the bytes of every named example."""
     folder = Path(__file__).parents[1] / "docs" / "reference"
     blocks = _BLOCK.findall("".join((folder / f"{page}.md").read_text(encoding="utf-8") for page in PAGES))

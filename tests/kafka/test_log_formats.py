@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.format_pages import examples
+from tests.format_pages import examples_of_formats
 from windrow.connectors.kafka.changelog import encode_key, encode_marker
 from windrow.connectors.kafka.segments import encode_chunk
 
@@ -16,9 +16,9 @@ WRITTEN = {
 
 
 def test_every_example_of_the_page_is_here() -> None:
-    assert {name for name in examples() if name.startswith("log-")} == WRITTEN.keys()
+    assert {name for name in examples_of_formats() if name.startswith("log-")} == WRITTEN.keys()
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_what_the_page_shows(name: str) -> None:
-    assert examples()[name] == WRITTEN[name]
+    assert examples_of_formats()[name] == WRITTEN[name]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.format_pages import examples
+from tests.format_pages import examples_of_formats
 from windrow.core.byte_order import encode_i64
 from windrow.core.keys import encode_key
 from windrow.operators.aggregate.logic import WindowAggregator
@@ -63,7 +63,7 @@ class Steps:
 
 
 def golden(name: str) -> bytes:
-    return examples()[name]
+    return examples_of_formats()[name]
 
 
 def test_the_key_and_the_value_of_an_id_are_those_of_the_formats_page() -> None:

@@ -8,7 +8,7 @@ import msgpack
 import pyarrow as pa
 
 import windrow as wr
-from tests.format_pages import examples
+from tests.format_pages import examples_of_formats
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.stores.kv import MemoryKV
@@ -21,7 +21,7 @@ BY_SIZE = wr.Retain("1 hour", messages=1_000, per="job")
 
 
 def golden(name: str) -> bytes:
-    return examples()[name]
+    return examples_of_formats()[name]
 
 
 def rows(name: str, second: int, id: int, offset: int) -> dict[str, pa.Table]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from tests.format_pages import examples
+from tests.format_pages import examples_of_formats
 from windrow.connectors.manifests import Manifest
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.keys import decode_key, encode_key
@@ -28,7 +28,7 @@ from windrow.stores.snapshots import SnapshotStore, StoredFile
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 # Sections whose examples other tests read.
 ELSEWHERE = re.compile(r"log-|window-|join-")
-EXAMPLES = {name: value for name, value in examples().items() if not ELSEWHERE.match(name)}
+EXAMPLES = {name: value for name, value in examples_of_formats().items() if not ELSEWHERE.match(name)}
 UTC_SECOND = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
 KEYS: dict[str, list[Any]] = {
     "key-null": [None],

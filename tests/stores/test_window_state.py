@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.deep import usually
-from tests.format_pages import examples
+from tests.format_pages import examples_of_formats
 from windrow.core.byte_order import encode_i64
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.keys import encode_key
@@ -463,7 +463,7 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     store = BlockWindows("windows", "aux")
     row = pa.table({"__start": pa.array([0]), "k": ["a"], "a.n.n": pa.array([2])})
     store.append(kv, row, upsert=False)
-    block = examples()["window-block"]
+    block = examples_of_formats()["window-block"]
     [(key, value)] = kv.scan("windows")
     assert value[:8] + value[16:24] + value[32:40] == block[:8] + block[16:24] + block[32:40]
     batch = Batch()
@@ -474,7 +474,7 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     two = pa.table({"__start": pa.array([0, 0]), "k": ["a", "b"], "a.n.n": pa.array([2, None], pa.int64())})
     store.replace(paged, [0], two)
     [(key, value)] = paged.scan("windows")
-    page = examples()["window-page"]
+    page = examples_of_formats()["window-page"]
     assert key == encode_i64(0) + b"\xff\xfd" + bytes(6)
     assert value[:8] + value[16:] == page[:8] + page[16:]
     assert store.read(paged, [0]) == two.append_column("__upsert", pa.array([True, True]))
@@ -482,11 +482,11 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
         {"__start": [7, 7], "k": ["key-1", "key-2"], "a.n.n": pa.array([300, None], pa.int64())}
     )
     monkeypatch.setattr(page_writer, "NARROW_PAGES", 0)
-    schema = examples()["window-page-narrow"][8:16]
+    schema = examples_of_formats()["window-page-narrow"][8:16]
     batch = Batch()
     assert put_schema(paged, "aux", batch, narrow.schema) == value[8:16]
     [page] = page_writer.Packed(narrow, schema, np.array([0, 2])).pages()
-    assert page == examples()["window-page-narrow"]
+    assert page == examples_of_formats()["window-page-narrow"]
     read = [page[:8] + value[8:16] + page[16:]]
     assert unpack(read, Schemas(paged, "aux")) == [narrow.append_column("__upsert", pa.array([True, True]))]
     monkeypatch.undo()
@@ -495,7 +495,7 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
         ones, steps = ([n] * len(keys) for n in (1, came))
         wait.add(beside, pa.table({"k": keys, "a.n.n": ones, "__ingest_step": steps}), pages=1)
     _, (key, value) = beside.scan("windows")
-    block = examples()["window-waiting"]
+    block = examples_of_formats()["window-waiting"]
     assert key == encode_i64(1) + b"\xff\xff" + bytes(5) + b"\x02"
     assert value[:24] + value[32:] == block[:24] + block[32:]
     found = wait.read(beside)
@@ -510,14 +510,15 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     ]
     since = 0xFFFF << 48 | 3
     assert (
-        partitioned_windows.Directory(7, 10, since, -200_000, parts).pack() == examples()["window-directory"]
+        partitioned_windows.Directory(7, 10, since, -200_000, parts).pack()
+        == examples_of_formats()["window-directory"]
     )
     written: list[bytes] = []
     progress = Progress(3, 1_000_000, -5, {0, 10_000_000}, -10_000_000, None)
     progress.save(lambda key, value: written.append(value))
-    assert written == [examples()["window-progress"]]
+    assert written == [examples_of_formats()["window-progress"]]
     kv = MemoryKV(("aux",))
     kv_batch = Batch()
-    kv_batch.put("aux", b"\x00progress", examples()["window-progress"])
+    kv_batch.put("aux", b"\x00progress", examples_of_formats()["window-progress"])
     kv.write(kv_batch)
     assert Progress.load(kv, "aux") == progress
