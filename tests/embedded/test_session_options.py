@@ -216,3 +216,23 @@ def test_what_would_touch_a_session_that_went_by_size_stays_out_though_all_other
         driver.check(dead_letters=True)
         driver.drain()
         driver.assert_state_zero()
+
+
+@pytest.mark.parametrize("late", [wr.never, wr.delay("1 second")], ids=str)
+@pytest.mark.parametrize("watermarks_s", [[], [5], [11, 12]], ids=str)
+def test_timers_of_event_time_periods_are_deleted_when_event_time_is_over(
+    watermarks_s: list[int], late: Any
+) -> None:
+    """No period ends where the watermark begins, even if it begins at the end of time."""
+    early = wr.all_of(wr.every(2), wr.every("3 seconds", event_time=True))
+    definition = visits(emit=wr.Emit(early=early, late=late), allowed_lateness="4 seconds")
+    with TestDriver(definition) as driver:
+        driver.feed([{"k": "a", "t": 1 * S}])
+        for watermark_s in watermarks_s:
+            driver.advance_event_time(watermark_s * S)
+            driver.feed([{"k": "a", "t": 2 * S}])
+        driver.drain()
+        driver.check(dead_letters=True)
+        driver.advance_clock(2 * S)
+        driver.drain()
+        driver.assert_state_zero()

@@ -393,6 +393,8 @@ class SessionAggregator(Steps, Grouping):
             tick(self, step)
             self.emit(step)
             self._close(step, last_panes)
+            if before_us < watermark_us == END_OF_TIME_US:  # no period ends any more
+                self.marks.wait_no_more(kv, early=True)
             self._forget(step)
         self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
