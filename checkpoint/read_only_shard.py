@@ -5,7 +5,8 @@ one commit, and leaves it to another, would do that in each of them. A read take
 rocksdict's own (`rocksdict-config.json`), which may be torn. So a store applies commits only every so many of them.
 
 What a process has read stays open in it: when it has the shard again, it takes in what was committed since. That is right
-whatever became of the folder meanwhile: it is a commit of this job, to which later ones are added.
+whatever was written into the folder meanwhile: it is a commit of this job, to which later ones are added. If the folder is
+gone, the store counts as lost, as it does for every other process: the source may not have its messages for much longer.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def open_resting(
     shard = None if kept is None else kept.take(spec.path)
     if shard is not None:
         shard.spec = spec
-        if _reaches(shard, committed, known):
+        if not shard.is_in_place():
+            shard.close()
+        elif _reaches(shard, committed, known):
             return shard
     return _read(spec, committed, known)
 

@@ -297,6 +297,10 @@ class Shard:
             raise
         return shard
 
+    def is_in_place(self) -> bool:
+        """True if the store's folder is the one that was opened, and is still there."""
+        return self._inode is not None and _folder(self.kv.path) == self._inode
+
     def set_aside(self) -> None:
         """Close the damaged store and move it aside, since it is a cache of committed data. The next open of the shard
         rebuilds it."""

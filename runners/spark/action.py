@@ -135,9 +135,11 @@ class Action:
         return answers
 
     def _act(
-        self, attempt: BatchAttempt, *, messages_back: bool = False, may_be_nothing: bool = False
+        self, attempt: BatchAttempt, *, back: frozenset[int] = frozenset(), may_be_nothing: bool = False
     ) -> list[Answer]:
-        """Run one attempt. may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
+        """Run one attempt. back: shards that got their messages back. may_be_nothing: Spark may know that no row comes, and
+        then makes no partitions.
+        """
         job, streams = self._job, of_stream(attempt.spark) and not may_be_nothing
         keyed = self._reads is not None and self._reads.keyed
         what = None if keyed or attempt.cross else self._groups(attempt, streams)
@@ -146,17 +148,19 @@ class Action:
         task, emitted = before or self._anew(attempt, what, alike, streams)
         answers = self._collected(attempt, emitted, is_planned=before is not None)
         if streams and len(answers) < job.shards:
-            return self._act(attempt, messages_back=messages_back, may_be_nothing=True)
+            return self._act(attempt, back=back, may_be_nothing=True)
         lost = sorted(a.result.shard for a in answers if a.lost is not None)
         if lost:
-            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again.
-            if not messages_back:
-                self._bring_back(attempt.spark, task, lost)
-                return self._act(attempt, messages_back=True)
-            again = next(a.lost for a in answers if a.lost is not None)
-            raise StateError(
-                f"commit {attempt.plan.commit}: shards {lost} have lost their messages again: {again}"
-            )
+            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again. Each attempt may
+            # find others: a shard that one executor has is lost to another.
+            again = {a.result.shard: a.lost for a in answers if a.lost is not None and a.result.shard in back}
+            if again:
+                raise StateError(
+                    f"commit {attempt.plan.commit}: shards {sorted(again)} have lost their messages again: "
+                    f"{next(iter(again.values()))}"
+                )
+            self._bring_back(attempt.spark, task, lost)
+            return self._act(attempt, back=back.union(lost), may_be_nothing=may_be_nothing)
         check_answers(attempt.plan, answers, job.shards)
         self._width = max(a.width for a in answers) or self._width
         self.placement.ran(answers)

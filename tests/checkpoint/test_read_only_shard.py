@@ -291,3 +291,20 @@ def test_a_process_keeps_no_more_stores_than_it_may_and_none_for_good(
         assert shard is not None
         kept.keep(shard)
     assert [kept.take(of.path) is None for of in specs] == [True, True, False]
+
+
+def test_what_is_kept_counts_as_lost_once_its_folder_is(spec: ShardSpec) -> None:
+    """Every other process finds no store, and this one, too, when it has to write it: by then more may be lost."""
+    commits, kept = committed(spec, 0, 3), KeptStores()
+    for number, anew in ((2, False), (3, True)):
+        shard = open_resting(spec, number, commits, kept)
+        assert shard is not None
+        kept.keep(shard)
+        os.rename(spec.path, f"{spec.path}.aside-{number}")
+        if anew:
+            Shard.open(spec, 3, nothing, commits).close()
+        found = open_resting(spec, 3, commits, kept)
+        assert found is not shard and (found is not None) == anew and kept.take(spec.path) is None
+        Shard.open(spec, 3, nothing, commits).close()
+    assert found is not None
+    found.close()

@@ -11,11 +11,9 @@ import pytest
 
 import windrow as wr
 from tests.deep import usually
-from tests.filed import filed
+from tests.filed import messages_of
 from tests.kafka.conftest import Sender, keyed
 from tests.kafka.test_again import DEFINITIONS, VALUE, define, row, send
-from windrow.checkpoint.job_paths import JobFolders
-from windrow.stores.rocks import RocksKV
 from windrow.testing.clock import ManualClock
 
 TUPLES = define(
@@ -46,19 +44,6 @@ def run(definitions: list[wr.Aggregate], place: Path, source: Any) -> list[Any]:
     finally:
         query.stop()
     return sorted(sink.panes, key=repr)
-
-
-def kept(place: Path, definitions: list[wr.Aggregate]) -> dict[Any, Any]:
-    """The message stores of both shards."""
-    folders, found = JobFolders(str(place / "windrow")), {}
-    cfs = [cf for d in definitions for cf in d.logic().cfs()]
-    for shard in range(2):
-        kv = RocksKV(folders.store(shard), tuple(cfs))
-        for cf in cfs:
-            if ".message" in cf:
-                found[shard, cf] = filed(kv, cf)
-        kv.close()
-    return found
 
 
 def lose(place: Path) -> None:
@@ -102,7 +87,7 @@ def test_shards_that_lost_their_messages_read_the_topic_again(
     lose(job)
     send(sender, topic, range(60, 75))
     told = [run(definitions, place, source) for place in (job, twin)]
-    stores = [kept(place, definitions) for place in (job, twin)]
+    stores = [messages_of(place / "windrow", definitions) for place in (job, twin)]
     assert stores[0] == stores[1]
     assert all(len(pairs) > 3 for (_, cf), pairs in stores[0].items() if cf.endswith(".messages"))
     assert told[0] == told[1]

@@ -183,7 +183,7 @@ def test_a_batch_makes_few_calls(
 def test_a_worker_s_first_task_settles_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's workers collect garbage after each task."""
     plan: Any = None
-    monkeypatch.setattr(tasks, "run", lambda plan, batches, expected: iter(batches))
+    monkeypatch.setattr(tasks, "run", lambda plan, batches, expected, kept: iter(batches))
     monkeypatch.setattr(session, "_settled", set())
     gc.unfreeze()
     try:

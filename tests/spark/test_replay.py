@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 import windrow as wr
-from tests.filed import filed
-from windrow.checkpoint.job_paths import JobFolders
-from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.stores.rocks import RocksKV
+from tests.filed import messages_of
+from windrow.checkpoint.records import ShardResult
+from windrow.core.errors import StateError
+from windrow.runners.spark.action import Action
+from windrow.runners.task_result import Answer
 from windrow.testing.clock import ManualClock
 
 from .conftest import at
@@ -82,19 +86,6 @@ def run(spark: Any, source: Any, place: Path, definitions: list[wr.Aggregate], r
         query.stop()
 
 
-def kept(place: Path, definitions: list[AggregateDefinition]) -> dict[Any, Any]:
-    """The message stores of both shards."""
-    folders, found = JobFolders(str(place / "checkpoint" / "windrow")), {}
-    cfs = [cf for d in definitions for cf in d.logic().cfs()]
-    for shard in range(2):
-        kv = RocksKV(folders.store(shard), tuple(cfs))
-        for cf in cfs:
-            if ".message" in cf:
-                found[shard, cf] = filed(kv, cf)
-        kv.close()
-    return found
-
-
 def lose(place: Path) -> None:
     for folder in ("local", "snapshots", "segments"):
         shutil.rmtree(place / "checkpoint" / "windrow" / folder)
@@ -132,9 +123,9 @@ def test_shards_that_lost_their_messages_read_the_source_again(
     run(spark, source, places[0], definitions, lambda: asked.append(1) or again())
     run(spark, source, places[1], definitions)
     assert len(asked) == 1
-    stores = [kept(place, definitions) for place in places]
+    stores = [messages_of(place / "checkpoint" / "windrow", definitions) for place in places]
     assert stores[0] == stores[1]
-    assert all(len(pairs) > 3 for (_, cf), pairs in stores[0].items() if cf.endswith(".messages"))
+    assert all(len(pairs) > 2 for (_, cf), pairs in stores[0].items() if cf.endswith(".messages"))
     for _ in range(2):
         source.add(rows(72))
     for place in places:
@@ -169,3 +160,28 @@ def test_a_source_that_has_lost_files_is_refused_and_nothing_is_guessed(
             [define()],
             lambda: transformed(spark.read.schema(schema).parquet(str(source.path))),
         )
+
+
+def test_shards_that_an_attempt_finds_lost_come_back_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor may have the store of a shard that others find lost: the next attempt runs elsewhere."""
+    by_attempt, asked = [[1], [0], []], list[list[int]]()
+
+    def collected(*_: object, **__: object) -> list[Answer]:
+        lost = by_attempt.pop(0)
+        return [Answer(ShardResult(shard=n), lost="lost" if n in lost else None) for n in range(2)]
+
+    def bring_back(_: object, __: object, lost: Sequence[int]) -> None:
+        asked.append([*lost])
+
+    action, attempt = MagicMock(spec=Action), MagicMock()
+    action._job, action._reads, action._bring_back = MagicMock(shards=2), None, bring_back
+    action._width = None
+    action._as_before.return_value = action._anew.return_value = (None, None)
+    action._collected, action.placement, action._nonce = collected, MagicMock(), MagicMock()
+    action._act = partial(Action._act, action)
+    monkeypatch.setattr("windrow.runners.spark.action.check_answers", MagicMock())
+    assert len(action._act(attempt, may_be_nothing=True)) == 2
+    assert asked == [[1], [0]]
+    by_attempt[:] = [[1], [0, 1]]
+    with pytest.raises(StateError, match=r"shards \[1\] have lost their messages again: lost"):
+        action._act(attempt, may_be_nothing=True)

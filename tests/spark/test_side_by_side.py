@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from windrow.checkpoint.job_paths import JobFolders
+from tests.filed import opened
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.stores.rocks import RocksKV
 from windrow.testing import ManualClock
 
 from .test_joins import ORDERS, SHIPMENTS, by_spark, define, generated, streams, told
@@ -75,10 +74,10 @@ def test_joins_and_an_aggregate_share_the_inputs_of_one_job(spark: Any, feed: An
 def kept(place: Path) -> dict[Any, Any]:
     found, logic, ever = {}, define().logic(), ((START_OF_TIME_US, None), (END_OF_TIME_US, None))
     for shard in range(2):
-        kv = RocksKV(JobFolders(str(place)).store(shard), logic.cfs())
+        there = opened(place, shard, [logic])
         for side in (0, 1):
-            found[shard, side] = logic.kept(kv, side, *ever, None).table.to_pylist()
-        kv.close()
+            found[shard, side] = logic.kept(there.kv, side, *ever, None).table.to_pylist()
+        there.close()
     return found
 
 
