@@ -185,8 +185,8 @@ def _flink(keys: int, n: int) -> float:
                     pq.write_table(cut, f"{folder}/rows/{i:05d}.parquet")
                 columns = {"k": "BIGINT", "t": "TIMESTAMP", "x": "BIGINT"}
                 events = Events(f"{folder}/rows", columns, 0)
-                spent, told = engine.run(events, queries, ("k", "t", "level"), folder)
-    found = told.select((2 * told["t"] + (told["level"] == 0)).alias("m"), "k").to_numpy()
+                spent, rows = engine.run(events, queries, ("k", "t", "level"), folder)
+    found = rows.select((2 * rows["t"] + (rows["level"] == 0)).alias("m"), "k").to_numpy()
     _check(FLINK, found, table, leaving=False)
     return n / spent.cpu
 

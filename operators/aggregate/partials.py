@@ -70,6 +70,11 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
             length, offset, newest = 0, 0, None
         case _:
             return None
+    return _pushed(definition, schema, length_us=length, offset_us=offset, window=newest)
+
+
+def _pushed(definition: AggregateDefinition, schema: pa.Schema, **slices: Any) -> Pushdown | None:
+    """Return the part that SQL does by these slices of time; None where it cannot compute an aggregation."""
     parts = parts_of(definition, Calculation(definition, schema))
     if parts is None:
         return None
@@ -79,11 +84,9 @@ def pushdown(definition: AggregateDefinition, schema: pa.Schema) -> Pushdown | N
         by=definition.by,
         nulls_count=definition.null_keys != "dead_letter",
         parts=parts,
-        length_us=length,
-        offset_us=offset,
-        window=newest,
-        retention_us=retention.time_us,
+        retention_us=definition.retention.time_us,
         lateness_us=definition.allowed_lateness_us,
+        **slices,
     )
 
 
@@ -294,23 +297,8 @@ def pushdown_sessions(definition: AggregateDefinition, schema: pa.Schema) -> Pus
     sizes = definition.retention.windows is not None or definition.retention.messages is not None
     if definition.where is not None or definition.makes or sizes:
         return None
-    parts = parts_of(definition, Calculation(definition, schema))
-    if parts is None:
-        return None
-    return Pushdown(
-        faults=faults_of(definition, schema),
-        input=definition.inputs[0],
-        by=definition.by,
-        nulls_count=definition.null_keys != "dead_letter",
-        parts=parts,
-        length_us=window.gap_us,
-        offset_us=0,
-        window=None,
-        retention_us=definition.retention.time_us,
-        lateness_us=definition.allowed_lateness_us,
-        first_times=True,
-        late_rows=False,
-    )
+    gap = {"length_us": window.gap_us, "offset_us": 0, "window": None}
+    return _pushed(definition, schema, **gap, first_times=True, late_rows=False)
 
 
 def session_groups(

@@ -289,9 +289,7 @@ class AggregateView(View):
         ]
 
     def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        """Return a finder of the messages between two bounds, or of a window of numbers."""
-        if self.definition.numbered and isinstance(start, TupleWindow):
-            return partial(self.numbered, window=alone(start, end))
+        """Return a finder of the messages between two bounds; of numbered windows, also of one window."""
         low, high = bounds_between(start, end)
         return partial(self.between, low=low, high=high)
 
@@ -309,10 +307,6 @@ class AggregateView(View):
         """Return kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
         purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
         return self._scanned(kv, max(low, (purged_us, None), key=lambda bound: bound[0]), high, **fields)
-
-    def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
-        """Return kept messages of these numbers."""
-        raise NotImplementedError(f"windows of {self.definition.name!r} have no numbers")
 
     def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         """Return messages between two bounds of the store's order, which is of times or of numbers."""
@@ -419,6 +413,11 @@ class TupleView(AggregateView):
             return None
         return _between(rows, rows.times, low[0], high[0])
 
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        if isinstance(start, TupleWindow):
+            return partial(self.numbered, window=alone(start, end))
+        return super().asked(start, end)
+
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Return kept messages of these numbers, of each key its own."""
         return self._scanned(kv, (0, ("", 0, window.first)), (0, ("", 0, window.last)), **fields)
@@ -493,6 +492,11 @@ class TupleSessionView(SessionView):
         if rows is None:
             return None
         return _between(rows, rows.times, low[0], high[0])
+
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        if isinstance(start, TupleWindow):
+            return partial(self.numbered, window=alone(start, end))
+        return super().asked(start, end)
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Return kept messages of these numbers, which are of all keys."""

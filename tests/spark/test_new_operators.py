@@ -167,5 +167,5 @@ def test_an_alert_reads_its_history_with_the_first_commit_of_a_query(
         )
         writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("shards", 2)
         writer.trigger(availableNow=True).start().awaitTermination()
-    told = sorted((row["k"], row["status"], row["n"], row["mean"]) for row in sink.panes)
-    assert told == [("a", "CANCEL", 2, 50.0), ("a", "OPEN", 4, 70.0), ("b", "OPEN", 1, 60.0)]
+    transitions = sorted((row["k"], row["status"], row["n"], row["mean"]) for row in sink.panes)
+    assert transitions == [("a", "CANCEL", 2, 50.0), ("a", "OPEN", 4, 70.0), ("b", "OPEN", 1, 60.0)]

@@ -1,4 +1,4 @@
-"""A job that commits when it is told to, for the page to follow: flights, some of them late, some without a time."""
+"""A job that commits on request, for the page to follow: flights, some of them late, some without a time."""
 
 from __future__ import annotations
 

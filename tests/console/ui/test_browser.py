@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 class Live:
-    """A job in a process that commits as often as it is told to."""
+    """A job in a process that commits on request."""
 
     def __init__(self, location: Path) -> None:
         self.location = location
