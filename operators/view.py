@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -62,17 +62,27 @@ class StoredTable:
     show: Callable[[pa.Table], pa.Table] = lambda rows: rows
 
 
+class Viewed(Protocol):
+    """The part of an operator's logic that each view reads."""
+
+    definition: Any
+
+    def known_schema(self, kv: KV) -> pa.Schema | None: ...
+    def schema_of(self, kv: KV, name: str) -> pa.Schema | None: ...
+
+
 class View:
     """The queries on one operator, over the stores of its shards.
 
     watermark_us: the operator's
     """
 
+    logic: Viewed
     definition: Any
     #: Column families in which a commit counts the messages that it brought to a window; empty where it does not.
     counted_in: tuple[str, ...] = ()
 
-    def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
+    def __init__(self, logic: Viewed, stores: Sequence[KV], watermark_us: int) -> None:
         self.logic, self.stores = logic, stores
         self.definition = logic.definition
         self.watermark_us, self.prefix = watermark_us, self.definition.inputs[0].source_prefix

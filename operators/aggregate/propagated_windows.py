@@ -22,7 +22,7 @@ from windrow.operators.aggregate.definition import WINDOW_START, AggregateDefini
 from windrow.operators.aggregate.delegating import Delegating
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregate.pane_order import in_window_order
-from windrow.operators.aggregate.views import AggregateView
+from windrow.operators.aggregate.views import TimeView
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Refiling
 from windrow.operators.steps.columns import MESSAGES, START, UPSERT
@@ -103,7 +103,7 @@ def with_starts(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index(START), START, starts).drop_columns([WINDOW_START])
 
 
-class InheritedView(AggregateView):
+class InheritedView(TimeView):
     """The view over the windows of other operators."""
 
     def __init__(self, logic: InheritedAggregator, stores: Sequence[KV], watermark_us: int) -> None:

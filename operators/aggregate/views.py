@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,12 +21,16 @@ from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowIn
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate import pane_order
+from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import WINDOW_START, WINDOW_TIME, AggregateDefinition
 from windrow.operators.aggregate.kept_messages import CLOSED, moments
+from windrow.operators.aggregate.logic import WindowAggregator
 from windrow.operators.aggregate.output import VALUE, pane_schema, to_infos, window_column
 from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.sessions.kept_messages import of_sessions
+from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.operators.aggregate.sessions.merging import JOINED_BY
+from windrow.operators.aggregate.tuples import TupleAggregator
 from windrow.operators.steps.columns import END, FIRST, LAST, MESSAGES, PANES, START, UPSERT
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
@@ -70,7 +75,10 @@ class Kept(NamedTuple):
 
 
 class AggregateView(View):
-    """The view over time windows."""
+    """The view over windows: of times, of numbers, sessions."""
+
+    logic: Steps
+    definition: AggregateDefinition
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)
@@ -199,10 +207,139 @@ class AggregateView(View):
             mask[mask] = of_key(rows.filter(pa.array(mask)), wanted)
         return rows if mask.all() else rows.filter(pa.array(mask))
 
+    @abstractmethod
+    def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
+        """Yield the windows of a shard that may overlap the closed range, sorted."""
+
+    def _reach(self, ends: IntArray, low: int) -> BoolArray:
+        """True for windows that reach beyond a bound; the last number of a window is in it, its end in time is not."""
+        return ends >= low if self.definition.numbered else ends > low
+
+    def _fired(self, rows: pa.Table) -> BoolArray:
+        return np.asarray(combine(rows.column(END)).to_numpy() <= self.watermark_us)
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def messages(
+        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
+    ) -> list[Slice]:
+        self.input(input)
+        if self.logic.history is None:
+            raise ConfigurationError(
+                f"{self.definition.name!r} keeps no messages: its aggregations are incremental (only window metadata is "
+                "kept). Messages are kept where an aggregation needs them, e.g. wr.median"
+            )
+        finds, wanted = self.asked(start, end), key_of(self.definition.by, key)
+        layout = self.logic.history.store.layout
+        tables = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
+        by = self.definition.by if layout.has_fields else ()
+        return [
+            rows_without_prefix(rows, self.prefix)
+            for rows in merged(tables, by, fields_first=layout.fields_first)
+        ]
+
+    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+        """Return a finder of the messages between two bounds; of numbered windows, also of one window."""
+        low, high = bounds_between(start, end)
+        return partial(self.between, low=low, high=high)
+
+    def _found(self, kv: KV, finds: Finds, wanted: Mapping[str, Any] | None) -> Slice | None:
+        """Return messages of a shard; their sources have the job's prefix."""
+        rows = None if self._known(kv) is None else finds(kv)
+        return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
+
+    def _kept(
+        self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], wanted: Mapping[str, Any] | None
+    ) -> Slice | None:
+        return self._found(kv, partial(self.between, low=low, high=high), wanted)
+
+    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        """Return kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
+        purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
+        return self._scanned(kv, max(low, (purged_us, None), key=lambda bound: bound[0]), high, **fields)
+
+    def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
+        """Return messages between two bounds of the store's order, which is of times or of numbers."""
+        assert self.logic.history is not None
+        return self.logic.history.between(kv, low, high, self.logic.calculation, **fields)
+
+    def message_schema(self, input: str | None = None) -> pa.Schema:
+        self.input(input)
+        known = [Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores]
+        return message_columns([None if s is None else self.logic.seen_schema(s) for s in known])
+
+    # -- provenance -------------------------------------------------------------------------------------------------
+
+    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
+        at_us = instant_us(at, "start")
+        return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
+
+    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
+        """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
+        by_name: dict[tuple[Any, ...], Provenance] = {}
+        provenances = []
+        for row in rows:
+            at_us, starts = _time_of(row)
+            key = {b: row[b] for b in self.definition.by if b in row}
+            windows = [w for w in self.windows(at_us, at_us, key) if not starts or _start(w) == at_us]
+            if not starts:
+                windows = [w for w in windows if getattr(w.window, "end_us", None) == at_us + 1]
+            names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
+            for name, info in zip(names, windows, strict=True):
+                if name not in by_name:
+                    by_name[name] = self._provenance(info)
+            provenances.append([by_name[name] for name in names])
+        return provenances
+
+    def _provenance(self, info: WindowInfo) -> Provenance:
+        if self.logic.history is None:
+            return Provenance(info, None, None)
+        messages: list[StoredMessage] = []
+        for kv in self.stores:
+            rows = None if self._known(kv) is None else self._taken(info, kv)
+            if rows is not None:
+                messages += stored(rows_without_prefix(rows, self.prefix))
+        return Provenance(info, None, {self.definition.inputs[0].name: messages})
+
+    @abstractmethod
+    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
+        """Return the messages of a window that a shard keeps, as the window took them."""
+
+    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
+        assert provenance.window is not None
+        start, key = _start(provenance.window), provenance.window.key
+        if self._is_divided(kv, start):
+            return None
+        rows = self._stored(kv, start, self._one(start, key))
+        if rows is None:
+            return []
+        rows = rows.filter(pa.array(combine(rows.column(START)).to_numpy() == start))
+        rows = rows.filter(pa.array(of_key(rows, key)))
+        return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
+
+    def _is_divided(self, kv: KV, start: int) -> bool:
+        """True for a window whose values hold rows of several commits."""
+        return False
+
+    @abstractmethod
+    def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
+        """Return the stored rows of a window, not merged; `one`: its start and key, None for all keys."""
+
+    def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
+        """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
+        keys = one_key(self.definition.by, key, self.schema())
+        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
+
+
+class TimeView(AggregateView):
+    """The view over time windows."""
+
+    logic: WindowAggregator
+
     def kept(self, before: Kept | None = None, changes: Sequence[Batch] = ()) -> Kept | None:
         """Keep all windows, or bring those of an earlier commit to this one, which costs what changed."""
         self._whole = None if changes else before
-        if before is not None and changes and type(self) is AggregateView and self.definition.by:
+        if before is not None and changes and type(self) is TimeView and self.definition.by:
             self._whole = self._brought(before, changes)
         if self._whole is None:
             rows = self._rows(None, None, None)
@@ -256,100 +393,7 @@ class AggregateView(View):
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
         """Yield the windows of a shard that may overlap the closed range, sorted."""
-        states: Iterator[pa.Table] = self.logic.states(
-            kv, self.logic.assigner.first_open(low), _after(high), key
-        )
-        return states
-
-    def _reach(self, ends: IntArray, low: int) -> BoolArray:
-        """True for windows that reach beyond a bound; the last number of a window is in it, its end in time is not."""
-        return ends >= low if self.definition.numbered else ends > low
-
-    def _fired(self, rows: pa.Table) -> BoolArray:
-        return np.asarray(combine(rows.column(END)).to_numpy() <= self.watermark_us)
-
-    # -- messages ---------------------------------------------------------------------------------------------------
-
-    def messages(
-        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
-    ) -> list[Slice]:
-        self.input(input)
-        if self.logic.history is None:
-            raise ConfigurationError(
-                f"{self.definition.name!r} keeps no messages: its aggregations are incremental (only window metadata is "
-                "kept). Messages are kept where an aggregation needs them, e.g. wr.median"
-            )
-        finds, wanted = self.asked(start, end), key_of(self.definition.by, key)
-        layout = self.logic.history.store.layout
-        tables = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
-        by = self.definition.by if layout.has_fields else ()
-        return [
-            rows_without_prefix(rows, self.prefix)
-            for rows in merged(tables, by, fields_first=layout.fields_first)
-        ]
-
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        """Return a finder of the messages between two bounds; of numbered windows, also of one window."""
-        low, high = bounds_between(start, end)
-        return partial(self.between, low=low, high=high)
-
-    def _found(self, kv: KV, finds: Finds, wanted: Mapping[str, Any] | None) -> Slice | None:
-        """Return messages of a shard; their sources have the job's prefix."""
-        rows = None if self._known(kv) is None else finds(kv)
-        return None if rows is None else rows.take(np.flatnonzero(of_key(rows.table, wanted)))
-
-    def _kept(
-        self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], wanted: Mapping[str, Any] | None
-    ) -> Slice | None:
-        return self._found(kv, partial(self.between, low=low, high=high), wanted)
-
-    def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        """Return kept messages between two bounds. fields: `key` or `key_prefix`, as the message store takes them."""
-        purged_us = Progress.load(kv, self.logic.aux_cf).purged_us
-        return self._scanned(kv, max(low, (purged_us, None), key=lambda bound: bound[0]), high, **fields)
-
-    def _scanned(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
-        """Return messages between two bounds of the store's order, which is of times or of numbers."""
-        rows: Slice | None = self.logic.history.between(kv, low, high, self.logic.calculation, **fields)
-        return rows
-
-    def message_schema(self, input: str | None = None) -> pa.Schema:
-        self.input(input)
-        known = [Progress.load(kv, self.logic.aux_cf).schema for kv in self.stores]
-        return message_columns([None if s is None else self.logic.seen_schema(s) for s in known])
-
-    # -- provenance -------------------------------------------------------------------------------------------------
-
-    def made_at(self, at: Instant, key: Any) -> list[Provenance]:
-        at_us = instant_us(at, "start")
-        return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
-
-    def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
-        """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
-        by_name: dict[tuple[Any, ...], Provenance] = {}
-        provenances = []
-        for row in rows:
-            at_us, starts = _time_of(row)
-            key = {b: row[b] for b in self.definition.by if b in row}
-            windows = [w for w in self.windows(at_us, at_us, key) if not starts or _start(w) == at_us]
-            if not starts:
-                windows = [w for w in windows if getattr(w.window, "end_us", None) == at_us + 1]
-            names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
-            for name, info in zip(names, windows, strict=True):
-                if name not in by_name:
-                    by_name[name] = self._provenance(info)
-            provenances.append([by_name[name] for name in names])
-        return provenances
-
-    def _provenance(self, info: WindowInfo) -> Provenance:
-        if self.logic.history is None:
-            return Provenance(info, None, None)
-        messages: list[StoredMessage] = []
-        for kv in self.stores:
-            rows = None if self._known(kv) is None else self._taken(info, kv)
-            if rows is not None:
-                messages += stored(rows_without_prefix(rows, self.prefix))
-        return Provenance(info, None, {self.definition.inputs[0].name: messages})
+        return self.logic.states(kv, self.logic.assigner.first_open(low), _after(high), key)
 
     def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
         """Return the messages of a window that a shard keeps, as the window took them."""
@@ -362,50 +406,28 @@ class AggregateView(View):
         took = (starts == start) & (ends > combine(rows.table.column(CLOSED)).to_numpy()[row_of])
         return rows.take(np.unique(row_of[took]))
 
-    def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
-        assert provenance.window is not None
-        start, key = _start(provenance.window), provenance.window.key
-        if self._is_divided(kv, start):
-            return None
-        rows = self._stored(kv, start, self._one(start, key))
-        if rows is None:
-            return []
-        rows = rows.filter(pa.array(combine(rows.column(START)).to_numpy() == start))
-        rows = rows.filter(pa.array(of_key(rows, key)))
-        return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
-
     def _is_divided(self, kv: KV, start: int) -> bool:
         """True for a window whose values hold rows of several commits."""
-        return bool(self.logic.store.is_divided(kv, start))
+        return self.logic.store.is_divided(kv, start)
 
     def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
         """Return the stored rows of a window, not merged; `one`: its start and key, None for all keys."""
-        rows: pa.Table | None = self.logic.store.read(kv, [start], one)
-        return rows
-
-    def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
-        """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
-        keys = one_key(self.definition.by, key, self.schema())
-        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
+        return self.logic.store.read(kv, [start], one)
 
 
 class TupleView(AggregateView):
     """The view over windows of sequence numbers."""
 
-    def _is_divided(self, kv: KV, start: int) -> bool:
-        return False
+    logic: TupleAggregator
 
     def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
-        rows: pa.Table | None
-        rows = self.logic.store.read_all(kv) if one is None else self.logic.store.read(kv, one)
-        return rows
+        return self.logic.store.read_all(kv) if one is None else self.logic.store.read(kv, one)
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        states: Iterator[pa.Table] = self.logic.states(kv, 1, _after(high))
-        return states
+        return self.logic.states(kv, 1, _after(high))
 
     def _fired(self, rows: pa.Table) -> BoolArray:
-        return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.definition.window.size)
+        return np.asarray(combine(rows.column(MESSAGES)).to_numpy() >= self.logic.size)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         rows = self._scanned(kv, (0, None), (0, None), **fields)
@@ -434,13 +456,14 @@ class TupleView(AggregateView):
 class SessionView(AggregateView):
     """The view over session windows."""
 
+    logic: SessionAggregator
+
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)
         self.counted_in = ()  # a commit writes a whole session
 
     def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        states: Iterator[pa.Table] = self.logic.states(kv, low, _after(high), key)
-        return states
+        return self.logic.states(kv, low, _after(high), key)
 
     def between(self, kv: KV, low: tuple[int, Any], high: tuple[int, Any], **fields: bytes) -> Slice | None:
         rows = self._scanned(kv, low, high, **fields)
@@ -517,7 +540,7 @@ def view_of(definition: AggregateDefinition) -> type[AggregateView]:
     """Return the view class of windows of this definition."""
     if definition.session:
         return TupleSessionView if definition.numbered else SessionView
-    return TupleView if definition.tuple_window else AggregateView
+    return TupleView if definition.tuple_window else TimeView
 
 
 def _between(rows: Slice, values: IntArray, low: int, high: int) -> Slice:

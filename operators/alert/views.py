@@ -12,6 +12,8 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.time import Instant, instant_us, to_datetime
 from windrow.core.types import concat
 from windrow.operators.alert import evaluations as events
+from windrow.operators.alert.definition import AlertDefinition
+from windrow.operators.alert.logic import Alerting
 from windrow.operators.alert.states import NEVER, States
 from windrow.operators.alert.status import CANCEL, NAMES
 from windrow.operators.one_input import Work
@@ -28,6 +30,9 @@ ALERTS = "alerts"
 
 class AlertView(View):
     """The view of an alert. `alerts`: a row for each key that has a window or an open alert."""
+
+    logic: Alerting
+    definition: AlertDefinition
 
     def table(
         self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from windrow.core.lazy import LazyList, Part
 from windrow.core.messages import Position, StoredMessage, WindowInfo
 from windrow.core.time import Instant
+from windrow.operators.cogroup.definition import CoGroupDefinition
+from windrow.operators.cogroup.logic import CoGroupOperator
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.view import Bound, Provenance, View, message_columns, rows_without_prefix
@@ -21,6 +23,9 @@ from windrow.stores.kv import KV
 
 class CoGroupView(View):
     """A view of the aggregate that does the work, in terms of the inputs."""
+
+    logic: CoGroupOperator
+    definition: CoGroupDefinition
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)

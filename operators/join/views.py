@@ -17,6 +17,8 @@ from windrow.core.policy import RESERVED_COLUMNS
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.core.windows import Rows
+from windrow.operators.join.definition import JoinDefinition
+from windrow.operators.join.logic import JoinOperator
 from windrow.operators.join.output import NOBODY, Columns, joined_schema, prefixes
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.tables import Raised
@@ -43,6 +45,9 @@ from windrow.stores.kv import KV
 
 class JoinView(View):
     """A view over the messages of both sides. Joins store no windows; these are computed from the messages."""
+
+    logic: JoinOperator
+    definition: JoinDefinition
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 

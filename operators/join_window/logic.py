@@ -149,6 +149,8 @@ class JoinWindows(Logic):
 class JoinWindowView(View):
     """A view of windows, as of an aggregate but without values, and of messages by session keys and join keys."""
 
+    logic: JoinWindows
+
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)
         windowing = logic.windows.definition

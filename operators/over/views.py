@@ -13,6 +13,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.frames import RangeBetween
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
+from windrow.operators.over.logic import Overs
 from windrow.operators.over.partitions import Lines, ordered
 from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice, user_columns
@@ -37,6 +38,8 @@ from windrow.stores.kv import KV
 
 class OverView(View):
     """A view of `messages`: unsettled ones, and those that later windows reach back to; by event time, then position."""
+
+    logic: Overs
 
     def refuse(self, table: str) -> ConfigurationError:
         had = super().refuse(table)

@@ -12,6 +12,8 @@ from windrow.core.errors import ConfigurationError
 from windrow.core.show import json_text
 from windrow.core.types import concat
 from windrow.operators.process.calls import Families, Kind, unpacked
+from windrow.operators.process.definition import ProcessDefinition
+from windrow.operators.process.logic import Processor
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import View, key_of, of_key, times_between
@@ -25,6 +27,9 @@ OF_TIMERS = (pa.field("at", STAMP), pa.field("of", pa.string()))
 
 class ProcessView(View):
     """A view with the tables `state`, a row for each value of a key, as JSON, and `timers`, a row for each pending one."""
+
+    logic: Processor
+    definition: ProcessDefinition
 
     def table(
         self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.types import concat
-from windrow.operators.rules.definition import MATCH_TIME, MESSAGES
+from windrow.operators.rules.definition import MATCH_TIME, MESSAGES, RulesDefinition
+from windrow.operators.rules.logic import RulesOperator
 from windrow.operators.rules.matches import in_order, messages_of
 from windrow.operators.rules.reasons import Reasons
 from windrow.operators.rules.rule_columns import MESSAGE
@@ -35,6 +36,9 @@ PENDING = "pending"
 
 class RulesView(View):
     """The view of rules. `messages` of each input that are kept, and `pending` tuples, by their deadlines."""
+
+    logic: RulesOperator
+    definition: RulesDefinition
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         of_input = self.input(input)

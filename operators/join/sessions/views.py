@@ -13,6 +13,7 @@ from windrow.core.messages import Window, WindowInfo
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
 from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.sessions.logic import SessionJoinOperator
 from windrow.operators.join.sessions.pairs import extent
 from windrow.operators.join.sessions.windows import covering
 from windrow.operators.join.tables import ranks
@@ -27,6 +28,8 @@ from windrow.stores.kv import KV
 
 class SessionJoinView(JoinView):
     """A view over the sessions of a join, and the messages of both sides."""
+
+    logic: SessionJoinOperator
 
     # -- windows ----------------------------------------------------------------------------------------------------
 

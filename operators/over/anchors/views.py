@@ -12,6 +12,7 @@ from windrow.core.between import Between, Ticks
 from windrow.core.errors import UnknownColumn
 from windrow.core.messages import StoredMessage
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
+from windrow.operators.over.anchors.logic import AnchoredOvers
 from windrow.operators.over.anchors.pending_anchors import AT
 from windrow.operators.over.anchors.spans import found_spans, high_of, low_of
 from windrow.operators.over.partitions import ordered
@@ -36,6 +37,8 @@ from windrow.stores.kv import KV
 
 class AnchoredView(OverView):
     """A view of `messages`, of either input; by event time, then position."""
+
+    logic: AnchoredOvers  # type: ignore[assignment]
 
     def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
         input_spec = self.input(input)
