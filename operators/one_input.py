@@ -199,7 +199,7 @@ class WholeMessages(Needs):
         self._name, self._asked = definition.name, input.asked
         #: Columns without which no message counts.
         self.required = set(definition.columns_of(input))
-        self._keys = self.required - {input.event_time}
+        self.keys = tuple(n for n in definition.columns_of(input) if n != input.event_time)
         self._forwards = definition.output_columns is None
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
@@ -219,7 +219,7 @@ class WholeMessages(Needs):
         return {n: f"column {n!r} is {ours}" for n in names if self._forwards and n in RESERVED_COLUMNS}
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        refusal = key_refusal(name, kind) if name in self._keys else None
+        refusal = key_refusal(name, kind) if name in self.keys else None
         return refusal or condition_refusal(self._asked, name, {**known, name: kind})
 
 

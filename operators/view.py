@@ -62,6 +62,74 @@ class StoredTable:
     show: Callable[[pa.Table], pa.Table] = lambda rows: rows
 
 
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query for rows of a table: between two bounds, both inclusive, of a key, of an input.
+
+    start, end: times, or numbers of messages; of messages a time with an offset, too, or in the place of both a window
+    """
+
+    start: Any = None
+    end: Any = None
+    key: Any = None
+    input: str | None = None
+
+    def checked(self, table: str, covering: bool = False) -> Query:
+        """Return it as a view takes it, and raise where its bounds are swapped.
+
+        covering: windows that hold all of the range. A view finds them where the lower bound is above the upper one.
+        """
+        if table == MESSAGES:
+            self._check_bounds()
+            return self
+        check.flag(covering, "covering", BadInstant)
+        low, high = self.times
+        if low > high:
+            raise BadInstant(
+                f"start={self.start!r} is after end={self.end!r}: swap them; windows that hold all of a range are asked for by "
+                "covering=True"
+            )
+        if covering and (self.start is None or self.end is None):
+            raise BadInstant(
+                f"covering=True with start={self.start!r}, end={self.end!r}: no window holds a range without bounds, give both"
+            )
+        return replace(self, start=high, end=low) if covering else self
+
+    def _check_bounds(self) -> None:
+        if isinstance(self.start, TupleWindow):
+            return
+        (low, first), (high, last) = self.bounds
+        if low > high or (low == high and first is not None and last is not None and first > last):
+            raise BadInstant(f"start={self.start!r} is after end={self.end!r}: swap them")
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """Return bounds of windows."""
+        return (
+            START_OF_TIME_US if self.start is None else instant_us(self.start, "start"),
+            END_OF_TIME_US if self.end is None else instant_us(self.end, "end"),
+        )
+
+    @property
+    def bounds(self) -> tuple[tuple[int, Any], tuple[int, Any]]:
+        """Return bounds of messages, of which `start` may be a window of time."""
+        if isinstance(self.start, Window):
+            window = alone(self.start, self.end)
+            return (window.start_us, None), (window.end_us - 1, None)
+        return _bound(self.start, START_OF_TIME_US), _bound(self.end, END_OF_TIME_US)
+
+    def selects(self, rows: Slice, by: tuple[str, ...]) -> BoolArray:
+        """True for messages that it means; an offset counts among messages of the bound's own time. by: their key columns."""
+        (low_us, first), (high_us, last) = self.bounds
+        mask: BoolArray = (rows.times >= low_us) & (rows.times <= high_us)
+        offsets = rows.table.column(OFFSET).to_numpy()
+        if first is not None:
+            mask &= (rows.times > low_us) | (offsets >= first)
+        if last is not None:
+            mask &= (rows.times < high_us) | (offsets <= last)
+        return mask & of_key(rows.table, key_of(by, self.key))
+
+
 class Viewed(Protocol):
     """The part of an operator's logic that each view reads."""
 
@@ -129,21 +197,17 @@ class View:
 
     # -- its tables -------------------------------------------------------------------------------------------------
 
-    def table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> pa.Table:
-        """Return one of its tables between two bounds, of a key, of an input."""
+    def table(self, table: str, query: Query) -> pa.Table:
+        """Return rows of one of its tables."""
         if table == WINDOWS in self.definition.tables:
-            return self.windows_table(start, end, key, input)
+            return self.windows_table(query)
         if table == MESSAGES in self.definition.tables:
-            return messages_table(self.messages(start, end, key, input), self.message_schema(input))
+            return messages_table(self.messages(query), self.message_schema(query.input))
         raise self.refuse(table)
 
-    def stored_table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> StoredTable:
+    def stored_table(self, table: str, query: Query) -> StoredTable:
         """Return `table`, where showing all of it may cost more than reading it."""
-        return StoredTable(self.table(table, start, end, key, input))
+        return StoredTable(self.table(table, query))
 
     def kept(self, before: Any = None, changes: Sequence[Batch] = ()) -> Any:
         """Return all rows of its windows, from which it answers from then on; None where it does not keep them.
@@ -156,22 +220,18 @@ class View:
         """Return the column of a table whose times `start` and `end` bound; None where they are numbers."""
         if table not in self.definition.tables:
             raise self.refuse(table)
-        return "stored" if table == MESSAGES else "window"
+        return {WINDOWS: "window", MESSAGES: "stored"}.get(table)
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None
-    ) -> Sequence[WindowInfo]:
-        """Return windows that overlap the closed range `[start, end]`, sorted by start, end and key."""
+    def windows(self, query: Query) -> Sequence[WindowInfo]:
+        """Return windows that overlap the closed range of a query, sorted by start, end and key."""
         raise self.refuse(WINDOWS)
 
-    def windows_table(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None
-    ) -> pa.Table:
+    def windows_table(self, query: Query) -> pa.Table:
         """Return `windows` as rows."""
         raise self.refuse(WINDOWS)
 
-    def messages(self, start: Bound | None, end: Bound | None, key: Any, input: str | None) -> list[Slice]:
-        """Return kept messages between two bounds, both inclusive, in key order, in pieces; positions are as in the source."""
+    def messages(self, query: Query) -> list[Slice]:
+        """Return kept messages in key order, in pieces; positions are as in the source."""
         raise self.refuse(MESSAGES)
 
     def message_schema(self, input: str | None) -> pa.Schema:
@@ -243,68 +303,11 @@ def of_key(rows: pa.Table, wanted: Mapping[str, Any] | None) -> BoolArray:
     return mask
 
 
-def times_between(start: Instant | None, end: Instant | None) -> tuple[int, int]:
-    """Return bounds of windows, both inclusive."""
-    return (
-        START_OF_TIME_US if start is None else instant_us(start, "start"),
-        END_OF_TIME_US if end is None else instant_us(end, "end"),
-    )
-
-
-def window_bounds(
-    start: Instant | None, end: Instant | None, covering: bool = False
-) -> tuple[Instant | None, Instant | None]:
-    """Check the bounds of a query for windows, as the user gives them, and return those that a view takes.
-
-    covering: windows that hold all of the closed range. A view finds them where its lower bound is above the upper one.
-    """
-    check.flag(covering, "covering", BadInstant)
-    low, high = times_between(start, end)
-    if low > high:
-        raise BadInstant(
-            f"start={start!r} is after end={end!r}: swap them; windows that hold all of a range are asked for by covering=True"
-        )
-    if covering and (start is None or end is None):
-        raise BadInstant(
-            f"covering=True with start={start!r}, end={end!r}: no window holds a range without bounds, give both"
-        )
-    return (high, low) if covering else (start, end)
-
-
-def check_message_bounds(start: Bound | None, end: Bound | None) -> None:
-    """Raise where the bounds of a query for messages, as the user gives them, are swapped."""
-    if isinstance(start, TupleWindow):
-        return
-    (low, first), (high, last) = bounds_between(start, end)
-    if low > high or (low == high and first is not None and last is not None and first > last):
-        raise BadInstant(f"start={start!r} is after end={end!r}: swap them")
-
-
-def bounds_between(start: Bound | None, end: Bound | None) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Return bounds of messages, both inclusive; `start` may be a window of time."""
-    if isinstance(start, Window):
-        window = alone(start, end)
-        return (window.start_us, None), (window.end_us - 1, None)
-    return _bound(start, START_OF_TIME_US), _bound(end, END_OF_TIME_US)
-
-
 def alone(window: AnyWindow, end: Bound | None) -> AnyWindow:
     """Return a window in the place of both bounds."""
     if end is not None:
         raise BadInstant(f"{window!r} has an end of its own: leave out {end!r}, or give two times")
     return window
-
-
-def selected(rows: Slice, start: Bound | None, end: Bound | None) -> BoolArray:
-    """True for messages between two bounds; an offset counts among messages of the bound's own time."""
-    (low_us, first), (high_us, last) = bounds_between(start, end)
-    mask: BoolArray = (rows.times >= low_us) & (rows.times <= high_us)
-    offsets = rows.table.column(OFFSET).to_numpy()
-    if first is not None:
-        mask &= (rows.times > low_us) | (offsets >= first)
-    if last is not None:
-        mask &= (rows.times < high_us) | (offsets <= last)
-    return mask
 
 
 def _bound(value: Bound | None, default: int) -> tuple[int, Any]:

@@ -13,7 +13,7 @@ from windrow.core.notebook import MOST, cell, document, facts, notice, windows_t
 from windrow.core.time import Instant, show_instant
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import to_letters
-from windrow.operators.view import View, check_message_bounds, stored, window_bounds
+from windrow.operators.view import MESSAGES, WINDOWS, Query, View, stored
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ class Queries(ABC):
 
         Raises `BadInstant` (WR116) where `start` is after `end`.
         """
-        low, high = window_bounds(start, end, covering)
-        return self._ask("windows", operator, input, lambda view: view.windows(low, high, key, input))
+        query = Query(start, end, key, input).checked(WINDOWS, covering)
+        return self._ask(WINDOWS, operator, input, lambda view: view.windows(query))
 
     def get_messages(
         self,
@@ -64,8 +64,8 @@ class Queries(ABC):
         default the one that has `input`, or the last that keeps messages. `key`: by that input's names. Raises
         `BadInstant` (WR116) where `start` is after `end`.
         """
-        check_message_bounds(start, end)
-        tables = self._ask("messages", operator, input, lambda view: view.messages(start, end, key, input))
+        query = Query(start, end, key, input).checked(MESSAGES)
+        tables = self._ask(MESSAGES, operator, input, lambda view: view.messages(query))
         return [message for rows in tables for message in stored(rows)]
 
     def _html(

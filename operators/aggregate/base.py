@@ -20,6 +20,7 @@ from windrow.operators.aggregate.pane_order import in_window_order
 from windrow.operators.aggregate.required_columns import AggregateNeeds
 from windrow.operators.aggregate.state_rows import delta_rows
 from windrow.operators.aggregations.calculation import Broken, Calculation
+from windrow.operators.one_input import WholeMessages
 from windrow.operators.operator import Logic
 from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.dead_letters import DeadLetters
@@ -46,7 +47,7 @@ class Steps(Logic):
         self.aux_cf = f"{definition.name}.aux"
         self.history = History(definition) if definition.full_state else None
         self.seen: SeenIds | None = None
-        self.needs = AggregateNeeds(definition)
+        self.needs: AggregateNeeds | WholeMessages = AggregateNeeds(definition)
         self._calculation: Calculation | None = None
         self._emission_noted = False
 

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.messages import WindowInfo
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import concat
 from windrow.core.windows import Tumbling
 from windrow.operators.aggregate.definition import WINDOW_START, AggregateDefinition
 from windrow.operators.aggregate.delegating import Delegating
 from windrow.operators.aggregate.output import pane_message_schema, pane_messages, pane_rows, pane_schema
 from windrow.operators.aggregate.pane_order import in_window_order
-from windrow.operators.aggregate.views import TimeView
+from windrow.operators.aggregate.views import AggregateView
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.operator import Refiling
 from windrow.operators.steps.columns import MESSAGES, START, UPSERT
@@ -30,7 +30,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.schema_inference import Needs
 from windrow.operators.steps.step import StepResult
-from windrow.operators.view import Provenance, View, key_of, of_key, times_between
+from windrow.operators.view import Provenance, Query, View, key_of, of_key
 from windrow.stores.kv import KV
 
 
@@ -103,17 +103,17 @@ def with_starts(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index(START), START, starts).drop_columns([WINDOW_START])
 
 
-class InheritedView(TimeView):
+class InheritedView(AggregateView):
     """The view over the windows of other operators."""
 
     def __init__(self, logic: InheritedAggregator, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic.engine, stores, watermark_us)
         self.definition = logic.definition
 
-    def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
-        low, high = times_between(start, end)
+    def _rows(self, query: Query) -> pa.Table | None:
+        low, high = query.times
         by = self.definition.by
-        wanted, tables = key_of(by, key), list[pa.Table]()
+        wanted, tables = key_of(by, query.key), list[pa.Table]()
         for kv in self.stores:
             # A window that begins in the moment before its end ends after it.
             for moments in self.logic.states(kv, low, END_OF_TIME_US):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +20,6 @@ from windrow.core.messages import Position, StoredMessage, TupleWindow, WindowIn
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant, instant_us
 from windrow.core.types import concat
 from windrow.operators.aggregate import pane_order
-from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.definition import WINDOW_START, WINDOW_TIME, AggregateDefinition
 from windrow.operators.aggregate.kept_messages import CLOSED, moments
 from windrow.operators.aggregate.logic import WindowAggregator
@@ -38,13 +36,12 @@ from windrow.operators.steps.output_columns import POSITION
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
     WINDOWS,
-    Bound,
     Provenance,
+    Query,
     StoredTable,
     View,
     alone,
     as_given,
-    bounds_between,
     key_of,
     merged,
     message_columns,
@@ -52,7 +49,6 @@ from windrow.operators.view import (
     one_key,
     rows_without_prefix,
     stored,
-    times_between,
     union,
     without_prefix,
 )
@@ -75,9 +71,9 @@ class Kept(NamedTuple):
 
 
 class AggregateView(View):
-    """The view over windows: of times, of numbers, sessions."""
+    """The view over time windows."""
 
-    logic: Steps
+    logic: WindowAggregator
     definition: AggregateDefinition
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
@@ -113,12 +109,10 @@ class AggregateView(View):
         column = super().timed(table)
         return None if column == "window" and self.definition.numbered else column
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> Sequence[WindowInfo]:
+    def windows(self, query: Query) -> Sequence[WindowInfo]:
         """Return windows that are read at once, and built when they are accessed."""
-        self.input(input)
-        rows = self._rows(start, end, key)
+        self.input(query.input)
+        rows = self._rows(query)
 
         def infos(low: int, high: int) -> list[WindowInfo]:
             assert rows is not None
@@ -127,20 +121,16 @@ class AggregateView(View):
 
         return LazyList([] if rows is None else [Part(len(rows), infos)])
 
-    def windows_table(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> pa.Table:
-        stored = self.stored_table(WINDOWS, start, end, key, input)
+    def windows_table(self, query: Query) -> pa.Table:
+        stored = self.stored_table(WINDOWS, query)
         return stored.show(stored.rows)
 
-    def stored_table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> StoredTable:
+    def stored_table(self, table: str, query: Query) -> StoredTable:
         if table != WINDOWS:
-            return super().stored_table(table, start, end, key, input)
-        self.input(input)
+            return super().stored_table(table, query)
+        self.input(query.input)
         definition = self.definition
-        rows = self._rows(start, end, key)
+        rows = self._rows(query)
         emitted = ("window", *definition.by, *definition.agg)
         known = pa.schema([f for f in self.schema() if f.name in emitted])
         schema = pa.schema(
@@ -175,10 +165,10 @@ class AggregateView(View):
         positions = [_positions(column.to_pylist(), self.prefix) for column in (first, last)]
         return pa.table([window, *values, *positions, panes, fired], schema=schema)
 
-    def _rows(self, start: Instant | None, end: Instant | None, key: Any) -> pa.Table | None:
+    def _rows(self, query: Query) -> pa.Table | None:
         """Return the window rows of all shards, sorted; None where there are none."""
-        low, high = times_between(start, end)
-        wanted, by = key_of(self.definition.by, key), self.definition.by
+        low, high = query.times
+        wanted, by = key_of(self.definition.by, query.key), self.definition.by
         if self._whole is not None:
             return self._selected(self._whole.rows, low, high, wanted)
         runs: list[pa.Table] = []
@@ -207,10 +197,6 @@ class AggregateView(View):
             mask[mask] = of_key(rows.filter(pa.array(mask)), wanted)
         return rows if mask.all() else rows.filter(pa.array(mask))
 
-    @abstractmethod
-    def _states(self, kv: KV, low: int, high: int, key: Mapping[str, Any] | None) -> Iterator[pa.Table]:
-        """Yield the windows of a shard that may overlap the closed range, sorted."""
-
     def _reach(self, ends: IntArray, low: int) -> BoolArray:
         """True for windows that reach beyond a bound; the last number of a window is in it, its end in time is not."""
         return ends >= low if self.definition.numbered else ends > low
@@ -220,16 +206,14 @@ class AggregateView(View):
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def messages(
-        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
-    ) -> list[Slice]:
-        self.input(input)
+    def messages(self, query: Query) -> list[Slice]:
+        self.input(query.input)
         if self.logic.history is None:
             raise ConfigurationError(
                 f"{self.definition.name!r} keeps no messages: its aggregations are incremental (only window metadata is "
                 "kept). Messages are kept where an aggregation needs them, e.g. wr.median"
             )
-        finds, wanted = self.asked(start, end), key_of(self.definition.by, key)
+        finds, wanted = self.asked(query), key_of(self.definition.by, query.key)
         layout = self.logic.history.store.layout
         tables = [rows for kv in self.stores if (rows := self._found(kv, finds, wanted)) is not None]
         by = self.definition.by if layout.has_fields else ()
@@ -238,9 +222,9 @@ class AggregateView(View):
             for rows in merged(tables, by, fields_first=layout.fields_first)
         ]
 
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
+    def asked(self, query: Query) -> Finds:
         """Return a finder of the messages between two bounds; of numbered windows, also of one window."""
-        low, high = bounds_between(start, end)
+        low, high = query.bounds
         return partial(self.between, low=low, high=high)
 
     def _found(self, kv: KV, finds: Finds, wanted: Mapping[str, Any] | None) -> Slice | None:
@@ -272,7 +256,7 @@ class AggregateView(View):
 
     def made_at(self, at: Instant, key: Any) -> list[Provenance]:
         at_us = instant_us(at, "start")
-        return [self._provenance(w) for w in self.windows(at_us, at_us, key) if _start(w) == at_us]
+        return [self._provenance(w) for w in self.windows(Query(at_us, at_us, key)) if _start(w) == at_us]
 
     def made_of(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Provenance]]:
         """Return the provenance of `rows`: panes, or those columns of them that another operator keeps."""
@@ -281,7 +265,7 @@ class AggregateView(View):
         for row in rows:
             at_us, starts = _time_of(row)
             key = {b: row[b] for b in self.definition.by if b in row}
-            windows = [w for w in self.windows(at_us, at_us, key) if not starts or _start(w) == at_us]
+            windows = [w for w in self.windows(Query(at_us, at_us, key)) if not starts or _start(w) == at_us]
             if not starts:
                 windows = [w for w in windows if getattr(w.window, "end_us", None) == at_us + 1]
             names = [(w.window, *(repr(v) for v in w.key.values())) for w in windows]
@@ -301,10 +285,6 @@ class AggregateView(View):
                 messages += stored(rows_without_prefix(rows, self.prefix))
         return Provenance(info, None, {self.definition.inputs[0].name: messages})
 
-    @abstractmethod
-    def _taken(self, info: WindowInfo, kv: KV) -> Slice | None:
-        """Return the messages of a window that a shard keeps, as the window took them."""
-
     def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         assert provenance.window is not None
         start, key = _start(provenance.window), provenance.window.key
@@ -317,32 +297,13 @@ class AggregateView(View):
         rows = rows.filter(pa.array(of_key(rows, key)))
         return list(zip(rows.column(UPSERT).to_pylist(), rows.column(MESSAGES).to_pylist(), strict=True))
 
-    def _is_divided(self, kv: KV, start: int) -> bool:
-        """True for a window whose values hold rows of several commits."""
-        return False
-
-    @abstractmethod
-    def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
-        """Return the stored rows of a window, not merged; `one`: its start and key, None for all keys."""
-
-    def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
-        """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
-        keys = one_key(self.definition.by, key, self.schema())
-        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
-
-
-class TimeView(AggregateView):
-    """The view over time windows."""
-
-    logic: WindowAggregator
-
     def kept(self, before: Kept | None = None, changes: Sequence[Batch] = ()) -> Kept | None:
         """Keep all windows, or bring those of an earlier commit to this one, which costs what changed."""
         self._whole = None if changes else before
-        if before is not None and changes and type(self) is TimeView and self.definition.by:
+        if before is not None and changes and type(self) is AggregateView and self.definition.by:
             self._whole = self._brought(before, changes)
         if self._whole is None:
-            rows = self._rows(None, None, None)
+            rows = self._rows(Query())
             if rows is not None and rows.nbytes <= KEPT_BYTES:
                 self._whole = Kept(rows.combine_chunks(), hashes_of(rows, self.definition.by))
         return self._whole
@@ -414,11 +375,19 @@ class TimeView(AggregateView):
         """Return the stored rows of a window, not merged; `one`: its start and key, None for all keys."""
         return self.logic.store.read(kv, [start], one)
 
+    def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
+        """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
+        keys = one_key(self.definition.by, key, self.schema())
+        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
+
 
 class TupleView(AggregateView):
     """The view over windows of sequence numbers."""
 
-    logic: TupleAggregator
+    logic: TupleAggregator  # type: ignore[assignment]
+
+    def _is_divided(self, kv: KV, start: int) -> bool:
+        return False
 
     def _stored(self, kv: KV, start: int, one: pa.Table | None) -> pa.Table | None:
         return self.logic.store.read_all(kv) if one is None else self.logic.store.read(kv, one)
@@ -435,10 +404,10 @@ class TupleView(AggregateView):
             return None
         return _between(rows, rows.times, low[0], high[0])
 
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        if isinstance(start, TupleWindow):
-            return partial(self.numbered, window=alone(start, end))
-        return super().asked(start, end)
+    def asked(self, query: Query) -> Finds:
+        if isinstance(query.start, TupleWindow):
+            return partial(self.numbered, window=alone(query.start, query.end))
+        return super().asked(query)
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Return kept messages of these numbers, of each key its own."""
@@ -456,7 +425,7 @@ class TupleView(AggregateView):
 class SessionView(AggregateView):
     """The view over session windows."""
 
-    logic: SessionAggregator
+    logic: SessionAggregator  # type: ignore[assignment]
 
     def __init__(self, logic: Any, stores: Sequence[KV], watermark_us: int) -> None:
         super().__init__(logic, stores, watermark_us)
@@ -516,10 +485,10 @@ class TupleSessionView(SessionView):
             return None
         return _between(rows, rows.times, low[0], high[0])
 
-    def asked(self, start: Bound | None, end: Bound | None) -> Finds:
-        if isinstance(start, TupleWindow):
-            return partial(self.numbered, window=alone(start, end))
-        return super().asked(start, end)
+    def asked(self, query: Query) -> Finds:
+        if isinstance(query.start, TupleWindow):
+            return partial(self.numbered, window=alone(query.start, query.end))
+        return super().asked(query)
 
     def numbered(self, kv: KV, window: TupleWindow, **fields: bytes) -> Slice | None:
         """Return kept messages of these numbers, which are of all keys."""
@@ -540,7 +509,7 @@ def view_of(definition: AggregateDefinition) -> type[AggregateView]:
     """Return the view class of windows of this definition."""
     if definition.session:
         return TupleSessionView if definition.numbered else SessionView
-    return TupleView if definition.tuple_window else TimeView
+    return TupleView if definition.tuple_window else AggregateView
 
 
 def _between(rows: Slice, values: IntArray, low: int, high: int) -> Slice:

@@ -53,7 +53,7 @@ class AlertNeeds(WholeMessages):
         self.definition = definition
         for aggregation in definition.agg.values():
             self.required.update(aggregation.columns)
-        self._keys = set(definition.by)
+        self.keys = definition.by
         self.whole = definition.frame is None or any(
             a.kind == "table_function" or a.expressions for a in definition.agg.values()
         )

@@ -21,7 +21,7 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.steps.step import StepResult
-from windrow.operators.view import Provenance, View, key_of, of_key, rows_without_prefix, stored
+from windrow.operators.view import Provenance, Query, View, key_of, of_key, rows_without_prefix, stored
 from windrow.stores.event_log import TIME
 from windrow.stores.kv import Overlay
 
@@ -34,25 +34,18 @@ class AlertView(View):
     logic: Alerting
     definition: AlertDefinition
 
-    def table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> pa.Table:
+    def table(self, table: str, query: Query) -> pa.Table:
         if table != ALERTS:
             raise self.refuse(table)
-        if start is not None or end is not None:
+        if query.start is not None or query.end is not None:
             raise ConfigurationError(
-                f"start={start!r}, end={end!r}: the alerts of {self.definition.name!r} are those of now, ask by key=, or as of "
-                "a commit"
+                f"start={query.start!r}, end={query.end!r}: the alerts of {self.definition.name!r} are those of now, ask "
+                "by key=, or as of a commit"
             )
         found = [self._of(work, states) for work, states in self._states()]
         rows = concat([self._schema().empty_table(), *found])
-        rows = rows.filter(pa.array(of_key(rows, key_of(self.definition.by, key))))
+        rows = rows.filter(pa.array(of_key(rows, key_of(self.definition.by, query.key))))
         return rows.sort_by([(b, "ascending") for b in self.definition.by]) if self.definition.by else rows
-
-    def timed(self, table: str) -> str | None:
-        if table != ALERTS:
-            raise self.refuse(table)
-        return None
 
     def _schema(self) -> pa.Schema:
         types, known = self.key_types(), self.known()

@@ -17,7 +17,7 @@ from windrow.operators.cogroup.definition import CoGroupDefinition
 from windrow.operators.cogroup.logic import CoGroupOperator
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
-from windrow.operators.view import Bound, Provenance, View, message_columns, rows_without_prefix
+from windrow.operators.view import Provenance, Query, View, message_columns, rows_without_prefix
 from windrow.stores.kv import KV
 
 
@@ -53,11 +53,9 @@ class CoGroupView(View):
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> Sequence[WindowInfo]:
-        self._check(input)
-        found = self._inner.windows(start, end, key, None)
+    def windows(self, query: Query) -> Sequence[WindowInfo]:
+        self._check(query.input)
+        found = self._inner.windows(replace(query, input=None))
         return LazyList([Part(len(found), lambda low, high: map(self._as_given, found[low:high]))])
 
     def _as_given(self, info: WindowInfo) -> WindowInfo:
@@ -67,11 +65,9 @@ class CoGroupView(View):
     def _place(self, position: Position) -> Position:
         return position._replace(source=re.sub(self._named, "", position.source))
 
-    def windows_table(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> pa.Table:
-        self._check(input)
-        table = self._inner.windows_table(start, end, key, None)
+    def windows_table(self, query: Query) -> pa.Table:
+        self._check(query.input)
+        table = self._inner.windows_table(replace(query, input=None))
         for name in ("first", "last"):
             at = table.column_names.index(name)
             places = combine(table.column(name))
@@ -85,12 +81,12 @@ class CoGroupView(View):
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def messages(
-        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
-    ) -> list[Slice]:
+    def messages(self, query: Query) -> list[Slice]:
         """Return messages of an input. key: by the names of the operator's keys."""
-        input_spec = self.input(input)
-        found = [self._united.back(rows, input_spec) for rows in self._inner.messages(start, end, key, None)]
+        input_spec = self.input(query.input)
+        found = [
+            self._united.back(rows, input_spec) for rows in self._inner.messages(replace(query, input=None))
+        ]
         return [rows_without_prefix(rows, input_spec.source_prefix) for rows in found if len(rows)]
 
     def message_schema(self, input: str | None = None) -> pa.Schema:

@@ -27,17 +27,15 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import POSITION, TIME_WINDOW_TYPE, TUPLE_WINDOW_TYPE, stamp_us
 from windrow.operators.steps.progress import Progress
 from windrow.operators.view import (
-    Bound,
     Provenance,
+    Query,
     View,
-    bounds_between,
     key_of,
     merged,
     message_columns,
     of_key,
     rows_without_prefix,
     stored,
-    times_between,
     union,
 )
 from windrow.stores.kv import KV
@@ -78,25 +76,21 @@ class JoinView(View):
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> list[WindowInfo]:
-        side = self._side(input)
-        low, high = times_between(start, end)
-        tables = self.messages(None, None, key, input)
+    def windows(self, query: Query) -> list[WindowInfo]:
+        side = self._side(query.input)
+        low, high = query.times
+        tables = self.messages(Query(key=query.key, input=query.input))
         if not tables:
             return []
         [rows] = tables
         return windows_of_input(self._input_of(side).window, rows, low, high, self.watermark_us)
 
-    def windows_table(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> pa.Table:
-        side = self._side(input)
+    def windows_table(self, query: Query) -> pa.Table:
+        side = self._side(query.input)
         window = self._input_of(side).window
         kind = TUPLE_WINDOW_TYPE if isinstance(window, Rows) else TIME_WINDOW_TYPE
         rows = []
-        for info in self.windows(start, end, key, input):
+        for info in self.windows(query):
             span: dict[str, int | None]
             if isinstance(info.window, TupleWindow):
                 span = {"first": info.window.first, "last": info.window.last}
@@ -131,12 +125,10 @@ class JoinView(View):
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def messages(
-        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
-    ) -> list[Slice]:
-        side = self._side(input)
-        low, high = bounds_between(start, end)
-        wanted = key_of(self.logic.readings[side].by, key)
+    def messages(self, query: Query) -> list[Slice]:
+        side = self._side(query.input)
+        low, high = query.bounds
+        wanted = key_of(self.logic.readings[side].by, query.key)
         tables = [self._of_both(kv, self.logic.lasting(kv, side), low, high, wanted) for kv in self.stores]
         layout = self.logic.stores[side].layout
         by = self.logic.readings[side].by if layout.has_fields else ()

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from windrow.core.errors import ReservedColumn, UnknownColumn
 from windrow.core.keys import encode_equal
 from windrow.core.messages import WindowInfo
-from windrow.core.time import Instant
 from windrow.operators.aggregate.output import window_column
 from windrow.operators.aggregate.views import view_of
 from windrow.operators.join_window.definition import NEW, JoinWindowDefinition
@@ -32,7 +31,7 @@ from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.schema_inference import Needs, check_keys
 from windrow.operators.steps.step import StepResult
 from windrow.operators.view import (
-    Bound,
+    Query,
     View,
     key_of,
     merged,
@@ -171,21 +170,15 @@ class JoinWindowView(View):
     def timed(self, table: str) -> str | None:
         return self._windows.timed(table)
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> Sequence[WindowInfo]:
-        return self._windows.windows(start, end, key, input)
+    def windows(self, query: Query) -> Sequence[WindowInfo]:
+        return self._windows.windows(query)
 
-    def windows_table(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> pa.Table:
-        return self._windows.windows_table(start, end, key, input)
+    def windows_table(self, query: Query) -> pa.Table:
+        return self._windows.windows_table(query)
 
-    def messages(
-        self, start: Bound | None, end: Bound | None, key: Any, input: str | None = None
-    ) -> list[Slice]:
-        self.input(input)
-        finds, wanted = self._windows.asked(start, end), self._wanted(key)
+    def messages(self, query: Query) -> list[Slice]:
+        self.input(query.input)
+        finds, wanted = self._windows.asked(query), self._wanted(query.key)
         tables = []
         for kv in self.stores:
             known = self._windows._known(kv)

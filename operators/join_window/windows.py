@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
 from typing import Self, TypeVar
 
 import numpy as np
@@ -18,7 +17,6 @@ from windrow.core.windows import Hopping, Session, Tumbling
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.kept_messages import NUMBERS, History
 from windrow.operators.aggregate.logic import WindowAggregator
-from windrow.operators.aggregate.required_columns import AggregateNeeds
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.operators.aggregate.sessions.tuples import TupleSessionAggregator
 from windrow.operators.aggregate.state_rows import delta_rows, merge_rows
@@ -152,7 +150,7 @@ class _NamedMessages(Steps):
     def __init__(self, definition: JoinWindowDefinition) -> None:
         super().__init__(definition.windowing)
         self.history = self.filed = Kept(definition)
-        self.needs = JoinWindowNeeds(definition)
+        self.needs = WholeMessages(definition)
 
     def seen_schema(self, schema: pa.Schema) -> pa.Schema:
         return with_names(super().seen_schema(schema))
@@ -268,24 +266,3 @@ def _first(row_of: IntArray, starts: IntArray) -> BoolArray:
 def _zeroed(deltas: pa.Table, name: str) -> pa.Table:
     zeros = pa.array(np.zeros(len(deltas), dtype=np.int64))
     return deltas.set_column(deltas.column_names.index(name), name, zeros)
-
-
-class JoinWindowNeeds(AggregateNeeds):
-    """The required columns of a join window: event time and all keys. All messages are kept whole."""
-
-    def __init__(self, definition: JoinWindowDefinition) -> None:
-        super().__init__(definition.windowing)
-        self.keys = (*self.keys, *definition.join_keys)
-        self._messages = WholeMessages(definition)
-
-    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
-        self._messages.check(known, names)
-
-    def named(self, names: Iterable[str]) -> set[str]:
-        return self._messages.named(names)
-
-    def refused(self, names: Iterable[str]) -> dict[str, str]:
-        return self._messages.refused(names)
-
-    def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        return self._messages.refusal(name, kind, known)

@@ -14,7 +14,7 @@ from windrow.operators.aggregations.required_columns import check_columns, menti
 from windrow.operators.one_input import WholeMessages
 from windrow.operators.over.definition import OverDefinition
 from windrow.operators.steps.groups import combine
-from windrow.operators.steps.schema_inference import Needs, check_filter, expression_refusal
+from windrow.operators.steps.schema_inference import Together, check_filter, expression_refusal
 
 
 class OverNeeds(WholeMessages):
@@ -26,7 +26,7 @@ class OverNeeds(WholeMessages):
         self.required.update(definition.select or ())
         for aggregation in definition.agg.values():
             self.required.update(aggregation.columns)
-        self._keys = set(definition.by)
+        self.keys = definition.by
         self.whole = _all_columns(definition)
 
     def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
@@ -120,21 +120,12 @@ class MarkerNeeds(OverNeeds):
         return any(is_one(kind) for is_one in of)
 
 
-class PartnerNeeds(Needs):
+class PartnerNeeds(Together):
     """The columns that an input requires whose keys are compared with the other one's. other: the known columns of that one."""
 
     def __init__(self, needs: OverNeeds, by: tuple[str, ...], other: pa.Schema | None) -> None:
-        self._needs, self._by, self._other = needs, by, other
-        self.whole, self.times = needs.whole, needs.times
-
-    def check(self, known: pa.Schema | None, names: Iterable[str]) -> None:
-        self._needs.check(known, names)
-
-    def named(self, names: Iterable[str]) -> set[str]:
-        return self._needs.named(names)
-
-    def refused(self, names: Iterable[str]) -> dict[str, str]:
-        return self._needs.refused(names)
+        super().__init__([needs])
+        self._by, self._other = by, other
 
     def refusal(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
         other = self._other
@@ -142,10 +133,7 @@ class PartnerNeeds(Needs):
             theirs = other.field(name).type
             if widened(kind, theirs) is None:
                 return f"key {name!r} is {kind}, in the other input it is {theirs}, which cannot be compared"
-        return self._needs.refusal(name, kind, known)
-
-    def uncomputable(self, name: str, kind: pa.DataType, known: Mapping[str, pa.DataType]) -> str | None:
-        return self._needs.uncomputable(name, kind, known)
+        return super().refusal(name, kind, known)
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         other = self._other

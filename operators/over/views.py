@@ -19,17 +19,14 @@ from windrow.operators.steps.groups import Groups
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.step import limit
 from windrow.operators.view import (
-    MESSAGES,
     WINDOWS,
-    Bound,
     Provenance,
+    Query,
     View,
     key_of,
     message_columns,
-    messages_table,
     of_key,
     rows_without_prefix,
-    selected,
     stored,
 )
 from windrow.stores.event_log import TIME
@@ -50,39 +47,24 @@ class OverView(View):
             "time of a message, says what is in them"
         )
 
-    def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
-        self.input(input)
+    def messages(self, query: Query) -> list[Slice]:
+        self.input(query.input)
         tables = [rows for kv in self.stores if (rows := self._kept(kv)) is not None]
-        return self.selected(tables, start, end, key, self.prefix)
+        return self.selected(tables, query, self.prefix)
 
-    def selected(
-        self, found: Sequence[pa.Table], start: Bound | None, end: Bound | None, key: object, prefix: str
-    ) -> list[Slice]:
-        """Return the kept messages of these bounds and this key, in order."""
-        wanted = key_of(self.definition.by, key)
+    def selected(self, found: Sequence[pa.Table], query: Query, prefix: str) -> list[Slice]:
+        """Return the kept messages that a query means, in order."""
         if not found:
             return []
         table = concat(found)
         rows = Slice(table, table.column(TIME).to_numpy())
-        chosen = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
+        chosen = rows.take(np.flatnonzero(query.selects(rows, self.definition.by)))
         return [rows_without_prefix(chosen.take(ordered(chosen.times, chosen.table)), prefix)]
 
     def message_schema(self, input: str | None) -> pa.Schema:
         self.input(input)
         known = self.known()
         return message_columns([None if known is None else self.logic.filed(known)])
-
-    def table(
-        self,
-        table: str,
-        start: object = None,
-        end: object = None,
-        key: object = None,
-        input: str | None = None,
-    ) -> pa.Table:
-        if table != MESSAGES:
-            raise self.refuse(table)
-        return messages_table(self.messages(start, end, key, input), self.message_schema(input))  # type: ignore[arg-type]
 
     # -- why --------------------------------------------------------------------------------------------------------
 

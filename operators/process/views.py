@@ -16,7 +16,7 @@ from windrow.operators.process.definition import ProcessDefinition
 from windrow.operators.process.logic import Processor
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.output_columns import STAMP
-from windrow.operators.view import View, key_of, of_key, times_between
+from windrow.operators.view import Query, View, key_of, of_key
 from windrow.stores.kv import KV
 
 STATE, TIMERS = "state", "timers"
@@ -31,17 +31,15 @@ class ProcessView(View):
     logic: Processor
     definition: ProcessDefinition
 
-    def table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> pa.Table:
+    def table(self, table: str, query: Query) -> pa.Table:
         if table not in self.definition.tables:
             raise self.refuse(table)
         cfs, by = Families(self.definition.name), self.definition.by
-        if table == STATE and (start is not None or end is not None):
+        if table == STATE and (query.start is not None or query.end is not None):
             raise ConfigurationError(
-                f"start={start!r}, end={end!r}: the state of {self.definition.name!r} has no time, ask by key="
+                f"start={query.start!r}, end={query.end!r}: the state of {self.definition.name!r} has no time, ask by key="
             )
-        low, high = times_between(start, end)
+        low, high = query.times
         entries: list[tuple[bytes, bytes, tuple[Any, ...], KV]] = []
         for kv in self.stores:
             if table == STATE:
@@ -55,7 +53,7 @@ class ProcessView(View):
                     entries.append((key_bytes, value[8:], (at_us, of), kv))
         entries.sort(key=lambda one: (one[0], one[2]))
         made = _rows(entries, self._schema(), self._fields(table), cfs.aux)
-        return made.filter(pa.array(of_key(made, key_of(by, key))))
+        return made.filter(pa.array(of_key(made, key_of(by, query.key))))
 
     def timed(self, table: str) -> str | None:
         if table not in self.definition.tables:

@@ -19,15 +19,13 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.output_columns import STAMP
 from windrow.operators.view import (
-    Bound,
     Provenance,
+    Query,
     View,
     key_of,
     message_columns,
     of_key,
     rows_without_prefix,
-    selected,
-    times_between,
 )
 from windrow.stores.event_log import TIME
 
@@ -40,9 +38,8 @@ class RulesView(View):
     logic: RulesOperator
     definition: RulesDefinition
 
-    def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
-        of_input = self.input(input)
-        wanted = key_of(self.definition.keys(of_input), key)
+    def messages(self, query: Query) -> list[Slice]:
+        of_input = self.input(query.input)
         parts = [
             part for kv in self.stores if (part := self.logic.kept_messages(kv, of_input.name)) is not None
         ]
@@ -50,7 +47,7 @@ class RulesView(View):
             return []
         table = concat([table for table, _ in parts])
         rows = Slice(table, np.concatenate([times for _, times in parts]))
-        kept = rows.take(np.flatnonzero(selected(rows, start, end) & of_key(table, wanted)))
+        kept = rows.take(np.flatnonzero(query.selects(rows, self.definition.keys(of_input))))
         places = kept.table.select(POSITION_COLUMNS).rename_columns([f".{n}" for n in POSITION_COLUMNS])
         order = in_order(places, [""])
         order = order[np.argsort(kept.times[order], kind="stable")]
@@ -66,12 +63,10 @@ class RulesView(View):
 
     # -- tuples that wait -------------------------------------------------------------------------------------------
 
-    def table(
-        self, table: str, start: Any = None, end: Any = None, key: Any = None, input: str | None = None
-    ) -> pa.Table:
+    def table(self, table: str, query: Query) -> pa.Table:
         if table != PENDING:
-            return super().table(table, start, end, key, input)
-        low_us, high_us = times_between(start, end)
+            return super().table(table, query)
+        low_us, high_us = query.times
         found = [
             self._pending(rule, what, tuples)
             for kv in self.stores
@@ -82,7 +77,7 @@ class RulesView(View):
         empty = pa.schema([*types, *own, (MESSAGES, pa.list_(MESSAGE))]).empty_table()
         rows = concat([empty, *found])
         times = rows.column("deadline").cast(pa.int64()).to_numpy()
-        wanted = of_key(rows, key_of(self.definition.by, key))
+        wanted = of_key(rows, key_of(self.definition.by, query.key))
         rows = rows.filter(pa.array((times >= low_us) & (times <= high_us) & wanted))
         return rows.sort_by([("deadline", "ascending"), ("rule", "ascending")])
 

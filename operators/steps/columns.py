@@ -62,3 +62,10 @@ OFFSET_MIN, OFFSET_MAX = "__offset_min", "__offset_max"
 FAULTS = "__faults"
 #: Why a row was set apart, as JSON: one that cannot be counted, or `REPLAYED`.
 DEAD_LETTER, REPLAYED = "__dead_letter", "replayed"
+
+
+def with_column(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return rows with a column, in the place of the one that has its name."""
+    if name not in rows.column_names:
+        return rows.append_column(name, column)
+    return rows.set_column(rows.column_names.index(name), name, column)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windrow.core import check
 from windrow.core.errors import ConfigurationError
 from windrow.core.expressions import Expr
-from windrow.operators.steps.columns import MALFORMED_ROW
+from windrow.operators.steps.columns import MALFORMED_ROW, with_column
 from windrow.operators.steps.groups import combine
 
 #: Expressions of derived columns, by name. One replaces the input's column of the same name.
@@ -55,11 +55,7 @@ def with_derived(makes: Makes, table: pa.Table) -> pa.Table:
     sound_rows = table if sound.all() else table.filter(pa.array(sound))
     target = pa.array(np.where(sound, np.cumsum(sound) - 1, 0), mask=~sound)
     for name, expression in makes:
-        column = combine(expression.evaluate(sound_rows, name)).take(target)
-        if name in table.column_names:
-            table = table.set_column(table.column_names.index(name), name, column)
-        else:
-            table = table.append_column(name, column)
+        table = with_column(table, name, combine(expression.evaluate(sound_rows, name)).take(target))
     return table
 
 

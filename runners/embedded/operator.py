@@ -30,7 +30,7 @@ from windrow.core.messages import DeadLetter
 from windrow.core.positions import Partition
 from windrow.core.time import END_OF_TIME_US, Instant, instant_us
 from windrow.operators.operator import Definition
-from windrow.operators.view import WINDOWS, View
+from windrow.operators.view import WINDOWS, Query, View
 from windrow.runners.embedded.engine import Engine
 from windrow.runners.embedded.intake import Intake, Schemas, declared_of
 from windrow.runners.embedded.micro_batching import Ones
@@ -270,7 +270,7 @@ class Embedded(Queries):
 
         def read(view: View) -> Page:
             return page_of(
-                view.stored_table(table, None, None, key, input),
+                view.stored_table(table, Query(key=key, input=input)),
                 view.definition.by,
                 order=order,
                 descending=descending,

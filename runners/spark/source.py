@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from windrow.core.errors import ConfigurationError
 from windrow.core.time import instant_us, is_number
-from windrow.operators.view import WINDOWS, window_bounds
+from windrow.operators.view import WINDOWS, Query
 from windrow.runners.spark.predicate_pushdown import Pushed
 from windrow.runners.state import State
 from windrow.runners.state.definitions import imported, location_and_log
@@ -154,7 +154,7 @@ def _table(state: State, options: Any, pushed: Pushed | None = None) -> pa.Table
     key = json.loads(options["key"]) if "key" in options else None
     key = tuple(key) if isinstance(key, list) else key
     start, end = (_instant(options.get(n)) for n in ("start", "end"))
-    window_bounds(start, end)
+    Query(start, end).checked(WINDOWS)
     crossed = False
     if pushed is not None:
         start, end = pushed.narrowed(state.timed(table, operator, name), start, end)

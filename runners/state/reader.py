@@ -33,15 +33,7 @@ from windrow.core.types import concat
 from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
 from windrow.operators.steps.output_columns import STAMP, stamp_us
-from windrow.operators.view import (
-    MESSAGES,
-    WINDOWS,
-    StoredTable,
-    View,
-    check_message_bounds,
-    key_of,
-    window_bounds,
-)
+from windrow.operators.view import WINDOWS, Query, StoredTable, View, key_of
 from windrow.runners.paging import Page, page_of
 from windrow.runners.queries import Queries, T, letters_of
 from windrow.runners.state.definitions import Definitions
@@ -388,8 +380,8 @@ class State(Queries):
 
         `covering`: only windows that hold all of the range.
         """
-        start, end = self._bounds(table, start, end, covering)
-        return self._ask(table, operator, input, lambda view: view.table(table, start, end, key, input))
+        query = Query(start, end, key, input).checked(table, covering)
+        return self._ask(table, operator, input, lambda view: view.table(table, query))
 
     def page(
         self,
@@ -415,7 +407,7 @@ class State(Queries):
 
         The table is read once, and kept. After a commit the windows that it changed are read, of other tables all rows.
         """
-        start, end = self._bounds(table, start, end, covering=False)
+        query = Query(start, end, key, input).checked(table)
         definition = self._definitions.of(operator, input, table)
         name, whole = (definition.name, table, input), start is None and end is None and key is None
         stored = self._stored.get(name) if whole else None
@@ -425,7 +417,7 @@ class State(Queries):
                 view = self._view(definition.name)
                 if whole and table == WINDOWS and definition.name not in self._kept:
                     self._keep(definition.name, view)
-                return view.stored_table(table, start, end, key, input)
+                return view.stored_table(table, query)
 
             stored = self._read(read)
         if whole:
@@ -548,13 +540,6 @@ class State(Queries):
     def _ask(self, table: str, operator: str | None, input: str | None, ask: Callable[[View], T]) -> T:
         definition = self._definitions.of(operator, input, table)
         return self._read(lambda: ask(self._view(definition.name)))
-
-    def _bounds(self, table: str, start: Any, end: Any, covering: bool) -> tuple[Any, Any]:
-        """Check the bounds of a table's rows, and return them as its view takes them."""
-        if table != MESSAGES:
-            return window_bounds(start, end, covering)
-        check_message_bounds(start, end)
-        return start, end
 
     def _view(self, name: str) -> View:
         """Return the view of an operator, over all shards that are open; windows that it keeps are brought to this commit."""

@@ -11,6 +11,7 @@ import windrow as wr
 from tests.counting import CountingKV
 from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.steps.columns import END, MESSAGES, START
+from windrow.operators.view import Query
 from windrow.stores.kv import MemoryKV, Overlay
 
 S = 1_000_000
@@ -80,7 +81,7 @@ def test_a_window_that_is_removed_reads_the_pages_of_its_key_and_leaves_the_othe
         logic.ingest(kv, {name: pa.table({"t": times, "k": some})}, 0)
 
     def kept(key: str) -> list[int]:
-        return [w.window.start_us // S for w in logic.view([kv], 2 * S).windows(None, None, key)]
+        return [w.window.start_us // S for w in logic.view([kv], 2 * S).windows(Query(key=key))]
 
     for second in (0, 1):
         ingest(second, keys)

@@ -23,6 +23,7 @@ from tests.operators.test_contract import DEATHS, actions
 from windrow.checkpoint import shard
 from windrow.operators.aggregate import pane_order
 from windrow.operators.steps.step import StepResult
+from windrow.operators.view import Query
 from windrow.stores import page_store, segment
 from windrow.stores.kv import MemoryKV
 from windrow.testing import CommitPoint
@@ -110,7 +111,7 @@ def told(changes: dict[str, Any], most: int, seed: int) -> tuple[list[str], list
                 )
             steps.append(logic.advance(kv, watermark * S, n * 5 * S))
             said += [line for step in steps for line in plain(logic, step, n)]
-            kept += map(repr, logic.view([kv], watermark * S).windows(None, None, None))
+            kept += map(repr, logic.view([kv], watermark * S).windows(Query()))
     assert len(said) > KEYS and (len(kept) > KEYS or not one.retention.time_us)
     return said, kept
 

@@ -14,7 +14,7 @@ from tests.deep import examples
 from tests.operators.join.cases import JoinCase, cases
 from tests.proof.test_joins_against_oracle import STEPS, Run, plain
 from windrow.core.errors import ConfigurationError
-from windrow.operators.view import stored
+from windrow.operators.view import Query, stored
 from windrow.stores import delta_blocks, partitioned_windows
 from windrow.testing import ManualClock
 
@@ -184,10 +184,7 @@ def test_what_messages_of_any_join_made_was_emitted_and_what_was_emitted_is_foun
     view = run.operator.view([run.kv], run.watermark_us)
     told = [values for _, values in run.emitted]
     kept = [
-        m
-        for i in case.definition.inputs
-        for rows in view.messages(None, None, None, i.name)
-        for m in stored(rows)
+        m for i in case.definition.inputs for rows in view.messages(Query(input=i.name)) for m in stored(rows)
     ]
     made = [m for at_us in {m.event_time_us for m in kept} for m in view.made_at(at_us, None)]
     known = {repr(values) for values in told}

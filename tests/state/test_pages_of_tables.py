@@ -13,6 +13,7 @@ import pytest
 import windrow as wr
 from windrow.checkpoint.shard_reader import ShardView
 from windrow.core.errors import ConfigurationError
+from windrow.operators.view import Query
 from windrow.runners.state import State
 from windrow.stores.kv import Batch
 from windrow.testing.clock import ManualClock
@@ -230,7 +231,7 @@ def test_windows_of_several_shards_are_kept_as_they_are_read(
             view = definition.logic().view(stores, watermark_us)
             kept = view.kept(kept, [changes.get(id(kv), Batch()) for kv in stores])
             anew = definition.logic().view(stores, watermark_us)
-            assert view.windows_table(None, None, None).equals(anew.windows_table(None, None, None)), commit
+            assert view.windows_table(Query()).equals(anew.windows_table(Query())), commit
 
 
 def test_a_state_follows_another_driver(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ from windrow.core.time import START_OF_TIME_US
 from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.sessions.extents import joined
 from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
-from windrow.operators.aggregate.sessions.merging import with_all_taken_from, with_some_taken_from
+from windrow.operators.aggregate.sessions.merging import (
+    with_all_taken_from,
+    with_extents,
+    with_some_taken_from,
+)
 from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, extents, owners, unfolded
 from windrow.operators.steps.columns import END, MESSAGES_FROM, ON_TIME, START
@@ -109,8 +113,7 @@ def _joined(logic: Sessions, step: Step, rows: Rows, ends: IntArray) -> Rows:
     sessions = without(rows.sessions, HOME, CURRENT).take(pa.array(order))
     noted = MESSAGES_FROM in sessions.column_names
     sessions = with_all_taken_from(sessions) if noted else sessions
-    for name, bounds in ((START, touching.starts), (END, touching.ends)):
-        sessions = sessions.set_column(sessions.column_names.index(name), name, pa.array(bounds[component]))
+    sessions = with_extents(sessions, touching.starts[component], touching.ends[component])
     groups = Groups.numbered(component, len(touching.starts))
     merged = logic.merged(sessions, groups, step.dead)
     merged = with_some_taken_from(merged) if noted else merged

@@ -27,6 +27,7 @@ from windrow.operators.steps.columns import (
     PANES,
     PENDING,
     START,
+    with_column,
 )
 from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.groups import Groups, combine
@@ -239,10 +240,7 @@ def after_firing(rows: Rows, which: BoolArray, fired: Rows) -> Rows:
 
 def with_current(sessions: pa.Table, current: BoolArray) -> pa.Table:
     """Mark the sessions whose last pane equals their accumulators."""
-    mark = pa.array(current)
-    if CURRENT not in sessions.column_names:
-        return sessions.append_column(CURRENT, mark)
-    return sessions.set_column(sessions.column_names.index(CURRENT), CURRENT, mark)
+    return with_column(sessions, CURRENT, pa.array(current))
 
 
 def owners(sessions: pa.Table, panes: pa.Table, by: tuple[str, ...]) -> IntArray:

@@ -42,6 +42,7 @@ from windrow.operators.steps.columns import (
     SINCE,
     START,
     STEP,
+    with_column,
 )
 from windrow.operators.steps.groups import Groups, combine, without
 from windrow.stores.sessions import HOME, HOT
@@ -91,8 +92,8 @@ def divide(
     ends = reach
     if longest_us is not None:
         ends = np.minimum(reach, starts + longest_us)
-        merged = _with(merged, REACH, reach)
-    sessions = _with(merged, END, ends)
+        merged = with_column(merged, REACH, pa.array(reach))
+    sessions = with_column(merged, END, pa.array(ends))
     old = None if stored.near.rows is None else stored.rows(by, selected).sessions
     stays = np.zeros(0 if old is None else len(old), dtype=bool)
     owed, lost = np.zeros(len(merged), dtype=bool), np.zeros(len(merged), dtype=bool)
@@ -230,7 +231,8 @@ def _split_parts(old: pa.Table, parts: pa.Table, by: tuple[str, ...]) -> tuple[p
         current[i] &= hot[meets].any() or not len(meets)
         if len(same):
             pending[i] = old_pending[meets[old_starts[meets] >= starts[i]]].sum() + came[i]
-    parts = _with(_with(_with(parts, PENDING, pending), PANES, panes), _OPEN, current)
+    for name, values in ((PENDING, pending), (PANES, panes), (_OPEN, current)):
+        parts = with_column(parts, name, pa.array(values))
     return parts.filter(pa.array(changed)), stays
 
 
@@ -285,10 +287,3 @@ def _without_crossing(logic: Sessions, step: Step, rows: Rows) -> Rows:
             panes = rows.panes.filter(pa.array(of_timing))
             step.emitted.append(taken_back(emitter, logic.calculation, panes, timing))
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])
-
-
-def _with(rows: pa.Table, name: str, values: IntArray | BoolArray) -> pa.Table:
-    column = pa.array(values)
-    if name not in rows.column_names:
-        return rows.append_column(name, column)
-    return rows.set_column(rows.column_names.index(name), name, column)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
 from windrow.core.messages import Window, WindowInfo
-from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, Instant
+from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.operators.join.output import NOBODY, Columns
 from windrow.operators.join.reach import LEFT, RIGHT
 from windrow.operators.join.sessions.logic import SessionJoinOperator
@@ -22,7 +21,7 @@ from windrow.operators.join.windows import position_of
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.pairing import pairs
-from windrow.operators.view import key_of, rows_without_prefix, times_between
+from windrow.operators.view import Query, key_of, rows_without_prefix
 from windrow.stores.kv import KV
 
 
@@ -33,15 +32,13 @@ class SessionJoinView(JoinView):
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    def windows(
-        self, start: Instant | None, end: Instant | None, key: Any, input: str | None = None
-    ) -> list[WindowInfo]:
+    def windows(self, query: Query) -> list[WindowInfo]:
         """Return the sessions that hold messages of an input and overlap the closed range, by start and key."""
-        side = self._side(input)
+        side = self._side(query.input)
         if side not in self.logic.making:
-            return super().windows(start, end, key, input)
-        low, high = times_between(start, end)
-        wanted = key_of(self.logic.readings[side].by, key)
+            return super().windows(query)
+        low, high = query.times
+        wanted = key_of(self.logic.readings[side].by, query.key)
         infos: list[tuple[int, bytes, WindowInfo]] = []
         for kv in self.stores:
             sessions = self.logic.sessions.between(kv, low, min(high, END_OF_TIME_US - 1) + 1, None)

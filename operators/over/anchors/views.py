@@ -23,8 +23,8 @@ from windrow.operators.steps.dead_letters import DeadLetters
 from windrow.operators.steps.intake import Slice, user_columns
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.view import (
-    Bound,
     Provenance,
+    Query,
     key_of,
     message_columns,
     of_key,
@@ -40,10 +40,10 @@ class AnchoredView(OverView):
 
     logic: AnchoredOvers  # type: ignore[assignment]
 
-    def messages(self, start: Bound | None, end: Bound | None, key: object, input: str | None) -> list[Slice]:
-        input_spec = self.input(input)
+    def messages(self, query: Query) -> list[Slice]:
+        input_spec = self.input(query.input)
         side, prefix = self._side(input_spec.name), self.source_prefix(input_spec.name)
-        return self.selected(self._conformed(side), start, end, key, prefix)
+        return self.selected(self._conformed(side), query, prefix)
 
     def message_schema(self, input: str | None) -> pa.Schema:
         side = self._side(self.input(input).name)

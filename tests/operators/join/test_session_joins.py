@@ -21,6 +21,7 @@ from windrow.core.errors import (
 )
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.time import SECOND_US as S
+from windrow.operators.view import Query
 from windrow.testing import ManualClock
 
 
@@ -415,10 +416,10 @@ def test_windows_of_a_range_are_found_by_the_messages_of_their_sessions(tmp_path
                 for user in "ab"
             ]
             read.clear()
-            found = view.windows(low * S, high * S, None, "clicks")
+            found = view.windows(Query(low * S, high * S, input="clicks"))
             assert [(i.window.start_us, i.window.end_us, i.key["user"], i.messages) for i in found] == wanted
             assert sum(map(len, read)) == 3 * len(wanted)
-        assert len(view.windows(None, None, None, "clicks")) == 60
+        assert len(view.windows(Query(input="clicks"))) == 60
 
 
 class Sessions:
