@@ -47,51 +47,68 @@ class Wide(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Width of the time buckets; wide: if some are longer."""
+    """Time buckets of a log.
+
+    width_us: their usual width; record: a family and a key that record longer ones of rows far apart; None: there are none
+    """
 
     width_us: int
-    wide: Wide | None = None
+    record: tuple[str, bytes] | None = None
 
-    def begin(self, time_us: int) -> int:
+    def begin(self, kv: KV, time_us: int) -> int:
         """Return the start of the first bucket that may hold that time."""
         if time_us <= START_OF_TIME_US:
             return START_OF_TIME_US
-        longer = self.wide is not None and time_us < self.wide.end_us
-        width_us = self.wide.width_us if longer and self.wide is not None else self.width_us
+        wide = self.wide(kv)
+        width_us = self.width_us if wide is None or time_us >= wide.end_us else wide.width_us
         return time_us // width_us * width_us
 
+    def wide(self, kv: KV) -> Wide | None:
+        """Return the long buckets; None where all are as usual."""
+        packed = None if self.record is None else kv.get(*self.record)
+        return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
 
-def wide(kv: KV, cf: str, name: bytes) -> Wide | None:
-    """Return the record of long buckets under this name; None where all are as usual."""
+    def width(self, kv: KV, times: IntArray) -> int:
+        """Return the bucket width for new rows of these times. One above the usual width, for rows far apart, is recorded."""
+        width_us = self.width_us if self.record is None else stretch_us(times, self.width_us)
+        if self.record is not None and width_us > self.width_us:
+            known = self.wide(kv) or Wide(width_us, width_us)
+            width_us = max(width_us, known.width_us)
+            batch = Batch()
+            batch.put(
+                *self.record, encode_i64(width_us) + encode_i64(max(known.end_us, int(times.max()) + 1))
+            )
+            kv.write(batch)
+        return width_us
+
+
+def recorded_width(kv: KV, cf: str, name: bytes, usual_us: int, *, store: bool = False) -> int:
+    """Return the usual width of the buckets of a state: as recorded under a name, else as of now. store: record it."""
     packed = kv.get(cf, name)
-    return None if packed is None else Wide(decode_i64(packed), decode_i64(packed, 8))
-
-
-def widened(kv: KV, cf: str, name: bytes, usual_us: int, times: IntArray) -> int:
-    """Return the bucket width for rows of these times. A width above the usual one, for rows far apart, is recorded."""
-    width_us = stretch_us(times, usual_us)
-    if width_us > usual_us:
-        known = wide(kv, cf, name) or Wide(width_us, width_us)
-        width_us = max(width_us, known.width_us)
+    if packed is not None:
+        return decode_i64(packed)
+    if store:
         batch = Batch()
-        batch.put(cf, name, encode_i64(width_us) + encode_i64(max(known.end_us, int(times.max()) + 1)))
+        batch.put(cf, name, encode_i64(usual_us))
         kv.write(batch)
-    return width_us
+    return usual_us
 
 
 class Events:
-    """Log of rows with a column `TIME`. width_us: of a bucket; wide: if some are longer. prefix: before all of its keys, of
-    one length for all that share a family."""
+    """Log of rows with a column `TIME`, in time buckets. prefix: before all of its keys, of one length for all that share a
+    family."""
 
-    def __init__(self, cf: str, width_us: int, wide: Wide | None = None, prefix: bytes = b"") -> None:
-        self.cf, self.width_us, self._wide, self._prefix = cf, width_us, wide, prefix
-        self._bucket = Stretches(width_us, wide).begin
+    def __init__(
+        self, cf: str, width_us: int, record: tuple[str, bytes] | None = None, prefix: bytes = b""
+    ) -> None:
+        self.cf, self._stretches, self._prefix = cf, Stretches(width_us, record), prefix
 
-    def add(self, kv: KV, rows: pa.Table, step: int, *, width_us: int | None = None) -> None:
-        """rows: of a step, which has a number of its own. width_us: of their buckets; `wide` has it from then on."""
+    def add(self, kv: KV, rows: pa.Table, step: int) -> None:
+        """rows: of a step, which has a number of its own."""
         batch, rows = Batch(), rows.combine_chunks()
-        width_us = self.width_us if width_us is None else width_us
-        times, encoder = rows.column(TIME).to_numpy(), Encoder(rows, width_us)
+        times = rows.column(TIME).to_numpy()
+        width_us = self._stretches.width(kv, times)
+        encoder = Encoder(rows, width_us)
         for bucket, part in by_stretch(encoder.kept, width_us, times):
             batch.put(self.cf, self._prefix + _key(bucket, step), encoder.value(part))
         kv.write(batch)
@@ -139,7 +156,7 @@ class Events:
     ) -> Iterator[tuple[list[Value], int]]:
         """Yield (values of buckets that hold such times, of about `most` rows; the start of the next bucket)."""
         keys, values, rows = list[bytes](), list[Value](), 0
-        for key, value in kv.scan(self.cf, self._begin(low_us), self._end(high_us)):
+        for key, value in kv.scan(self.cf, self._begin(kv, low_us), self._end(high_us)):
             if rows >= most:
                 self._join(kv, keys, values, tidy)
                 yield values, decode_i64(key, len(self._prefix))
@@ -163,9 +180,9 @@ class Events:
             return None
         ranges = ranges[np.argsort(low_us[ranges], kind="stable")]
         low, reached = low_us[ranges], np.maximum.accumulate(high_us[ranges])
-        widths = np.full(len(low) - 1, self.width_us)
-        if self._wide is not None:
-            widths[low[1:] < self._wide.end_us] = self._wide.width_us
+        widths, wide = np.full(len(low) - 1, self._stretches.width_us), self._stretches.wide(kv)
+        if wide is not None:
+            widths[low[1:] < wide.end_us] = wide.width_us
         cuts = np.flatnonzero(low[1:] // widths > reached[:-1] // widths) + 1
         starts, ends = low[np.r_[0, cuts]], reached[np.r_[cuts - 1, len(ranges) - 1]]
         tables = [
@@ -179,12 +196,14 @@ class Events:
         """False if there are no rows of these times; True where there may be."""
         if low_us >= high_us:
             return False
-        scan = kv.scan(self.cf, self._begin(low_us), self._end(high_us))
+        scan = kv.scan(self.cf, self._begin(kv, low_us), self._end(high_us))
         return next(iter(scan), None) is not None
 
     def forget(self, kv: KV, below_us: int) -> None:
         """Stretches that are over before that."""
-        end = self._prefix + (_END if below_us >= END_OF_TIME_US else encode_i64(self._bucket(below_us)))
+        end = self._prefix + (
+            _END if below_us >= END_OF_TIME_US else encode_i64(self._stretches.begin(kv, below_us))
+        )
         if next(iter(kv.scan(self.cf, self._prefix, end)), None) is not None:
             batch = Batch()
             batch.delete_range(self.cf, self._prefix, end)
@@ -202,9 +221,9 @@ class Events:
                 batch.put(self.cf, key, packed(rows.filter(pa.array(stay))))
         kv.write(batch)
 
-    def _begin(self, low_us: int) -> bytes:
+    def _begin(self, kv: KV, low_us: int) -> bytes:
         """Return the key of the first bucket that may hold that time."""
-        return self._prefix + encode_i64(self._bucket(low_us))
+        return self._prefix + encode_i64(self._stretches.begin(kv, low_us))
 
     def _end(self, high_us: int) -> bytes | None:
         """Return the key after all buckets that begin before that."""

@@ -95,15 +95,15 @@ def hashes_of(keys: Sequence[bytes]) -> Hashes:
 class KeyedEvents:
     """Keyed event store of rows with columns `TIME` and `HASH`. It holds no state of its own."""
 
-    def __init__(self, cf: str, stretches: Stretches) -> None:
-        self.cf, self._stretches = cf, stretches
+    def __init__(self, cf: str, width_us: int, record: tuple[str, bytes] | None = None) -> None:
+        self.cf, self._stretches = cf, Stretches(width_us, record)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def add(self, kv: KV, rows: pa.Table, number: int, *, width_us: int | None = None) -> None:
-        """number: of these rows, no others have it. width_us: of their buckets; `wide` has it from then on."""
-        batch = Batch()
-        for start_us, part in by_stretch(rows, self._stretches.width_us if width_us is None else width_us):
+    def add(self, kv: KV, rows: pa.Table, number: int) -> None:
+        """number: of these rows, no others have it."""
+        batch, times = Batch(), rows.column(TIME).to_numpy()
+        for start_us, part in by_stretch(rows, self._stretches.width(kv, times), times):
             head = encode_i64(start_us)
             merged = _to_merge(self._runs(kv, _RUNS + head, _RUNS + head + b"\xff" * 9), len(part))
             for run in merged:
@@ -116,7 +116,7 @@ class KeyedEvents:
     def forget(self, kv: KV, below_us: int) -> None:
         """Stretches that are over before that."""
         over = below_us >= END_OF_TIME_US
-        head = b"" if over else encode_i64(self._stretches.begin(below_us))
+        head = b"" if over else encode_i64(self._stretches.begin(kv, below_us))
         ends = {letter: end if over else letter + head for letter, end in _END.items()}
         if next(iter(kv.scan(self.cf, _RUNS, ends[_RUNS])), None) is not None:
             batch = Batch()
@@ -179,7 +179,7 @@ class KeyedEvents:
 
     def read(self, kv: KV, low_us: int, high_us: int) -> pa.Table | None:
         """Return the rows with `low_us <= time < high_us`, by bucket; None where there are none."""
-        start = _RUNS + encode_i64(self._stretches.begin(low_us))
+        start = _RUNS + encode_i64(self._stretches.begin(kv, low_us))
         runs = [
             run
             for run in self._runs(kv, start, self._end(high_us))
@@ -211,7 +211,7 @@ class KeyedEvents:
             return None
         asked, low, high = _distinct(hashes[ranges], low_us[ranges], high_us[ranges])
         first_us, last_us = int(low.min()), int(high.max())
-        start = _RUNS + encode_i64(self._stretches.begin(first_us))
+        start = _RUNS + encode_i64(self._stretches.begin(kv, first_us))
         held = DECODED.of(name_of(kv))
         held.begin()
         parts: list[_Part] = []

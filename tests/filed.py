@@ -13,7 +13,6 @@ from windrow.checkpoint.transport import FILES
 from windrow.core.time import END_OF_TIME_US
 from windrow.operators.operator import Definition, Logic
 from windrow.operators.steps.progress import Progress
-from windrow.stores.event_log import Stretches
 from windrow.stores.keyed_event_store import KeyedEvents
 from windrow.stores.kv import KV
 
@@ -24,7 +23,7 @@ def filed(kv: KV, cf: str) -> list[Any]:
     if not any(key[:1] == b"i" for key, _ in pairs):
         return pairs
     floor_us = Progress.load(kv, cf.removesuffix(".messages") + ".aux").purged_us
-    rows = KeyedEvents(cf, Stretches(1)).read(kv, floor_us, END_OF_TIME_US)
+    rows = KeyedEvents(cf, 1).read(kv, floor_us, END_OF_TIME_US)
     return [] if rows is None else sorted(map(repr, rows.to_pylist()))
 
 

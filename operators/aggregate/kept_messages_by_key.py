@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.time import SECOND_US, START_OF_TIME_US
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
@@ -24,10 +23,10 @@ from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOU
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import inside
-from windrow.stores.event_log import TIME, Stretches, wide, widened
+from windrow.stores.event_log import TIME, recorded_width
 from windrow.stores.key_hash import hashes
 from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
-from windrow.stores.kv import KV, Batch
+from windrow.stores.kv import KV
 from windrow.stores.message_store import Bound
 
 #: Auxiliary keys: the usual width of a time bucket; the buckets that are wider.
@@ -40,7 +39,9 @@ class KeyedHistory(History):
 
     def __init__(self, definition: AggregateDefinition, assigner: WindowAssigner) -> None:
         super().__init__(definition)
-        self._assigner = assigner
+        start = assigner.first_open(0)
+        span_us = int(assigner.ends(np.array([start], dtype=np.int64))[0]) - start
+        self._usual_us = min(max(span_us, SECOND_US), _LONGEST_US)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -67,9 +68,7 @@ class KeyedHistory(History):
             (HASH, self._hashes(table, calculation), pa.uint32()),
         ):
             table = table.append_column(pa.field(name, kind), as_type(_array(values), kind))
-        usual_us = self._usual_width(kv, store=True)
-        width_us = widened(kv, self.aux_cf, WIDE, usual_us, rows.times)
-        self._events(kv).add(kv, table, int(steps.max()), width_us=width_us)
+        self._events(kv, store=True).add(kv, table, int(steps.max()))
 
     def _hashes(self, rows: pa.Table, calculation: Calculation) -> Hashes:
         """Return the hashes of the keys of rows, which they are stored by."""
@@ -79,22 +78,10 @@ class KeyedHistory(History):
         keys = [as_type(combine(rows.column(b)), schema.field(b).type) for b in by]
         return (hashes(keys) >> np.uint64(32)).astype(np.uint32)
 
-    def _usual_width(self, kv: KV, *, store: bool = False) -> int:
-        """Return the width of a time bucket in microseconds: that of a window, in state that has none yet."""
-        packed = kv.get(self.aux_cf, WIDTH)
-        if packed is not None:
-            return decode_i64(packed)
-        start = self._assigner.first_open(0)
-        span_us = int(self._assigner.ends(np.array([start], dtype=np.int64))[0]) - start
-        width_us = min(max(span_us, SECOND_US), _LONGEST_US)
-        if store:
-            batch = Batch()
-            batch.put(self.aux_cf, WIDTH, encode_i64(width_us))
-            kv.write(batch)
-        return width_us
-
-    def _events(self, kv: KV) -> KeyedEvents:
-        return KeyedEvents(self.cf, Stretches(self._usual_width(kv), wide(kv, self.aux_cf, WIDE)))
+    def _events(self, kv: KV, *, store: bool = False) -> KeyedEvents:
+        """Return the messages, in time buckets as long as a window. store: record how long they are, in state that has none."""
+        width_us = recorded_width(kv, self.aux_cf, WIDTH, self._usual_us, store=store)
+        return KeyedEvents(self.cf, width_us, (self.aux_cf, WIDE))
 
     # -- deleting ---------------------------------------------------------------------------------------------------
 

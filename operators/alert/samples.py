@@ -31,7 +31,7 @@ from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import POSITION_TYPES, with_positions
 from windrow.operators.steps.step import limit
-from windrow.stores.event_log import TIME, Stretches
+from windrow.stores.event_log import TIME
 from windrow.stores.keyed_event_store import HASH, KeyedEvents, hashes_of
 from windrow.stores.kv import KV
 from windrow.stores.run_cache import DECODED, name_of
@@ -168,7 +168,7 @@ class Samples:
         self._agg = repr(sorted(definition.agg.items())).encode()
         self._calculated: tuple[pa.Schema, list[tuple[Part, Calculation]]] | None = None
         width_us = max((self._size_us or 0) // _STRETCHES, _SHORTEST_US)
-        self._events = KeyedEvents(f"{definition.name}.samples", Stretches(width_us))
+        self._events = KeyedEvents(f"{definition.name}.samples", width_us)
         self._counted = Keyed(f"{definition.name}.tails", f"{definition.name}.aux", (KEY,), None)
 
     @property

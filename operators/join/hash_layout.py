@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.errors import CorruptState
 from windrow.core.time import SECOND_US
 from windrow.operators.join.columns import JoinStep, SideRows
 from windrow.operators.join.definition import JoinDefinition
 from windrow.operators.join.logic import SIDES, JoinOperator
 from windrow.operators.join.output import Columns
-from windrow.operators.join.reach import LEFT, RIGHT
+from windrow.operators.join.reach import LEFT
 from windrow.operators.join.tables import ranks
 from windrow.operators.join.time_layout import AGAIN, GONE, WIDE, BlockJoinOperator, as_slice, kept_rows
 from windrow.operators.join.unmatched_rows import Followed, followed_rows, places
 from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.intake import Slice
-from windrow.stores.event_log import MANY, TIME, Events, Stretches, wide, widened
+from windrow.stores.event_log import MANY, TIME, Events
 from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents, hashes_of
 from windrow.stores.kv import KV, Batch
 
@@ -52,45 +50,37 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     # -- filing -----------------------------------------------------------------------------------------------------
 
-    def _by_key(self, kv: KV, side: int, cf: str) -> KeyedEvents:
-        return KeyedEvents(cf, Stretches(self._width(kv), wide(kv, self.aux_cf, WIDE[side])))
+    def _log(self, kv: KV, side: int, cf: str) -> KeyedEvents:  # type: ignore[override]
+        return KeyedEvents(cf, self._width(kv), (self.aux_cf, WIDE[side]))
+
+    def _messages(self, kv: KV, side: int) -> KeyedEvents:  # type: ignore[override]
+        return self._log(kv, side, self.stores[side].cf)
+
+    def _open(self, kv: KV, side: int) -> Events:
+        """Return the times of followed messages. Few messages of an expiring bucket outlive it."""
+        fine_us = max(self._width(kv) // FINER, SECOND_US)
+        return Events(self.open_cfs[side], fine_us, (self.aux_cf, WIDE_OPEN[side]))
 
     def _followed(self, kv: KV, side: int) -> Followed:
-        longer = wide(kv, self.aux_cf, WIDE_OPEN[side])
-        return Followed(Events(self.open_cfs[side], self._fine(kv), longer), self.aux_cf, GONE[side])
-
-    def _fine(self, kv: KV) -> int:
-        """Return the bucket width of `open`. Few messages of an expiring bucket outlive it."""
-        return max(self._width(kv) // FINER, SECOND_US)
-
-    def _add_by_key(self, kv: KV, side: int, cf: str, rows: pa.Table, hashes: Hashes, number: int) -> None:
-        """File rows with their times, under the hashes of their keys."""
-        rows = rows.append_column(HASH, pa.array(hashes))
-        width_us = widened(kv, self.aux_cf, WIDE[side], self._width(kv), rows.column(TIME).to_numpy())
-        self._by_key(kv, side, cf).add(kv, rows, number, width_us=width_us)
+        return Followed(self._open(kv, side), self.aux_cf, GONE[side])
 
     def file_again(self, kv: KV, batch: Batch, new: SideRows, step: int) -> None:
         side, rows, keys = new
-        cf = self.stores[side].cf
-        self._add_by_key(kv, side, cf, kept_rows(rows), hashes_of(keys or ()), AGAIN | step)
+        self._messages(kv, side).add(kv, _hashed(kept_rows(rows), hashes_of(keys or ())), AGAIN | step)
 
     def _file(self, step: JoinStep, batch: Batch, new: SideRows, matched: BoolArray) -> None:
         side, rows, keys = new
         if len(rows):
             kv, number, hashes = step.kv, step.progress.step, hashes_of(keys or ())
-            self._add_by_key(kv, side, self.stores[side].cf, kept_rows(rows), hashes, number)
+            self._messages(kv, side).add(kv, _hashed(kept_rows(rows), hashes), number)
             if side in self.followed:
                 self._follow(kv, side, rows, hashes, number)
                 self._note(kv, side, rows.take(np.flatnonzero(matched)), hashes[matched], 2 * number)
 
     def _follow(self, kv: KV, side: int, rows: Slice, hashes: Hashes, step: int) -> None:
         """Note the times at which messages expire."""
-        listed = followed_rows(rows, np.zeros(len(rows), dtype=bool), step)
-        listed = listed.append_column(HASH, pa.array(hashes))
-        usual_us = self._fine(kv)
-        width_us = widened(kv, self.aux_cf, WIDE_OPEN[side], usual_us, rows.times)
-        events = Events(self.open_cfs[side], usual_us, wide(kv, self.aux_cf, WIDE_OPEN[side]))
-        events.add(kv, listed, step, width_us=width_us)
+        events = self._open(kv, side)
+        events.add(kv, _hashed(followed_rows(rows, np.zeros(len(rows), dtype=bool), step), hashes), step)
         if xxhash.xxh32_intdigest(step.to_bytes(8, "big")) % MANY == 0:
             # No step reads these before they expire: small values are merged now and then as new ones are filed.
             events.read_near(kv, rows.times, rows.times, keep=_none)
@@ -99,7 +89,7 @@ class KeyedJoinOperator(BlockJoinOperator):
         """Note that messages have matched."""
         if len(rows):
             noted = rows.table.select(POSITION_COLUMNS).append_column(TIME, pa.array(rows.times))
-            self._add_by_key(kv, side, self.matched_cfs[side], noted, hashes, number)
+            self._log(kv, side, self.matched_cfs[side]).add(kv, _hashed(noted, hashes), number)
 
     def _note_matches(
         self, step: JoinStep, side: int, rows: Slice, matched: IntArray, new: int, others: int
@@ -117,9 +107,8 @@ class KeyedJoinOperator(BlockJoinOperator):
 
     def _have_matched(self, kv: KV, side: int, rows: pa.Table, times: IntArray, hashes: Hashes) -> BoolArray:
         """True for messages of which it is noted."""
-        matched = self._by_key(kv, side, self.matched_cfs[side]).read_keys(
-            self._met(kv)[0], hashes, times, times
-        )
+        log = self._log(kv, side, self.matched_cfs[side])
+        matched = log.read_keys(self._met(kv)[0], hashes, times, times)
         return np.zeros(len(rows), dtype=bool) if matched is None else np.isin(*places(rows, matched))
 
     # -- matching ---------------------------------------------------------------------------------------------------
@@ -129,8 +118,8 @@ class KeyedJoinOperator(BlockJoinOperator):
             return as_slice(None, step.sides[side])
         low, high = self.reach.partners(1 - side, others.times)
         low = np.maximum(low, self._floor_now(step, side))
-        events = self._by_key(step.kv, side, self.stores[side].cf)
-        partners = events.read_keys(self._met(step.kv)[0], hashes_of(keys or ()), low, high)
+        met, hashes = self._met(step.kv)[0], hashes_of(keys or ())
+        partners = self._messages(step.kv, side).read_keys(met, hashes, low, high)
         return as_slice(partners, step.sides[side])
 
     def _already_matched(self, step: JoinStep, rows: Slice, new: int) -> BoolArray:
@@ -149,47 +138,32 @@ class KeyedJoinOperator(BlockJoinOperator):
         lonely = np.flatnonzero(~self._have_matched(kv, side, gone, times, hashes))
         if not len(lonely):
             return None
-        events = self._by_key(kv, side, self.stores[side].cf)
+        events = self._messages(kv, side)
         stored = events.read_keys(kv, hashes[lonely], times[lonely], times[lonely])
-        gone = gone.take(pa.array(lonely))
-        wanted, known = places(gone, gone.slice(0, 0) if stored is None else stored)
-        at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
-        if stored is None or at.null_count:
-            raise CorruptState(
-                f"{at.null_count} messages of {self.open_cfs[side]!r} are not in the message store"
-            )
-        unmatched = as_slice(stored.take(at), step.sides[side])
-        return self._alone(step, side, unmatched.take(np.lexsort((ranks(unmatched), unmatched.times))))
+        return self._unmatched(step, side, gone.take(pa.array(lonely)), stored)
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
-        for side in (LEFT, RIGHT):
-            floor_us = self._floor(side, watermark_us, done_us)
-            self._by_key(kv, side, self.stores[side].cf).forget(kv, floor_us)
-            if side in self.followed:
-                before = self._leaves_before(side, watermark_us)
-                self._by_key(kv, side, self.matched_cfs[side]).forget(kv, before)
+        super()._forget(kv, before_us, watermark_us, done_us)
+        for side in self.followed:
+            self._log(kv, side, self.matched_cfs[side]).forget(kv, self._leaves_before(side, watermark_us))
 
-    def _cut(self, kv: KV, side: int, floor_us: int) -> None:
-        waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
-
-        def gone(rows: pa.Table) -> BoolArray:
-            early = rows.column(TIME).to_numpy() < floor_us
-            return np.asarray(early if waiting is None else early & ~np.isin(*places(rows, waiting)))
-
-        cfs = [self.stores[side].cf, *([self.matched_cfs[side]] if side in self.followed else [])]
-        for cf in cfs:
-            self._by_key(kv, side, cf).drop(kv, floor_us, gone)
+    def _by_message(self, side: int) -> tuple[str, ...]:
+        return (self.stores[side].cf, *([self.matched_cfs[side]] if side in self.followed else []))
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
     def _found(
         self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
-        events = self._by_key(kv, side, self.stores[side].cf)
+        events = self._messages(kv, side)
         if key is None:
             return as_slice(events.read(kv, first_us, last_us + 1), sides[side])
         low, high = np.array([first_us]), np.array([last_us])
         return as_slice(events.read_keys(kv, hashes_of([key]), low, high), sides[side])
+
+
+def _hashed(rows: pa.Table, hashes: Hashes) -> pa.Table:
+    return rows.append_column(HASH, pa.array(hashes))
 
 
 def _none(rows: pa.Table) -> pa.Table:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.errors import CorruptState
 from windrow.core.time import HOUR_US, SECOND_US
 from windrow.core.types import as_type
@@ -29,7 +28,7 @@ from windrow.operators.steps.columns import POSITION_COLUMNS
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows, inside
-from windrow.stores.event_log import TIME, Events, Keep, wide, widened
+from windrow.stores.event_log import TIME, Events, Keep, recorded_width
 from windrow.stores.kv import KV, Batch
 from windrow.stores.message_store import Bound
 
@@ -60,18 +59,13 @@ class BlockJoinOperator(JoinOperator):
 
     def _begin(self, kv: KV, now_us: int) -> JoinStep:
         step = super()._begin(kv, now_us)
-        if step.progress.step == 1 and kv.get(self.aux_cf, WIDTH) is None:
-            self._set_width(kv, self._usual_width())
+        if step.progress.step == 1:
+            recorded_width(kv, self.aux_cf, WIDTH, self._usual_width(), store=True)
         return step
 
     def prepare(self, kv: KV, scratch: KV) -> None:
         super().prepare(kv, scratch)
-        self._set_width(scratch, self._width(kv))
-
-    def _set_width(self, kv: KV, width_us: int) -> None:
-        batch = Batch()
-        batch.put(self.aux_cf, WIDTH, encode_i64(width_us))
-        kv.write(batch)
+        recorded_width(scratch, self.aux_cf, WIDTH, self._width(kv), store=True)
 
     def _usual_width(self) -> int:
         """Return the bucket width of new state. The retention may change later; the width may not."""
@@ -88,8 +82,7 @@ class BlockJoinOperator(JoinOperator):
 
     def _width(self, kv: KV) -> int:
         """Return the bucket width of this state."""
-        packed = kv.get(self.aux_cf, WIDTH)
-        return self._usual_width() if packed is None else decode_i64(packed)
+        return recorded_width(kv, self.aux_cf, WIDTH, self._usual_width())
 
     def keys(self, rows: Slice, side: int, columns: Columns) -> list[bytes] | None:
         """Return None: messages are not filed by keys."""
@@ -97,33 +90,29 @@ class BlockJoinOperator(JoinOperator):
 
     # -- filing -----------------------------------------------------------------------------------------------------
 
-    def _events(self, kv: KV, side: int) -> Events:
-        """Return the messages of a side."""
-        return Events(self.stores[side].cf, self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
+    def _log(self, kv: KV, side: int, cf: str) -> Events:
+        """Return one of the logs of a side."""
+        return Events(cf, self._width(kv), (self.aux_cf, WIDE[side]))
+
+    def _messages(self, kv: KV, side: int) -> Events:
+        return self._log(kv, side, self.stores[side].cf)
 
     def _followed(self, kv: KV, side: int) -> Followed:
         """Return the followed messages of a side that have not expired."""
-        events = Events(self.open_cfs[side], self._width(kv), wide(kv, self.aux_cf, WIDE[side]))
-        return Followed(events, self.aux_cf, GONE[side])
-
-    def _add(self, kv: KV, side: int, cf: str, rows: pa.Table, number: int) -> None:
-        """File rows with their times."""
-        usual_us = self._width(kv)
-        width_us = widened(kv, self.aux_cf, WIDE[side], usual_us, rows.column(TIME).to_numpy())
-        Events(cf, usual_us).add(kv, rows, number, width_us=width_us)
+        return Followed(self._log(kv, side, self.open_cfs[side]), self.aux_cf, GONE[side])
 
     def file_again(self, kv: KV, batch: Batch, new: SideRows, step: int) -> None:
         side, rows, _ = new
-        self._add(kv, side, self.stores[side].cf, kept_rows(rows), AGAIN | step)
+        self._messages(kv, side).add(kv, kept_rows(rows), AGAIN | step)
 
     def _file(self, step: JoinStep, batch: Batch, new: SideRows, matched: BoolArray) -> None:
         side, rows, _ = new
         if len(rows):
-            number = step.progress.step
-            self._add(step.kv, side, self.stores[side].cf, kept_rows(rows), number)
+            kv, number = step.kv, step.progress.step
+            self._messages(kv, side).add(kv, kept_rows(rows), number)
             if side in self.followed:
                 listed = followed_rows(rows, matched, number)
-                self._add(step.kv, side, self.open_cfs[side], listed, 2 * number)
+                self._log(kv, side, self.open_cfs[side]).add(kv, listed, 2 * number)
 
     def _note_matches(
         self, step: JoinStep, side: int, rows: Slice, matched: IntArray, new: int, others: int
@@ -136,7 +125,7 @@ class BlockJoinOperator(JoinOperator):
             old = old.take(np.flatnonzero(~self._followed(kv, side).matched(*self._met(kv), old)))
         if len(old):
             listed = followed_rows(old, np.ones(len(old), dtype=bool), number)
-            self._add(kv, side, self.open_cfs[side], listed, 2 * number + 1)
+            self._log(kv, side, self.open_cfs[side]).add(kv, listed, 2 * number + 1)
 
     # -- matching ---------------------------------------------------------------------------------------------------
 
@@ -148,7 +137,7 @@ class BlockJoinOperator(JoinOperator):
         low = np.maximum(low, self._floor_now(step, side))
         keep = self._of_keys(step, side, others)
         met, tidy = self._met(step.kv)
-        stored = self._events(step.kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
+        stored = self._messages(step.kv, side).read_near(met, low, high, tidy=tidy, keep=keep)
         if stored is not None and keep is not None and len(stored) > _MANY * len(others):
             stored = keep(stored)
         return as_slice(stored, step.sides[side])
@@ -184,9 +173,15 @@ class BlockJoinOperator(JoinOperator):
     def _last_words_of(self, step: JoinStep, side: int, gone: pa.Table) -> pa.Table | None:
         """Return the rows of messages that expire unmatched and are in the store."""
         times = gone.column(TIME).to_numpy()
-        stored = self._events(step.kv, side).read_near(step.kv, times, times)
-        if stored is None:
-            stored = gone.slice(0, 0)
+        return self._unmatched(
+            step, side, gone, self._messages(step.kv, side).read_near(step.kv, times, times)
+        )
+
+    def _unmatched(
+        self, step: JoinStep, side: int, gone: pa.Table, stored: pa.Table | None
+    ) -> pa.Table | None:
+        """Return the rows of unmatched messages, of which `gone` has the positions and `stored` the columns."""
+        stored = gone.slice(0, 0) if stored is None else stored
         wanted, known = places(gone, stored)
         at = pc.index_in(pa.array(wanted), value_set=pa.array(known))
         if at.null_count:
@@ -198,7 +193,7 @@ class BlockJoinOperator(JoinOperator):
 
     def _forget(self, kv: KV, before_us: int, watermark_us: int, done_us: int) -> None:
         for side in (LEFT, RIGHT):
-            self._events(kv, side).forget(kv, self._floor(side, watermark_us, done_us))
+            self._messages(kv, side).forget(kv, self._floor(side, watermark_us, done_us))
 
     def _cut(self, kv: KV, side: int, floor_us: int) -> None:
         waiting = self._followed(kv, side).settle(kv) if side in self.followed else None
@@ -207,7 +202,12 @@ class BlockJoinOperator(JoinOperator):
             early = rows.column(TIME).to_numpy() < floor_us
             return np.asarray(early if waiting is None else early & ~np.isin(*places(rows, waiting)))
 
-        self._events(kv, side).drop(kv, floor_us, gone)
+        for cf in self._by_message(side):
+            self._log(kv, side, cf).drop(kv, floor_us, gone)
+
+    def _by_message(self, side: int) -> tuple[str, ...]:
+        """Return the families with a row of each message that can match."""
+        return (self.stores[side].cf,)
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class BlockJoinOperator(JoinOperator):
         self, kv: KV, side: int, first_us: int, last_us: int, key: bytes | None, sides: list[pa.Schema]
     ) -> Slice:
         """Return the messages from the first to the last of these times; those of other keys may be among them."""
-        return as_slice(self._events(kv, side).read(kv, first_us, last_us + 1), sides[side])
+        return as_slice(self._messages(kv, side).read(kv, first_us, last_us + 1), sides[side])
 
 
 def kept_rows(rows: Slice) -> pa.Table:

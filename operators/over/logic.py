@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import IntArray
-from windrow.core.byte_order import decode_i64, encode_i64
 from windrow.core.frames import Frame
 from windrow.core.policy import UNBOUNDED_US
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
@@ -37,8 +36,8 @@ from windrow.operators.steps.output_rows import labelled, signed
 from windrow.operators.steps.progress import Progress
 from windrow.operators.steps.step import limit, passed
 from windrow.operators.view import View
-from windrow.stores.event_log import TIME, Events
-from windrow.stores.kv import KV, Batch
+from windrow.stores.event_log import TIME, Events, recorded_width
+from windrow.stores.kv import KV
 
 #: A frame of time is about so many buckets long; the least and the greatest width of a bucket.
 _STRETCHES, _SHORTEST_US, _LONGEST_US = 8, 100_000, 3_600_000_000
@@ -129,19 +128,14 @@ class Overs(OneInputLogic):
 
     def events(self, kv: KV) -> Events:
         """Return the event log of kept messages."""
-        width = kv.get(self.aux_cf, _WIDTH_KEY)
-        return Events(self._events_cf, self._width_us if width is None else decode_i64(width))
+        return Events(self._events_cf, recorded_width(kv, self.aux_cf, _WIDTH_KEY, self._width_us))
 
     def _begin_events(self, kv: KV, times: IntArray) -> None:
         """Set the bucket width if it is not set yet: longer if the first messages are many, and sparse."""
-        if kv.get(self.aux_cf, _WIDTH_KEY) is not None:
-            return
         width_us, apart_us = self._width_us, int(times.max()) - int(times.min())
         if len(times) >= _IN_STRETCH:
             width_us = max(width_us, min(apart_us * _IN_STRETCH // len(times), _LONGEST_US))
-        batch = Batch()
-        batch.put(self.aux_cf, _WIDTH_KEY, encode_i64(width_us))
-        kv.write(batch)
+        recorded_width(kv, self.aux_cf, _WIDTH_KEY, width_us, store=True)
 
     def pass_time(self, work: Work, watermark_us: int) -> None:
         before = self.reached(work.progress.watermark_us)

@@ -19,7 +19,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_u32
 from windrow.core.relations import INFINITE_US
 from windrow.core.time import HOUR_US, MINUTE_US, SECOND_US
-from windrow.stores.event_log import TIME, Events, Stretches, wide, widened
+from windrow.stores.event_log import TIME, Events
 from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
 from windrow.stores.kv import KV, Batch
 
@@ -51,10 +51,7 @@ class KeptMessages:
 
     def _store(self, kv: KV) -> Events | KeyedEvents:
         keyed, width_us = self._layout(kv)
-        longer = wide(kv, self.aux_cf, _WIDE + self._label)
-        return (
-            KeyedEvents(self.cf, Stretches(width_us, longer)) if keyed else Events(self.cf, width_us, longer)
-        )
+        return (KeyedEvents if keyed else Events)(self.cf, width_us, (self.aux_cf, _WIDE + self._label))
 
     def add(self, kv: KV, rows: pa.Table, hashes: Hashes, step: int) -> None:
         """File messages with a column `TIME`."""
@@ -65,11 +62,9 @@ class KeptMessages:
             batch = Batch()
             batch.put(self.aux_cf, _LAYOUT + self._label, msgpack.packb((keyed, width_us)))
             kv.write(batch)
-        times = rows.column(TIME).to_numpy()
-        own_us = widened(kv, self.aux_cf, _WIDE + self._label, width_us, times)
         if keyed:
             rows = rows.append_column(HASH, pa.array(hashes))
-        self._store(kv).add(kv, rows, step, width_us=own_us)
+        self._store(kv).add(kv, rows, step)
 
     def near(self, kv: KV, hashes: Hashes, low: IntArray, high: IntArray) -> pa.Table | None:
         """Read the messages of these partitions that end from `low` to `high`, both included; others may be among them."""

@@ -19,7 +19,7 @@ from tests.deep import examples
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.stores import event_log as events_module
-from windrow.stores.event_log import MANY, SPARSE, TIME, Events, Wide, stretch_us
+from windrow.stores.event_log import MANY, SPARSE, TIME, Events, stretch_us
 from windrow.stores.kv import Batch, MemoryKV
 
 STRETCH = 100
@@ -147,18 +147,13 @@ STEPS = st.one_of(
 def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
     steps: list[tuple[str, list[int], int]],
 ) -> None:
-    kv, wide, listed, floor = MemoryKV(["e"]), None, list[int](), -(1 << 40)
+    kv, listed, floor = MemoryKV(["e", "aux"]), list[int](), -(1 << 40)
+    events = Events("e", STRETCH, ("aux", b"wide"))
     for number, (kind, numbers, times) in enumerate(steps):
         if kind == "add":
-            if times > 1:
-                width = max(STRETCH * times, 0 if wide is None else wide.width_us)
-                end = (max(numbers) // width + 1) * width
-                wide = Wide(width, end if wide is None else max(end, wide.end_us))
-                Events("e", STRETCH).add(kv, rows(*numbers), number, width_us=width)
-            else:
-                Events("e", STRETCH).add(kv, rows(*numbers), number)
+            with mock.patch.object(events_module, "stretch_us", lambda _, width, times=times: width * times):
+                events.add(kv, rows(*numbers), number)
             listed += [n for n in numbers if n >= floor]
-        events = Events("e", STRETCH, wide)
         if kind == "forget":
             floor = max(floor, numbers[0])
             events.forget(kv, floor)
@@ -360,12 +355,11 @@ def test_portions_are_the_rows_before_a_time_and_each_is_later_than_the_one_befo
     steps: list[list[int]], most: int, high: int, far: bool
 ) -> None:
     with mock.patch.object(events_module, "PORTION", most):
-        kv = MemoryKV(["e"])
+        kv, events = MemoryKV(["e", "aux"]), Events("e", STRETCH, ("aux", b"wide"))
         for step, times in enumerate(steps):
-            Events("e", STRETCH).add(
-                kv, rows(*times), step, width_us=4 * STRETCH if far and step % 2 else None
-            )
-        events = Events("e", STRETCH, Wide(4 * STRETCH, 1000) if far else None)
+            longer = 4 if far and step % 2 else 1
+            with mock.patch.object(events_module, "stretch_us", lambda _, width, n=longer: width * n):
+                events.add(kv, rows(*times), step)
         whole = sorted(read(events, kv, high=high))
         parts = [part.column(TIME).to_pylist() for part in events.portions(kv, high)]
         for before, after in itertools.pairwise(parts):

@@ -22,8 +22,8 @@ from tests.counting import CountingKV
 from tests.deep import examples, usually
 from windrow.core.errors import CorruptState, NewerFormat
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
-from windrow.stores import keyed_event_store
-from windrow.stores.event_log import TIME, Stretches, Wide
+from windrow.stores import event_log, keyed_event_store
+from windrow.stores.event_log import TIME
 from windrow.stores.keyed_event_store import FAN, HASH, KeyedEvents, hashes_of
 from windrow.stores.kv import Batch, MemoryKV, Overlay
 from windrow.stores.rocks import RocksKV
@@ -42,8 +42,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
     return held
 
 
-def store(wide: Wide | None = None) -> KeyedEvents:
-    return KeyedEvents("k", Stretches(STRETCH, wide))
+def store() -> KeyedEvents:
+    return KeyedEvents("k", STRETCH)
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
@@ -97,7 +97,8 @@ ASKED = st.lists(
 def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
     steps: list[tuple[str, list[tuple[int, int]], int]], asked: list[tuple[int, int, int]], room: int
 ) -> None:
-    kv, wide, listed, floor, many = MemoryKV(["k"]), None, list[Row](), -(1 << 40), 0
+    events = KeyedEvents("k", STRETCH, ("aux", b"wide"))
+    kv, listed, floor, many = MemoryKV(["k", "aux"]), list[Row](), -(1 << 40), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_event_store, "FAN", 3)
         patch.setattr(keyed_event_store, "SMALL", 8)
@@ -110,20 +111,15 @@ def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
                 rows = [(many + i, key, t) for i, (key, t) in enumerate(given_)]
                 many += len(rows)
                 listed += [row for row in rows if row[2] >= floor]
-                width = STRETCH
-                if times > 1:
-                    width = max(STRETCH * times, 0 if wide is None else wide.width_us)
-                    end = (max(t for _, t in given_) // width + 1) * width
-                    wide = Wide(width, end if wide is None else max(end, wide.end_us))
-                store(wide).add(kv, table(rows), number, width_us=width)
+                patch.setattr(event_log, "stretch_us", lambda _, width_us, times=times: width_us * times)
+                events.add(kv, table(rows), number)
             elif kind == "forget":
                 floor = max(floor, at)
-                store(wide).forget(kv, floor)
+                events.forget(kv, floor)
                 listed = [row for row in listed if row[2] >= floor]
             else:
-                store(wide).drop(kv, at, lambda rows, at=at: rows.column(TIME).to_numpy() < at)  # type: ignore[misc]
+                events.drop(kv, at, lambda rows, at=at: rows.column(TIME).to_numpy() < at)  # type: ignore[misc]
                 listed = [row for row in listed if row[2] >= at]
-            events = store(wide)
             for low, high in ((floor, END_OF_TIME_US), (max(700, floor), 1_200)):
                 assert numbers(events.read(kv, low, high)) == [n for n, _, t in listed if low <= t < high]
             some = [(key, max(low, floor), high) for key, low, high in asked]
