@@ -224,7 +224,7 @@ class WholeMessages(Needs):
 
 
 class OneInputLogic(Logic):
-    """The frame of both steps. An operator fills in `take`, `pass_time` and `fields`, and names its column families."""
+    """The frame of both steps. An operator fills in `accept`, `pass_time` and `fields`, and names its column families."""
 
     definition: Any
 

@@ -159,7 +159,7 @@ class InputSchemas:
 
 
 class SeveralInputsLogic(Logic):
-    """The frame of both steps. An operator fills in `needs`, `take`, `pass_time` and `fields`, and names its families."""
+    """The frame of both steps. An operator fills in `needs`, `accept`, `pass_time` and `fields`, and names its families."""
 
     definition: Any
 

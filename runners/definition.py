@@ -63,10 +63,10 @@ class Aggregate(AggregateDefinition, Verbs):
     event_time: the column of event time: timestamps, text in ISO 8601, ints since the epoch; or an expression that gives them
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session, wr.tuples or wr.global_window
     agg: name -> aggregation, e.g. {"n": wr.count(), "delay": wr.avg("dep_delay")}
-    retention: how long windows are kept past the watermark ("7 days"), wr.Retain(...) by size too, or wr.forever;
-        wr.Emit.append() and wr.Emit.update() may omit it: they drop late messages, so it is "0 seconds"
+    retention: a window is kept until the watermark is this far past its end ("7 days"); wr.Retain(...) by size too, or
+        wr.forever. Required, except with wr.Emit.append() and wr.Emit.update(), where it is "0 seconds"
     watermark: a delay ("2 hours"), or wr.bounded, wr.fixed, wr.explicit, wr.custom; default "0 seconds"
-    allowed_lateness: how long past the watermark a window accepts messages; default: its retention
+    allowed_lateness: a window accepts messages until the watermark is this far past its end; default: its retention
     emit: wr.Emit(early=..., late=..., mode=...), wr.Emit.append(), wr.Emit.update() or wr.Emit.final()
     name: the operator's name, unique in its job
     null_keys: "group" (null is a key of its own, as in SQL) or "dead_letter"
@@ -77,15 +77,16 @@ class Aggregate(AggregateDefinition, Verbs):
     scale: "small" or "large", the layout of stored messages; by default decided from the window
     integer_overflow: "dead_letter" or "decimal", for integer sums beyond int64
     positions: wr.positions(...), the columns of a row's position in its source
-    ids: the columns that identify a message, one name or several: a second one is a duplicate, within retention
-    dead_letter_limit: how many dead letters of one step are kept whole (all are counted)
-    dead_letter_retention: how long they are kept in processing time, delivered to a sink or not; default "7 days", at most
-        4,096 files
-    input: the name of the input that it reads, or in a graph of an operator. Default: an unnamed input; in a chain, the
-        operator before it
+    ids: the columns that identify a message, one name or several: a later message with the same id is a duplicate and not
+        counted, within retention
+    dead_letter_limit: how many dead letters of one batch are kept whole (all are counted)
+    dead_letter_retention: how long dead letters are kept in processing time, whether or not a sink received them; default
+        "7 days", at most 4,096 files of them
+    input: the name of its input; in a graph, the name of an operator. Default: an unnamed input; in a chain, the operator
+        before it
     where: a filter of the input, e.g. `wr.col("kind") == "sale"`. A message that does not pass is not counted, neither as a
         dead letter nor as a duplicate; its time still advances the watermark
-    deliver: which messages of a step to process when the job falls behind: wr.deliver.latest(), newest(1000), within("2 s") or
+    deliver: which messages of a batch to process when the job falls behind: wr.deliver.latest(), newest(1000), within("2 s") or
         throttle("1 s"). The others are skipped: counted, and they advance the watermark only. With .marked(), wr.skipped()
         counts them in each window. wr.deliver.synchronous() processes all
 

@@ -199,8 +199,8 @@ class Verbs(Definition, metaclass=_Shown):
         log: Transport = FILES,
         recompute: bool = False,
     ) -> BatchFunction:
-        """Return the function for `DataStreamWriter.foreachBatch`: Spark, bare. Several inputs come as the stream that
-        `together` gives.
+        """Return the function for `DataStreamWriter.foreachBatch`, to run on Spark. Several inputs come as the stream
+        that `together` gives.
 
         location: where the job keeps its log and state, apart from Spark's own checkpoint; executors must see it
         sink: `wr.sinks.*`, or a function of (DataFrame of committed panes, token), which may get the same token again after
@@ -252,13 +252,15 @@ class Verbs(Definition, metaclass=_Shown):
         recompute: bool = False,
         **frames: DataFrame,
     ) -> WindowStreamWriter:
-        """Spark, builder: `DataStreamWriter`'s own verbs. Owns both checkpoint locations, adds the heartbeat and `drain`.
+        """Return a writer with the methods of `DataStreamWriter`, to run on Spark.
+
+        It sets Spark's checkpoint location and the job's, sends empty batches on time, and its queries have `drain`.
 
         stream: a streaming DataFrame, or `wr.sources.kafka(...)`, which is read from the job's own offsets
         recompute: as in `open`
         frames: else, where inputs have names, a streaming DataFrame by the name of each
 
-        Returns a writer with `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
+        The writer has `sink`, `deadLetters`, `option`, `trigger`, `queryName`, `replay`, `source`, `log` and `start`.
         """
         from windrow.runners.spark.stream import WindowStreamWriter
 
@@ -273,7 +275,7 @@ class Verbs(Definition, metaclass=_Shown):
         clock: Clock | None = None,
         **frames: Any,
     ) -> Any:
-        """Compute the rows of bounded frames: all in one commit, then the end of event time.
+        """Compute the rows of bounded frames: all rows are one commit, then every window fires.
 
         df: an Arrow table, a frame of polars or pandas, or a list of messages: computed in this process, in memory, without a
             folder. A DataFrame of Spark: computed there. {input: frame} where inputs have names
@@ -315,15 +317,15 @@ class Verbs(Definition, metaclass=_Shown):
         """Replay bounded frames through the operator as it runs live, and say when each row is emitted.
 
         df: an Arrow table, a frame of polars or pandas, or a list of dicts; {input: frame} where inputs have names
-        commits: the period of commits: messages that arrive in one are a step, with `now` at its end
+        commits: the period of commits: messages that arrive within one period are one commit, with `now` at its end
         arrived: the column of the time at which a message arrives, e.g. "received_at"; by default, and in frames that have no
-            such column, its event time, so that nothing is late. Tables are there before the first message
+            such column, its event time, so that nothing is late. Rows of a `wr.Table` come first
         drain: end event time after the last message, as `apply` does; False for the rows that a job has emitted by then
         dead_letters: a sink of the dead letters, as in `open`
         frames: the frames, each as an argument by the name of its input
 
-        Returns an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. Steps and commits are those of
-        an open job, in memory: the rows of a recorded job and of its backtest in the same commits are the same.
+        Returns an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. It runs an open job, in
+        memory: with the same commits, a backtest returns the rows that the live job emitted.
 
         >>> import windrow as wr
         >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

@@ -38,7 +38,7 @@ from windrow.stores.kv import KV, Batch
 
 
 class Steps(Logic):
-    """The base of aggregators over time and tuple windows. Holds no state of its own: everything is in the store."""
+    """The base of aggregators over time windows, sessions and tuple windows. Has no state but the store."""
 
     def __init__(self, definition: AggregateDefinition) -> None:
         #: They know how the keys of this state are numbered.

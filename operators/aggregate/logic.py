@@ -1,10 +1,10 @@
-"""Aggregator over time windows: two pure steps on a store. Seed 003 "Windowed Aggregator".
+"""Aggregator over time windows but sessions (`sessions/logic.py`) and windows of rows (`tuples.py`): two steps on a store.
 
 `advance(watermark, now)` fires, times out and expires; `ingest(rows, now)` stores messages and fires windows they fill. Both
-read and write only the store, so a step is a function of (state, input, now, watermark).
+are deterministic: besides their arguments, the store is their only input and output.
 
 Incremental aggregations keep accumulators in the window metadata; if one needs the window's messages (a median), the
-operator keeps a message store and computes every aggregation from it (the seed's full-state design).
+operator keeps a message store and computes every aggregation from it (the full-state design).
 """
 
 from __future__ import annotations

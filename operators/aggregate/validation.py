@@ -286,7 +286,7 @@ def _check_tuple_session(window: TupleSession, kept: Retention, keys: Sequence[s
 
 
 def _lateness(allowed_lateness: Duration | None, kept: Retention, emit: Emit) -> int:
-    """Return how long past the watermark a window takes messages, in microseconds."""
+    """Return how far past its end the watermark may be while a window accepts messages, in microseconds."""
     if allowed_lateness is None:
         lateness_us = default_lateness(kept, emit)
     else:

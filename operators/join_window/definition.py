@@ -60,10 +60,10 @@ class JoinWindowDefinition(OneInput):
     by: key columns (one name or several), each key with windows of its own; () for no key. Sessions are of these keys
     event_time: the column of event time
     window: wr.tumbling, wr.hopping, wr.calendar, wr.session (by pauses or by messages of others), wr.tuples or wr.global_window
-    retention: how long windows and their messages are kept past the watermark ("7 days"), wr.Retain(...) by size too, or
-        wr.forever
+    retention: a window and its messages are kept until the watermark is this far past its end ("7 days"), wr.Retain(...) by
+        size too, or wr.forever
     join_keys: the columns by which kept messages are looked up (one name or several): they lie together by these
-    allowed_lateness: how long past the watermark a window takes messages; default: its retention
+    allowed_lateness: a window accepts messages until the watermark is this far past its end; default: its retention
     emit: wr.Emit(early=..., late=...), each wr.every_batch (the default of both: at once), a count, a period or wr.never;
         other messages are emitted when the window ends
     ids: the columns by which a message is known, as for `wr.Aggregate`
