@@ -138,12 +138,12 @@ def test_many_lone_sessions_that_end_at_once_leave_by_one_range_and_nothing_wait
         driver.next_offsets()
         engine = driver.op.engine
         staged, logic = Overlay(engine.shard.kv), engine.logic
-        assert len(logic.marks.due.between(staged, 0, END_OF_TIME_US)[0]) == 20_000
+        assert len(logic.timers.due.between(staged, 0, END_OF_TIME_US)[0]) == 20_000
         told = logic.advance(staged, 60 * S, 0)
         assert sum(map(len, told.panes)) == 20_000
         gone = [kind for kind, cf, *_ in staged.batch.ops if kind != "put" and cf.endswith(".windows")]
         assert gone == ["delete_range"]
-        assert len(logic.marks.due.between(staged, START_OF_TIME_US, END_OF_TIME_US)[0]) == 0
+        assert len(logic.timers.due.between(staged, START_OF_TIME_US, END_OF_TIME_US)[0]) == 0
         assert logic.store.read(staged, [HOT]) is None
 
 

@@ -16,7 +16,7 @@ from windrow.operators.aggregate import emitter, logic, prefix_firing
 from windrow.operators.aggregate.emitter import Back, Emitter
 from windrow.operators.aggregate.sessions import logic as session_logic
 from windrow.operators.aggregate.sessions import panes as session_panes
-from windrow.operators.aggregate.sessions.timers import SessionMarks
+from windrow.operators.aggregate.sessions.timers import SessionTimers
 from windrow.operators.aggregate.timing import Edges
 from windrow.operators.aggregate.triggers import Due
 from windrow.testing.simulation import play
@@ -122,24 +122,24 @@ def no_delay_is_over(patch: Patch) -> None:
 
 
 def no_session_ends(patch: Patch) -> None:
-    patch.setattr(SessionMarks, "ends", lambda self, *what: None)
+    patch.setattr(SessionTimers, "set_ends", lambda self, *what: None)
 
 
 def no_delay_of_a_session_is_over(patch: Patch) -> None:
-    patch.setattr(SessionMarks, "overdue", lambda self, kv, moment: np.zeros(0, dtype=np.uint64))
+    patch.setattr(SessionTimers, "overdue", lambda self, kv, moment: np.zeros(0, dtype=np.uint64))
 
 
 def no_session_waits(patch: Patch) -> None:
-    patch.setattr(SessionMarks, "waits", lambda self, *what, **more: None)
+    patch.setattr(SessionTimers, "set_pending", lambda self, *what, **more: None)
 
 
 def no_session_fires_as_it_closes(patch: Patch) -> None:
-    fires = SessionMarks.fires
+    fires = SessionTimers.set_fires
 
     def mutant(self: Any, kv: Any, rows: Any, homes: Any, closed_us: int, *more: Any, **options: Any) -> None:
         fires(self, kv, rows, homes, 1 << 62, *more, **options)
 
-    patch.setattr(SessionMarks, "fires", mutant)
+    patch.setattr(SessionTimers, "set_fires", mutant)
 
 
 S = 1_000_000

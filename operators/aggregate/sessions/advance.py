@@ -139,7 +139,7 @@ def tick(logic: Sessions, step: Step) -> None:
     emit, moment = logic.definition.emit, step.moment
     if moment.before_us is None:
         return
-    over = logic.marks.overdue(step.kv, moment)
+    over = logic.timers.overdue(step.kv, moment)
     for timing, trigger in ((EARLY, emit.early), (LATE, emit.late)):
         if moment.insists(trigger):
             _fire_all(logic, step, timing, trigger)
@@ -153,11 +153,11 @@ def _fire_triggered(logic: Sessions, step: Step, timing: str, trigger: Trigger, 
     if early and not period:
         homes, hashes = np.full(len(over), HOT, dtype=np.int64), over
     else:
-        homes, hashes = logic.marks.wait(kv, early=early)
-        logic.marks.wait_no_more(kv, early=early)
+        homes, hashes = logic.timers.pending(kv, early=early)
+        logic.timers.drop_pending(kv, early=early)
         if not period:
             elapsed = np.isin(hashes, over)
-            logic.marks.waiting.add(kv, homes[~elapsed], hashes[~elapsed], step.moment.step)
+            logic.timers.waiting.add(kv, homes[~elapsed], hashes[~elapsed], step.moment.step)
             homes, hashes = homes[elapsed], hashes[elapsed]
     stored = logic.near(step, homes, hashes)
     if stored is not None:
@@ -167,7 +167,7 @@ def _fire_triggered(logic: Sessions, step: Step, timing: str, trigger: Trigger, 
 def _fire_all(logic: Sessions, step: Step, timing: str, trigger: Trigger) -> None:
     """Fire all sessions that still take messages, and other pending ones."""
     kv, by = step.kv, logic.definition.by
-    logic.marks.wait_no_more(kv, early=timing == EARLY)
+    logic.timers.drop_pending(kv, early=timing == EARLY)
     if timing == EARLY:
         near = settled(logic, logic.store.whole(kv), step.emitted_us)
         if near.rows is not None:
@@ -208,7 +208,7 @@ def _fire_selected(
         rows = stored.rows(by, left).sessions
         asked_rows = np.isin(hashes_of(rows.select([START, *by]), by), asked)
         homes = combine(rows.column(HOME)).to_numpy()
-        logic.marks.waits(step.kv, rows, homes, asked_rows, step.moment)
+        logic.timers.set_pending(step.kv, rows, homes, asked_rows, step.moment)
     logic.fire_stored(step, stored, fires, timing, always=asked is None)
 
 

@@ -96,7 +96,7 @@ def let_wait(logic: Sessions, step: Step, rows: Slice) -> None:
     pieces, _, _ = delta_rows(logic.calculation, rows, each, rows.times, ends, each=True)
     pieces = logic.dated(pieces, step)
     step.result.marks = dict(event_time_marks(rows))
-    logic.marks.come(step.kv, pieces, step.moment)
+    logic.timers.set_for_messages(step.kv, pieces, step.moment)
     pieces = pieces.append_column(INGEST_STEP, pa.array(np.full(len(pieces), number, dtype=np.int64)))
     if logic.store.buffer_rows(step.kv, pieces):
         settle(logic, step.kv, step.emitted_us)
@@ -368,7 +368,7 @@ def _merged(
         done = divide(logic, step, incoming.stored, merged.of_stored, rows.sessions, gone)
         fresh = np.ones(len(done.rows.sessions), dtype=bool)
         return Filed(incoming.stored, done.stay, done.rows, fresh, done.owed)
-    width, ends = logic.marks.width_us, combine(rows.sessions.column(END)).to_numpy()
+    width, ends = logic.timers.width_us, combine(rows.sessions.column(END)).to_numpy()
     fresh = merged.held_to // width != ends // width
     return Filed(incoming.stored, incoming.stored.others(merged.of_stored), rows, fresh)
 

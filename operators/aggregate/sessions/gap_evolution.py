@@ -54,8 +54,8 @@ def widen(logic: Sessions, step: Step) -> None:
     batch.put(logic.aux_cf, _GAP, encode_i64(logic.gap_us) + encode_i64(floor_us))
     kv.write(batch)
     stored = logic.read(kv, [HOT, *(bucket.home for bucket in logic.store.buckets(kv))], step.emitted_us)
-    for marks in (logic.marks.due, logic.marks.closing, logic.marks.waiting):
-        marks.drop(kv)
+    for index in (logic.timers.due, logic.timers.closing, logic.timers.waiting):
+        index.drop(kv)
     if stored is None:
         return
     logic.store.clear(kv)
@@ -92,7 +92,7 @@ def _put(logic: Sessions, step: Step, rows: Rows, passed: BoolArray) -> None:
     ends = combine(rows.sessions.column(END)).to_numpy()
     if logic.limited:
         logic.limits.change(step.kv, None, rows.sessions)
-    logic.marks.ends(step.kv, rows.sessions, ~passed, step.progress.step)
+    logic.timers.set_ends(step.kv, rows.sessions, ~passed, step.progress.step)
     nothing, homes = np.zeros(0, dtype=np.int64), np.where(passed, logic.store.home(ends), HOT)
     logic.keep(step, Near(None, {}), nothing, rows, homes)
 

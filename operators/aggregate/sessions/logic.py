@@ -60,7 +60,7 @@ from windrow.operators.aggregate.sessions.rows import (
     together,
     unfolded,
 )
-from windrow.operators.aggregate.sessions.timers import SessionMarks
+from windrow.operators.aggregate.sessions.timers import SessionTimers
 from windrow.operators.aggregate.state_rows import merge_rows
 from windrow.operators.aggregate.timing import Edges, by_timing, edges_at, fires_at_end, is_last
 from windrow.operators.aggregate.triggers import Judged, Moment
@@ -123,7 +123,7 @@ class SessionAggregator(Steps, Grouping):
             self.cells = None if window.cut is None else assigner_of(window.cut)
         keeps = self.keeps or definition.full_state
         self.store = SessionStore(self.windows_cf, self.aux_cf, definition.by, width_us, keeps=keeps)
-        self.marks = SessionMarks(self.aux_cf, definition.emit, definition.by, width_us)
+        self.timers = SessionTimers(self.aux_cf, definition.emit, definition.by, width_us)
         self.spans = Spans(definition, self.aux_cf)
         self.numbers = SessionNumbers(self.aux_cf, definition.by, width_us)
         #: By number. For numbered messages only their numbers count.
@@ -215,7 +215,7 @@ class SessionAggregator(Steps, Grouping):
 
     def dated(self, deltas: pa.Table, step: Step) -> pa.Table:
         """Return new rows, with `now` where a trigger needs the time they are pending."""
-        if not self.marks.delays:
+        if not self.timers.delays:
             return deltas
         return deltas.append_column(SINCE, pa.array(np.full(len(deltas), step.moment.now_us)))
 
@@ -229,7 +229,7 @@ class SessionAggregator(Steps, Grouping):
 
     def keep(self, step: Step, near: Near, stay: IntArray, rows: Rows, homes: IntArray) -> None:
         """Store `rows` in the place of `near`, of whose rows some `stay` as they are. homes: buckets of the sessions."""
-        self.marks.fires(step.kv, rows.sessions, homes, step.closed_us, step.moment)
+        self.timers.set_fires(step.kv, rows.sessions, homes, step.closed_us, step.moment)
         everything = without(together(rows), HOME)
         everything = everything.append_column(HOME, pa.array(np.r_[homes, homes[rows.owner]]))
         by, emitted_us = self.definition.by, step.emitted_us
@@ -368,7 +368,7 @@ class SessionAggregator(Steps, Grouping):
                 after = self._fire_closed(step, after)
             ends = combine(after.sessions.column(END)).to_numpy()
             homes = np.where(self.has_passed(ends, step.progress.watermark_us), self.store.home(ends), HOT)
-            self.marks.ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
+            self.timers.set_ends(step.kv, after.sessions, filed.fresh & (homes == HOT), step.progress.step)
             self.keep(step, filed.stored.near, filed.stay, after, homes)
             self.emit(step)
 
@@ -394,7 +394,7 @@ class SessionAggregator(Steps, Grouping):
             self.emit(step)
             self._close(step, last_panes)
             if before_us < watermark_us == END_OF_TIME_US:  # no period ends any more
-                self.marks.wait_no_more(kv, early=True)
+                self.timers.drop_pending(kv, early=True)
             self._forget(step)
         self.store.release()
         progress.watermark_us, progress.now_us = watermark_us, now_us
@@ -407,14 +407,14 @@ class SessionAggregator(Steps, Grouping):
     def _fire_on_time(self, step: Step, watermark_us: int) -> None:
         """Fire the sessions that the watermark passed, in slices, so that memory is bounded."""
         # A session that ends exactly at the former watermark may have been pending.
-        _, hashes, older = self.marks.due.passed(step.kv, step.emitted_us, watermark_us, watermark_us)
+        _, hashes, older = self.timers.due.passed(step.kv, step.emitted_us, watermark_us, watermark_us)
         if len(hashes):
             parts = self.store.parts(step.kv, hashes, SESSIONS_AT_ONCE)
             step.result.panes += in_order_of_parts(
                 (self._fire_ended(step, part, watermark_us) for part in parts), self.definition.by
             )
         if older:
-            self.marks.due.drop(step.kv, watermark_us)
+            self.timers.due.drop(step.kv, watermark_us)
 
     def _fire_ended(self, step: Step, hashes: Hashes, watermark_us: int) -> list[pa.Table]:
         """Return the panes of those of these keys that the watermark passed; their sessions move to the bucket of their end."""
@@ -424,7 +424,7 @@ class SessionAggregator(Steps, Grouping):
             return []
         ends = stored.values(END)
         passed_ = self.has_passed(ends, watermark_us)
-        self.marks.ends_later(kv, stored, ~passed_, hashes, watermark_us, step.progress.step)
+        self.timers.set_later_ends(kv, stored, ~passed_, hashes, watermark_us, step.progress.step)
         if not passed_.any():
             return []
         near, stay, rows = stored.near, stored.others(passed_), stored.rows(by, passed_)
@@ -473,7 +473,7 @@ class SessionAggregator(Steps, Grouping):
         parts: Iterator[list[pa.Table]] = iter([last_panes] if last_panes else [])
         closing, older = 0, False
         if low < high:
-            ends, hashes, older = self.marks.closing.passed(step.kv, low, high - 1, high)
+            ends, hashes, older = self.timers.closing.passed(step.kv, low, high - 1, high)
             closing = len(hashes)
         if closing:
             homes = self.store.home(ends)
@@ -483,7 +483,7 @@ class SessionAggregator(Steps, Grouping):
         if closing or last_panes:
             step.result.panes += in_order_of_parts(parts, self.definition.by)
         if closing or older:
-            self.marks.closing.drop(step.kv, high)
+            self.timers.closing.drop(step.kv, high)
 
     def _fire_closing(
         self, step: Step, homes: IntArray, hashes: Hashes, low: int, high: int
@@ -528,14 +528,14 @@ class SessionAggregator(Steps, Grouping):
 
     def _look_again(self, step: Step) -> None:
         """Set timers for all rows pending under another emission than before."""
-        self.marks.drop(step.kv)
+        self.timers.drop(step.kv)
         homes = [HOT, *(bucket.home for bucket in self.store.buckets(step.kv))]
         rows = self.read(step.kv, homes, step.emitted_us)
         if rows is not None:
             by = self.definition.by
             sessions = Stored.of(Near(rows, {}), by, step.emitted_us).rows(by).sessions
             homes = combine(sessions.column(HOME)).to_numpy()
-            self.marks.fires(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
+            self.timers.set_fires(step.kv, sessions, homes, step.closed_us, step.moment, anew=True)
 
     def runs(
         self,

@@ -58,7 +58,10 @@ class SessionRuns(AggregateRuns["SessionAggregator"]):
 
     def _look_ahead(self) -> None:
         """Compute the first watermark at which a session fires when it closes."""
-        first, lateness_us = self._operator.marks.closing.first(self._kv), self.definition.allowed_lateness_us
+        first, lateness_us = (
+            self._operator.timers.closing.first(self._kv),
+            self.definition.allowed_lateness_us,
+        )
         never = first is None or lateness_us >= UNBOUNDED_US
         self._next_event_us = END_OF_TIME_US + 1 if first is None or never else first + lateness_us + 1
         self._open_from_us = START_OF_TIME_US
@@ -88,7 +91,7 @@ def _advance(operator: SessionAggregator, kv: KV, table: pa.Table, run: Run) -> 
 def _end(operator: SessionAggregator, step: Step, after_us: IntArray) -> None:
     """Fire the sessions that these advances pass, each when its own does."""
     kv, by, watermark_us = step.kv, operator.definition.by, int(after_us[-1])
-    _, hashes = operator.marks.due.between(kv, step.progress.watermark_us, watermark_us)
+    _, hashes = operator.timers.due.between(kv, step.progress.watermark_us, watermark_us)
     stored = operator.near(step, np.full(len(hashes), HOT, dtype=np.int64), hashes)
     if stored is None:
         return

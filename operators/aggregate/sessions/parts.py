@@ -15,7 +15,7 @@ from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.kept_messages import History
 from windrow.operators.aggregate.sessions.panes import SessionNumbers
 from windrow.operators.aggregate.sessions.rows import Rows, Spans, Step, Stored
-from windrow.operators.aggregate.sessions.timers import SessionMarks
+from windrow.operators.aggregate.sessions.timers import SessionTimers
 from windrow.operators.aggregate.timing import Edges
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.assigners import WindowAssigner
@@ -35,7 +35,7 @@ class Sessions(Protocol):
     definition: AggregateDefinition
     aux_cf: str
     store: SessionStore
-    marks: SessionMarks
+    timers: SessionTimers
     spans: Spans
     numbers: SessionNumbers
     limits: SizeLimits

@@ -249,7 +249,7 @@ def _dated(logic: Sessions, step: Step, parts: pa.Table, old: pa.Table | None) -
     the first pending one of the sessions that they overlap, or since now.
     """
     noted = old is not None and SINCE in old.column_names
-    if not (noted or logic.marks.delays):
+    if not (noted or logic.timers.delays):
         return parts
     size = len(parts)
     since = np.full(size, NEVER_US, dtype=np.int64)
@@ -265,7 +265,7 @@ def _dated(logic: Sessions, step: Step, parts: pa.Table, old: pa.Table | None) -
             new[i] = not (began[meets] == starts[i]).any()
             if waits is not None:
                 since[i] = waits[meets].min(initial=NEVER_US)
-    if logic.marks.delays:
+    if logic.timers.delays:
         more = new | (came > 0)
         since[more] = np.minimum(since[more], step.moment.now_us)
     return parts.append_column(SINCE, pa.array(since, mask=since == NEVER_US))

@@ -24,7 +24,7 @@ from windrow.stores.sessions import HOT
 HALF = 1 << 62
 
 
-class SessionMarks:
+class SessionTimers:
     """The timers of one definition's sessions. width_us: of a bucket of ends.
 
     Sessions that may still grow are registered for the end of a period; one that is pending by a delay alone has a timer for
@@ -41,11 +41,11 @@ class SessionMarks:
         self.delays = sorted({*delays(emit.early), *delays(emit.late)})
         self._early_waits = any(isinstance(leaf, EveryPeriod) for leaf in leaves(emit.early))
 
-    def ends(self, kv: KV, sessions: pa.Table, which: BoolArray, step: int) -> None:
+    def set_ends(self, kv: KV, sessions: pa.Table, which: BoolArray, step: int) -> None:
         """Set timers for the ends of these sessions."""
         self._add(kv, self.due, sessions, combine(sessions.column(END)).to_numpy(), which, step)
 
-    def come(self, kv: KV, pieces: pa.Table, moment: Moment) -> None:
+    def set_for_messages(self, kv: KV, pieces: pa.Table, moment: Moment) -> None:
         """Set timers for messages that may grow a session each, or begin one, at the end of each message's own range."""
         hashes, ends = hashes_of(pieces, self.by), combine(pieces.column(END)).to_numpy()
         self.due.add(kv, ends, hashes, moment.step)
@@ -56,7 +56,7 @@ class SessionMarks:
             over = np.full(len(hashes), moment.now_us + delay_us, dtype=np.int64)
             self.delayed.add(kv, over, hashes, moment.step)
 
-    def ends_later(
+    def set_later_ends(
         self, kv: KV, sessions: Stored, open_: BoolArray, hashes: Hashes, watermark_us: int, step: int
     ) -> None:
         """Set later timers for open sessions of these keys that have grown since, and may end in the same bucket."""
@@ -67,7 +67,7 @@ class SessionMarks:
             looked = among(own, hashes)
             self.due.add(kv, ends[again][looked], own[looked], step)
 
-    def fires(
+    def set_fires(
         self,
         kv: KV,
         sessions: pa.Table,
@@ -83,14 +83,14 @@ class SessionMarks:
         """
         emit, hot = self.emit, homes == HOT
         pending = combine(sessions.column(PENDING)).to_numpy() > 0
-        self.waits(kv, sessions, homes, pending, moment, anew=anew)
+        self.set_pending(kv, sessions, homes, pending, moment, anew=anew)
         ends = combine(sessions.column(END)).to_numpy()
         closes = ~hot & (ends >= closed_us)
         if not emit.closing_pane:
             closes &= pending & (not isinstance(emit.late, Never))
         self._add(kv, self.closing, sessions, ends, closes, moment.step)
 
-    def waits(
+    def set_pending(
         self,
         kv: KV,
         sessions: pa.Table,
@@ -124,26 +124,26 @@ class SessionMarks:
         self.delayed.drop(kv, moment.now_us)
         return np.unique(hashes)
 
-    def wait(self, kv: KV, *, early: bool) -> tuple[IntArray, Hashes]:
+    def pending(self, kv: KV, *, early: bool) -> tuple[IntArray, Hashes]:
         """Return (buckets, numbers of keys) of pending sessions, of one half."""
         return self.waiting.between(kv, *_half(early))
 
-    def wait_no_more(self, kv: KV, *, early: bool) -> None:
+    def drop_pending(self, kv: KV, *, early: bool) -> None:
         """Delete the pending sessions of one half."""
         self.waiting.drop_between(kv, *_half(early))
 
     def drop(self, kv: KV) -> None:
         """Delete all timers but those of ends."""
-        for marks in (self.waiting, self.closing, self.delayed):
-            marks.drop(kv)
+        for index in (self.waiting, self.closing, self.delayed):
+            index.drop(kv)
 
     def _add(
-        self, kv: KV, marks: Marks, sessions: pa.Table, moments: IntArray, which: BoolArray, step: int
+        self, kv: KV, index: Marks, sessions: pa.Table, moments: IntArray, which: BoolArray, step: int
     ) -> None:
         if which.any():
             keys = sessions.select([START, *self.by])
             keys = keys if which.all() else keys.filter(pa.array(which))
-            marks.add(kv, moments[which], hashes_of(keys, self.by), step)
+            index.add(kv, moments[which], hashes_of(keys, self.by), step)
 
 
 def _half(early: bool) -> tuple[int, int]:

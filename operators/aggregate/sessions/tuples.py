@@ -62,7 +62,7 @@ class TupleSessionAggregator(SessionAggregator):
             self.keep_assigned(step, filed)
             self._fire_on_time(step, after)
             self._forget(step)
-            self.marks.closing.drop(kv)  # a session emitted at its end needs no last pane
+            self.timers.closing.drop(kv)  # a session emitted at its end needs no last pane
         if others is not None:
             result.marks = further(result.marks, event_time_marks(others))
         progress.begin(now_us)
