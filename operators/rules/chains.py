@@ -71,10 +71,14 @@ class Hop:
 
 @dataclass(frozen=True)
 class Chain:
-    """The order in which patterns are joined to the new messages of the first one."""
+    """The order in which patterns are joined to the new messages of the first one.
+
+    own: the relations of the first pattern with an instant, which no hop has
+    """
 
     first: str
     hops: tuple[Hop, ...]
+    own: tuple[Relation, ...] = ()
 
 
 def chains_of(rule: Rule, timing: Timing) -> tuple[Chain, ...]:
@@ -89,7 +93,7 @@ def _chain(first: str, rule: Rule, timing: Timing) -> Chain:
         hops.append(hop)
         bound.append(hop.binding)
         rest.remove(hop.binding)
-    return Chain(first, tuple(hops))
+    return Chain(first, tuple(hops), tuple(r for r in timing.relations[first] if r.binding is None))
 
 
 def _width(hop: Hop) -> tuple[bool, int]:
@@ -146,6 +150,7 @@ class Joined:
         """Find the tuples that the new messages of a chain's first pattern complete, a slice at a time."""
         first = self._takes[chain.first]
         rows = np.flatnonzero(first[: self.inputs[chain.first].new])
+        rows = rows[self.fit_alone(chain, OfCandidates(self.inputs, {chain.first: rows}), len(rows))]
         if len(rows):
             yield from self._joined({chain.first: rows}, chain.hops, chain.first)
 
@@ -193,6 +198,14 @@ class Joined:
 
     def _column(self, binding: str, name: str, rows: IntArray) -> pa.Array:
         return combine(self.inputs[binding].table.column(name)).take(pa.array(rows))
+
+    @staticmethod
+    def fit_alone(chain: Chain, moments: Moments, n: int) -> BoolArray:
+        """True for the messages of a chain's first pattern that fulfil the relations with no other pattern."""
+        kept = np.ones(n, dtype=bool)
+        for relation in chain.own:
+            kept &= related(chain.first, relation, moments, n)
+        return kept
 
     def fits(self, hop: Hop, tuples: Tuples, moments: Moments, n: int) -> BoolArray:
         """True for the tuples that fulfil all conditions of a hop."""

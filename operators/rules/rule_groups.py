@@ -60,6 +60,7 @@ class Group:
                 fits = joined.inputs[binding].fits[planned.name, binding]
                 if not fits.all():
                     kept &= fits[rows]
+            kept &= joined.fit_alone(planned.chains[0], moments, n)
             for hop in planned.chains[0].hops:
                 kept &= joined.fits(hop, tuples, moments, n)
             rows = np.flatnonzero(kept)
@@ -105,7 +106,7 @@ def _covering(chains: Iterable[Chain]) -> Chain:
     """Give one chain whose ranges cover those of all, without their further conditions."""
     chains = tuple(chains)
     hops = zip(*(chain.hops for chain in chains), strict=True)
-    return replace(chains[0], hops=tuple(_covering_hop(hop) for hop in hops))
+    return replace(chains[0], hops=tuple(_covering_hop(hop) for hop in hops), own=())
 
 
 def _covering_hop(hops: Sequence[Hop]) -> Hop:

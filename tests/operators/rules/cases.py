@@ -6,6 +6,7 @@ import contextlib
 import random
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -65,6 +66,13 @@ def relations(pick: Pick, other: str, *, lasting: bool) -> Any:
     return pick(*[one] * 8, [one, ~wr.coincides(other)], [one, wr.after(other, -wr.forever, seconds(1))])
 
 
+def alone(pick: Pick, column: str, *, lasting: bool) -> Any:
+    """Temporal operators that compare a message with an instant, now and then by a time column of its own."""
+    near = datetime.fromtimestamp(pick(2, 3, 5), UTC)
+    made = [wr.after(near), wr.before(near, "-1 second", "3 seconds"), ~wr.after(near, 0, "2 seconds")]
+    return pick(*[()] * 6, pick(*made), wr.coincides(near, "2 seconds", **({} if lasting else {"this": column})))
+
+
 def fact(pick: Pick, other: str) -> Any:
     """A pattern of facts, now and then with a condition that raises."""
     raising = wr.lit(6) / (wr.col("v") - wr.col(f"{other}.v")) > 0
@@ -93,7 +101,10 @@ def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) ->
     """One rule: one to three events, those of another one's inputs, an absence or an aggregate now and then."""
     like = like if like and like.events else None
     events = [p.input for p in like.events.values()] if like else [pick("a", "b") for _ in "xyz"]
-    when: dict[str, Any] = {"x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0))}
+    instants = alone(pick, "other" if events[0] == "a" else "until", lasting=lasting)
+    when: dict[str, Any] = {
+        "x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0), time=instants)
+    }
     names = ["x"]
     for name, input in zip("yz", events[1:] if like else events[1 : 1 + pick(0, 1, 1, 2)], strict=False):
         other = pick(*names)

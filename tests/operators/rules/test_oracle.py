@@ -116,7 +116,7 @@ def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
 
 def test_what_is_left_of_corrected_rows_is_what_is_emitted_once() -> None:
     """The same messages under the same watermarks, taken back or waited for."""
-    draw, retracted = random.Random(9), 0
+    draw, retracted = random.Random(6), 0
     for _ in range(usually(20, deep=1_000)):
         once = replace_emit(sound(picking(draw.randrange(1 << 32))), wr.Emit.append())
         again = replace_emit(once, wr.Emit(late=wr.every_batch, mode="retracting"))
