@@ -70,7 +70,9 @@ def alone(pick: Pick, column: str, *, lasting: bool) -> Any:
     """Temporal operators that compare a message with an instant, now and then by a time column of its own."""
     near = datetime.fromtimestamp(pick(2, 3, 5), UTC)
     made = [wr.after(near), wr.before(near, "-1 second", "3 seconds"), ~wr.after(near, 0, "2 seconds")]
-    return pick(*[()] * 6, pick(*made), wr.coincides(near, "2 seconds", **({} if lasting else {"this": column})))
+    return pick(
+        *[()] * 6, pick(*made), wr.coincides(near, "2 seconds", **({} if lasting else {"this": column}))
+    )
 
 
 def fact(pick: Pick, other: str) -> Any:
@@ -102,9 +104,7 @@ def rule(pick: Pick, *, lasting: bool, like: Any = None, facts: bool = False) ->
     like = like if like and like.events else None
     events = [p.input for p in like.events.values()] if like else [pick("a", "b") for _ in "xyz"]
     instants = alone(pick, "other" if events[0] == "a" else "until", lasting=lasting)
-    when: dict[str, Any] = {
-        "x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0), time=instants)
-    }
+    when: dict[str, Any] = {"x": wr.event(events[0], where=pick(None, None, wr.col("v") > 0), time=instants)}
     names = ["x"]
     for name, input in zip("yz", events[1:] if like else events[1 : 1 + pick(0, 1, 1, 2)], strict=False):
         other = pick(*names)
