@@ -25,7 +25,13 @@ class Edges(NamedTuple):
 
 
 def edges_at(definition: AggregateDefinition, watermark_us: int) -> Edges:
-    """Return the edges at a watermark; of sessions by messages of others, at the number of the last message.
+    """Return the edges at a watermark W; of sessions delimited by another input, at the number of the last message.
+
+    | | ended: fires ON_TIME | closed: takes no message |
+    |---|---|---|
+    | a window | end <= W | end <= W - allowed lateness |
+    | a session | end <= W | end < W - allowed lateness |
+    | a session that emits no late pane | end < W | end < W - allowed lateness |
 
     A message at the very end of a session touches it. So a session closes when the watermark is beyond its end, and one that is
     never corrected ends only then.
