@@ -53,7 +53,7 @@ class Fitted:
 def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
     """Make a column of `kind` of Python values. A value fits if the column holds it exactly: as the same number, text, moment.
 
-    Floats are the nearest of their type, NaT and NA are null. What does not fit is null, and is said why.
+    Floats are the nearest of their type, NaT and NA are null. What does not fit is null, with the reason.
     """
     try:
         classes = set(map(type, values)) - {_NONE}
@@ -84,11 +84,11 @@ def fit(values: Sequence[Any], kind: pa.DataType) -> Fitted:
         if len(values) > 1:
             return _fit_halves(values, kind)
         return Fitted(
-            pa.nulls(len(values), kind), {i: f"{said(v)} is no {kind}" for i, v in enumerate(values)}
+            pa.nulls(len(values), kind), {i: f"{cut_repr(v)} is no {kind}" for i, v in enumerate(values)}
         )
     if all(same):
         return Fitted(array)
-    lossy = {i: f"{said(values[i])} is no {kind} without loss" for i, one in enumerate(same) if not one}
+    lossy = {i: f"{cut_repr(values[i])} is no {kind} without loss" for i, one in enumerate(same) if not one}
     held = [v if one else None for v, one in zip(plains, same, strict=True)]
     return Fitted(pa.array(held, kind, from_pandas=False), lossy)
 
@@ -124,7 +124,7 @@ def _fit_structs(values: Sequence[Any], kind: pa.StructType) -> Fitted:
     """Objects, field by field. Fields that are not there are null, and one that the type does not have does not fit."""
     names = {f.name for f in kind}
     misfits = {
-        i: f"{said(v)} is no {kind} without loss"
+        i: f"{cut_repr(v)} is no {kind} without loss"
         for i, v in enumerate(values)
         if v is not None and not names.issuperset(v)
     }
@@ -195,7 +195,7 @@ def _plain_time(value: Any) -> Any:
     return found if whole else value
 
 
-def said(value: Any) -> str:
+def cut_repr(value: Any) -> str:
     """Return the `repr` of a value, which may be anything, cut."""
     try:
         return f"{value!r:.100}" if type(value) in _ORDINARY else repr(value)[:100]

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windrow.core.border import said
+from windrow.core.border import cut_repr
 from windrow.core.types import FLOAT_DIGITS, as_type, is_wide, plain_type, rounds, widened
 
 #: Integers up to it are floats.
@@ -177,7 +177,7 @@ def _by_value(values: pa.Array | pa.ChunkedArray, field: pa.Field) -> Brought:
                 middle = (start + end) // 2
                 left += [(middle, end), (start, middle)]
                 continue
-            misfits[start] = f"{said(part[0].as_py())} is no {kind} without loss"
+            misfits[start] = f"{cut_repr(part[0].as_py())} is no {kind} without loss"
             parts.append(pa.nulls(1, kind))
     return Brought(pa.concat_arrays(parts) if parts else pa.nulls(0, kind), field, misfits)
 

@@ -143,7 +143,7 @@ def note(error: Exception, place: str) -> None:
         error.add_note(f"in {place}")
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error as a dead letter's text: the error, and its place in the definition."""
     return ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 

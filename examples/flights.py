@@ -400,7 +400,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _said(months: int, every: int) -> str:
+def _months_and_period(months: int, every: int) -> str:
     return f"{months} months" + (f", every {every}th flight" if every > 1 else "")
 
 
@@ -418,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = data.read_feed(folders.feed)
     if known is not None and known.of != (months, chosen.every):
         print(
-            f"{folders.out} holds a run over {_said(*known.of)}, not {_said(months, chosen.every)}: "
+            f"{folders.out} holds a run over {_months_and_period(*known.of)}, not {_months_and_period(months, chosen.every)}: "
             "use --fresh or another --out"
         )
         return 2

@@ -134,10 +134,10 @@ def _shown(value: Any) -> str:
     except MemoryError:
         raise
     except Exception:  # names that are no text, something that holds itself
-        return _said(value)
+        return _cut_repr(value)
 
 
-def _said(value: Any) -> str:
+def _cut_repr(value: Any) -> str:
     """Return the `repr` of a value of any type."""
     try:
         return repr(value)
@@ -172,9 +172,9 @@ def event_time_us(
     if value is None:
         return None, "is null"
     if isinstance(value, (float, np.floating)):
-        return None, "is NaN" if math.isnan(value) else f"is {_said(value)}, {NO_FLOAT}"
+        return None, "is NaN" if math.isnan(value) else f"is {_cut_repr(value)}, {NO_FLOAT}"
     if isinstance(value, bool):
-        return None, f"is {_said(value)}, no time"
+        return None, f"is {_cut_repr(value)}, no time"
     if isinstance(value, (int, np.integer)):
         many, each_us = TIME_UNITS[unit or "us"]
         time_us = int(value) // many * each_us
@@ -183,7 +183,7 @@ def event_time_us(
         try:
             value = read_iso(value)
         except ValueError:
-            return None, f"is {_said(value)}, no time"
+            return None, f"is {_cut_repr(value)}, no time"
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
         if value is None:
@@ -198,7 +198,7 @@ def event_time_us(
                 return None, f"{value!r} has no time zone: declare time_zone="
             return zone.instant(value), None
         return instant_us(value), None
-    return None, f"is {_said(value)}, no time"
+    return None, f"is {_cut_repr(value)}, no time"
 
 
 class _Columns:
@@ -319,7 +319,9 @@ class _Columns:
     def _left_out(self, row: int, name: str, value: Any, why: str) -> pa.Array | None:
         """Return the replacement of a value that does not fit its column."""
         if name in self._named:
-            self.spoil(row, f"column {name!r} is {_said(value)}, {why}" if why.startswith("which ") else why)
+            self.spoil(
+                row, f"column {name!r} is {_cut_repr(value)}, {why}" if why.startswith("which ") else why
+            )
         elif is_text(self._fields[name].type):
             return pa.array([_text(value)], pa.string())
         else:

@@ -221,7 +221,7 @@ class Emitter:
         lost = (combine(rows.column(PANES)).to_numpy() > 0) & ~fires & ~known
         if self.definition.remembers:
             silent = pa.array(np.arange(len(rows)), mask=fires)
-            removed = {a: column.take(silent) for a, column in of_gone(rows, emitted).items()}
+            removed = {a: column.take(silent) for a, column in values_of_removed(rows, emitted).items()}
             return note(table, {**emitted, **removed}, marks(fires | known, lost))
         # Nothing is pending, and yet the accumulators differ from the emitted values.
         return (
@@ -283,7 +283,7 @@ def noted(rows: pa.Table, kinds: Mapping[str, pa.DataType]) -> EmittedValues:
     return EmittedValues(values, known, had & unmarked)
 
 
-def of_gone(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
+def values_of_removed(rows: pa.Table, aliases: Collection[str]) -> dict[str, pa.Array]:
     """Return the last emitted values of removed aggregations: one may be added again before another pane is emitted."""
     columns = {n.removeprefix(EMITTED): n for n in rows.column_names if n.startswith(EMITTED)}
     return {alias: combine(rows.column(n)) for alias, n in columns.items() if alias not in aliases}
@@ -339,7 +339,9 @@ def note_before_merge(calculation: Calculation, head: pa.Table, merged: pa.Table
         a: choose(moves, combine(current[a]).take(pa.array(place)), old) for a, old in before.values.items()
     }
     return note(
-        merged, values | of_gone(head, values), marks(before.known | (moves & ~lost), lost | _lost(head))
+        merged,
+        values | values_of_removed(head, values),
+        marks(before.known | (moves & ~lost), lost | _lost(head)),
     )
 
 

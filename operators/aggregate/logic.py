@@ -406,7 +406,7 @@ class WindowAggregator(Steps, Grouping):
         watermark_us = max(watermark_us, before_us)
         if progress.schema is not None:
             if self._emission_changed(kv):
-                progress.dirty = self._unsaid(kv, dead)
+                progress.dirty = self._starts_not_emitted(kv, dead)
                 self.due.begin(kv, progress.dirty)
             result.panes += self._corrections(work)
             last_words = self._evict(work, watermark_us) if self.limits.active else []
@@ -632,7 +632,7 @@ class WindowAggregator(Steps, Grouping):
             after = self._fire(work, rows.filter(pa.array(waiting)), timing, closing=closing)
             self.store.put(kv, near, concat([rows.filter(pa.array(~waiting)), after]))
 
-    def _unsaid(self, kv: KV, dead: DeadLetters) -> set[int]:
+    def _starts_not_emitted(self, kv: KV, dead: DeadLetters) -> set[int]:
         """Return the starts of all windows with messages that no pane has emitted."""
         starts: set[int] = set()
         for chunk in chunks(self.store.starts(kv, START_OF_TIME_US, END_OF_TIME_US)):

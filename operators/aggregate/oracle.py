@@ -310,7 +310,7 @@ class AggregateOracle(Oracle):
         cell.pending, cell.since_us = [], None
         if not cell.remaining:
             return self._vanished(cell, timing)
-        unchanged = cell.sent is not None and same(self._said(cell.sent), values)
+        unchanged = cell.sent is not None and same(self._emitted_values(cell.sent), values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
@@ -332,10 +332,10 @@ class AggregateOracle(Oracle):
         return [] if sent is None else [self._back(cell, sent, timing)]
 
     def _back(self, cell: Cell, sent: dict[str, Any], timing: Timing) -> Pane:
-        values, index = self._said(sent), cell.panes - 1
+        values, index = self._emitted_values(sent), cell.panes - 1
         return Pane(shown(cell.window), self._key(cell), values, timing, index, False, Kind.RETRACT)
 
-    def _said(self, sent: dict[str, Any]) -> dict[str, Any]:
+    def _emitted_values(self, sent: dict[str, Any]) -> dict[str, Any]:
         """Return the emitted values of the current aggregations; null for one that was added since."""
         return {alias: sent.get(alias) for alias in self.definition.agg}
 

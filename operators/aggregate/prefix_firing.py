@@ -25,8 +25,8 @@ from windrow.operators.aggregate.emitter import (
     Values,
     last_emitted,
     note_before_merge,
-    of_gone,
     suppressed,
+    values_of_removed,
 )
 from windrow.operators.aggregate.micro_batching.entries import Entries, Laid
 from windrow.operators.aggregate.triggers import true_of
@@ -130,7 +130,7 @@ class _Places:
             before = newest(self.right)
             self.known = (before >= 0) | judge.stored_known[self.group]
             rows = np.where(before >= 0, before, np.where(self.known, len(self) + self.group, -1))
-            emitted = self.said(rows)
+            emitted = self.emitted_values(rows)
             changed = any_differ(
                 [emitted[a] for a in self.kinds], [self.values[a] for a in self.kinds], len(self)
             )
@@ -144,7 +144,7 @@ class _Places:
         #: Panes were sent, and the values of the last one are no longer known.
         self.lost = (self.panes > 0) & ~self.emits & ~self.known
 
-    def said(self, rows: IntArray) -> dict[str, pa.Array]:
+    def emitted_values(self, rows: IntArray) -> dict[str, pa.Array]:
         """Return the values emitted at places, or in stored rows, which are numbered after them."""
         stored = self.judge.stored_values
         return {a: take_or_null(pa.concat_arrays([self.values[a], stored[a]]), rows) for a in self.kinds}
@@ -152,7 +152,9 @@ class _Places:
     def emitted_panes(self) -> tuple[pa.Table | None, IntArray]:
         """Return panes in the order of messages and windows, and the message of each."""
         order = np.lexsort((combine(self.names.column(START)).to_numpy(), self.at))
-        emitted = self.said(np.where(self.retracts, self.emitted, -1)) if self.retracts.any() else {}
+        emitted = (
+            self.emitted_values(np.where(self.retracts, self.emitted, -1)) if self.retracts.any() else {}
+        )
         back = Back(emitted, self.retracts, np.zeros(len(self), dtype=bool))
         panes, places = self.judge.emitter.panes(
             self.names, self.values, self.panes, self.emits, back, self.firing, order
@@ -362,9 +364,9 @@ class Judge:
             mark[placed & known] = 1
             source = np.where(placed & known & (spoke >= 0), spoke, source)
         silent = np.where(stored & (spoke < 0), np.arange(laid.size), -1)
-        for alias, column in of_gone(laid.table, self.definition.agg).items():
+        for alias, column in values_of_removed(laid.table, self.definition.agg).items():
             rows = rows.append_column(EMITTED + alias, take_or_null(column, silent))
-        values = emitted.said(source)
+        values = emitted.emitted_values(source)
         if any(v.null_count < len(v) for v in values.values()) or (mark == 1).any():
             for alias, value in values.items():
                 rows = rows.append_column(EMITTED + alias, value)

@@ -72,7 +72,7 @@ class TupleAggregator(Steps):
         if progress.schema is not None:
             self._retire(kv)
             if self._emission_changed(kv):
-                self._look_for_unsaid(kv)
+                self._register_not_emitted(kv)
             moment = Moment(progress.step, now_us, before_us)
             if moment.comes(self.definition.emit.early):
                 self._tick(work, moment)
@@ -285,7 +285,7 @@ class TupleAggregator(Steps):
         if waiting.any():
             self._note_waiting(kv, rows.filter(pa.array(waiting)))
 
-    def _look_for_unsaid(self, kv: KV) -> None:
+    def _register_not_emitted(self, kv: KV) -> None:
         """Mark the keys with messages that no pane has emitted."""
         table = self.store.read_all(kv)
         batch = Batch()

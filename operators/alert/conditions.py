@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import ConfigurationError
-from windrow.core.expressions import Expr, said
+from windrow.core.expressions import Expr, error_text
 from windrow.operators.alert.definition import CARRIED, FIELDS, AlertDefinition
 from windrow.operators.alert.status import (
     CANCEL,
@@ -245,7 +245,7 @@ def _sound(
         if not is_of_data(error) or len(table) == 0:
             raise
         if len(table) == 1:
-            raised[int(numbers[0])] = said(error)
+            raised[int(numbers[0])] = error_text(error)
             return np.zeros((1, 3), dtype=np.uint8)
     half, n = len(table) // 2, len(table)
     parts = [

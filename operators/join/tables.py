@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.errors import UnknownColumn
-from windrow.core.expressions import note, said
+from windrow.core.expressions import error_text, note
 from windrow.core.types import as_type
 from windrow.operators.join.definition import JoinDefinition, Where
 from windrow.operators.join.output import Columns
@@ -114,7 +114,7 @@ def sound(
         if not is_of_data(error):
             raise
         if len(rows) == 1:
-            raised[int(rows[0])] = said(error)
+            raised[int(rows[0])] = error_text(error)
             return np.zeros(len(li), dtype=bool)
     good, early = np.zeros(len(li), dtype=bool), li < rows[len(rows) // 2]
     for half in (early, ~early):

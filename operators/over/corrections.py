@@ -274,7 +274,9 @@ class CorrectedOvers(Overs):
                 of_timing &= closed
         chosen = np.flatnonzero(of_timing)
         if len(chosen):
-            values = self._said(work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen])
+            values = self._emit_due(
+                work, look, due_rows, places[chosen], ran, marks.take(chosen), closed[chosen]
+            )
             number = (work.progress.step << 2) + _LOOKS.index(look.timing)
             self.marks.put(work.kv, ids[chosen], times[chosen], values, number)
 
@@ -286,7 +288,7 @@ class CorrectedOvers(Overs):
         [newest] = frame_kernels.halves(numbers, lambda a, b: (np.maximum(a[0], b[0]),), (-1,), bounds)
         return newest
 
-    def _said(
+    def _emit_due(
         self,
         work: Work,
         look: Look,

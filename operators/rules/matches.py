@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from windrow.core.arrays import IntArray
-from windrow.core.expressions import Expr, said
+from windrow.core.expressions import Expr, error_text
 from windrow.core.temporal import END
 from windrow.core.types import as_type
 from windrow.operators.rules.definition import MATCH_ID, MATCH_TIME, MESSAGES, RULE
@@ -200,7 +200,7 @@ def _value(expression: Expr, tuples: pa.Table) -> pa.ChunkedArray:
     except Exception as error:
         if not is_of_data(error):
             raise
-        raise ThenRaised(said(error)) from error
+        raise ThenRaised(error_text(error)) from error
 
 
 def _dotted(name: str, tuples: pa.Table) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.expressions import Expr, said
+from windrow.core.expressions import Expr, error_text
 from windrow.core.inputs import Input
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import END, START, Point, Timing, holds, reach
@@ -126,7 +126,7 @@ class Failures:
             if not is_of_data(error):
                 raise
             if len(table) == 1:
-                self._bury(rule, f"{binding}: {said(error)}", table, 0)
+                self._bury(rule, f"{binding}: {error_text(error)}", table, 0)
                 return np.zeros(1, dtype=bool)
         half = len(table) // 2
         parts = [self.each(rule, binding, true, t) for t in (table.slice(0, half), table.slice(half))]

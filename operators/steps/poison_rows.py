@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.errors import WindrowError
-from windrow.core.expressions import said
+from windrow.core.expressions import error_text
 from windrow.operators.steps.columns import MALFORMED_ROW, PASSED_OVER, RAW, SIGN
 from windrow.operators.steps.groups import combine
 from windrow.stores.kv import KV, Overlay
@@ -44,7 +44,8 @@ def own_code(name: str) -> Iterator[None]:
         if not is_of_data(error):
             raise
         raise RuntimeError(
-            f"a step of {name!r} failed: {said(error)}. No message is to blame, it is a fault of windrow: please report it"
+            f"a step of {name!r} failed: {error_text(error)}. No message is to blame, it is a fault of windrow: please "
+            "report it"
         ) from error
 
 
@@ -107,7 +108,7 @@ def culprits(
     def blame(row: Row, why: Exception) -> None:
         if not is_of_data(why) or len(errors) == most:
             raise why
-        errors[row] = said(why)
+        errors[row] = error_text(why)
 
     back, forward = _by_sign(tables)
     if not back or raised(back) is not None:

@@ -615,7 +615,7 @@ def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_ca
                     emitted += op.get_result()
                     op.flush()
     stands: dict[Any, Any] = {}
-    taken_back = 0
+    retractions_alone = 0
     for pane in emitted:
         values, place = {**dict.fromkeys(both), **pane.values}, (pane.key["k"], pane.window)
         if pane.kind.value == "INSERT":
@@ -624,8 +624,8 @@ def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_ca
         else:
             was = stands.pop(place)
             assert {name: was[name] for name in pane.values} == pane.values, place
-            taken_back += 1
-    assert taken_back == (4 if mode == "accumulating" else 9)
+            retractions_alone += 1
+    assert retractions_alone == (4 if mode == "accumulating" else 9)
     last = {(key, w.start_us // S): [v[name] for name in both] for (key, w), v in stands.items()}
     assert last == {
         ("a", 1): [9, None, None],

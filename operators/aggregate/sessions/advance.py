@@ -219,12 +219,12 @@ def correct(logic: Sessions, step: Step) -> None:
     if stored is None:
         return
     sessions = Stored.of(Near(stored, {}), by, step.emitted_us).rows(by).sessions
-    sessions = sessions.filter(pa.array(_owed(logic, step, sessions)))
+    sessions = sessions.filter(pa.array(_to_be_corrected(logic, step, sessions)))
     hashes = hashes_of(sessions.select([START, *by]), by)
     current = logic.near(step, combine(sessions.column(HOME)).to_numpy(), hashes)
     if current is None:
         return
-    owed = _owed(logic, step, current.rows(by).sessions)
+    owed = _to_be_corrected(logic, step, current.rows(by).sessions)
     rows, homes = current.rows(by, owed), current.values(HOME)[owed]
     ends = combine(rows.sessions.column(END)).to_numpy()
     for timing, _, of_timing in by_timing(logic.definition.emit, ends, logic.edges(step.emitted_us)):
@@ -233,7 +233,7 @@ def correct(logic: Sessions, step: Step) -> None:
     logic.emit(step)
 
 
-def _owed(logic: Sessions, step: Step, sessions: pa.Table) -> BoolArray:
+def _to_be_corrected(logic: Sessions, step: Step, sessions: pa.Table) -> BoolArray:
     """True for sessions with an emitted pane, perhaps without the added aggregations, that may still be corrected."""
     starts, ends, panes = (combine(sessions.column(c)).to_numpy() for c in (START, END, PANES))
     before_us = max(us for _, us in logic.definition.recomputed_us)

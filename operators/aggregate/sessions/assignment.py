@@ -37,7 +37,7 @@ from windrow.operators.aggregate.sessions.merging import (
     merge_parts,
     settle,
     settled,
-    with_taken_from,
+    with_messages_from,
 )
 from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.retractions import Going, counted_on, going
@@ -77,7 +77,7 @@ def file_sessions(logic: Sessions, step: Step, rows: Slice) -> Filed | None:
     ends = ends_of(logic, rows)
     if logic.longest_us is not None:  # a late one may move the cuts of all that follows
         ends = np.full(len(rows), LAST_END_US, dtype=np.int64)
-    return _file(logic, step, rows, given_near(logic, step, rows.table, moments(rows), ends))
+    return _file(logic, step, rows, sessions_near(logic, step, rows.table, moments(rows), ends))
 
 
 def may_wait(logic: Sessions, step: Step, rows: Slice) -> bool:
@@ -108,7 +108,7 @@ def file_run(logic: Sessions, step: Step, rows: Slice) -> Iterator[Filed | None]
     """
     if len(rows) == 0:
         return
-    incoming = given_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
+    incoming = sessions_near(logic, step, rows.table, rows.times, ends_of(logic, rows))
     joins = _joining(logic, rows, incoming, _joined_rows(logic, step, rows, incoming))
     free = logic.calculation.order_free or logic.history is not None  # history is read in order of arrival
     if not joins or free:
@@ -183,7 +183,7 @@ def file_groups(
     groups: state rows without a window. Messages of one group are less than a gap apart: from `first_us` to `last_us`.
     """
     ends = own_ends(logic, last_us, logic.gap_us)
-    incoming = given_near(logic, step, groups, first_us, ends)
+    incoming = sessions_near(logic, step, groups, first_us, ends)
     ranges = Extents(incoming.codes, first_us, ends)
     each = np.arange(len(groups), dtype=np.int64)
     parts = _joined(step, ranges, each, incoming)
@@ -197,7 +197,9 @@ def file_groups(
     return _merged(logic, step, deltas, incoming, parts, pieces)
 
 
-def given_near(logic: Sessions, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray) -> Incoming:
+def sessions_near(
+    logic: Sessions, step: Step, rows: pa.Table, first_us: IntArray, ends: IntArray
+) -> Incoming:
     """Return the open sessions of the keys of these rows, and those past ones that may accept them, or reject them."""
     by = logic.definition.by
     groups = Groups([rows.column(b) for b in by], len(rows))
@@ -306,7 +308,7 @@ def _deltas(
     deltas = deltas.append_column(COMPONENT, pa.array(component))
     closed = closed_to(rows, step.closed_us)
     if logic.history is not None:
-        deltas = with_taken_from(deltas, np.maximum(moments(rows), closed), groups)
+        deltas = with_messages_from(deltas, np.maximum(moments(rows), closed), groups)
     if broken:
         deltas = bury_failed(rows, each, groups, deltas, broken, step.dead)
     if logic.history is not None:

@@ -20,9 +20,9 @@ from windrow.core.windows import LAST_END_US
 from windrow.operators.aggregate.sessions.extents import joined
 from windrow.operators.aggregate.sessions.kept_messages import note_emitted_parts
 from windrow.operators.aggregate.sessions.merging import (
-    with_all_taken_from,
+    with_all_messages_from,
     with_extents,
-    with_some_taken_from,
+    with_some_messages_from,
 )
 from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, extents, owners, unfolded
@@ -112,9 +112,9 @@ def _joined(logic: Sessions, step: Step, rows: Rows, ends: IntArray) -> Rows:
     component = touching.component[order]
     sessions = without(rows.sessions, HOME, CURRENT).take(pa.array(order))
     noted = MESSAGES_FROM in sessions.column_names
-    sessions = with_all_taken_from(sessions) if noted else sessions
+    sessions = with_all_messages_from(sessions) if noted else sessions
     sessions = with_extents(sessions, touching.starts[component], touching.ends[component])
     groups = Groups.numbered(component, len(touching.starts))
     merged = logic.merged(sessions, groups, step.dead)
-    merged = with_some_taken_from(merged) if noted else merged
+    merged = with_some_messages_from(merged) if noted else merged
     return Rows(merged, rows.panes, owners(merged, rows.panes, by))

@@ -3,7 +3,7 @@
 They are keyed by key and time (`kept_messages.py`), so that a session is one range of them. The range may hold messages of
 other sessions, where an open session has come to overlap closed ones. A late message has the last end of a session that was
 closed to it, `__closed`. The later of that and its time is its stamp. A session's messages have stamps before its end and from
-`__taken_from` on. That is no earlier than the end of any session that was closed when this one came to overlap it.
+`MESSAGES_FROM` on. That is no earlier than the end of any session that was closed when this one came to overlap it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def messages_of(
     if rows is None:
         return None, of
     closed = combine(rows.table.column(CLOSED)).to_numpy()
-    inside = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _taken_from(state)[of])
+    inside = (closed < ends[of]) & (np.maximum(moments(rows), closed) >= _messages_from(state)[of])
     if inside.all():
         return rows, of
     if keys is not None:
@@ -83,7 +83,7 @@ def closed_to(rows: Slice, closed_us: int) -> IntArray:
     return np.where(moments(rows) < closed_us, max(closed_us - 1, START_OF_TIME_US), START_OF_TIME_US)
 
 
-def _taken_from(sessions: pa.Table) -> IntArray:
+def _messages_from(sessions: pa.Table) -> IntArray:
     """Return the first stamp that a message of each session has, or one before it."""
     starts: IntArray = combine(sessions.column(START)).to_numpy()
     if MESSAGES_FROM not in sessions.column_names:
@@ -131,7 +131,7 @@ def of_sessions(rows: Slice, sessions: pa.Table | None, by: tuple[str, ...]) -> 
     stamps = np.maximum(times, combine(rows.table.column(CLOSED)).to_numpy())
     # The first session that ends after the stamp, if any: those that end before it did not take the message.
     holder = first_ending(extents(sessions, codes[:n]), codes[n:], stamps + 1)
-    starts, first = combine(sessions.column(START)).to_numpy(), _taken_from(sessions)
+    starts, first = combine(sessions.column(START)).to_numpy(), _messages_from(sessions)
     held = (holder >= 0) & (times >= starts[holder]) & (stamps >= first[holder])
     return rows.take(np.flatnonzero(held))
 

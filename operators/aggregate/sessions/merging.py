@@ -114,7 +114,7 @@ def merge_parts(
         were = extents(whole.sessions, before)
         stored = without(whole.sessions, HOME, CURRENT)
         if MESSAGES_FROM in deltas.column_names:
-            stored = with_all_taken_from(stored)
+            stored = with_all_messages_from(stored)
         several = np.flatnonzero(np.bincount(before)[before] > 1)
         if len(several):  # a left fold over the parts of one session, by start; the others keep their order
             order, begin = np.arange(len(before)), combine(stored.column(START)).to_numpy()[several]
@@ -125,7 +125,7 @@ def merge_parts(
     groups = Groups.numbered(component, parts.size)
     merged = logic.merged(deltas, groups, dead)
     if MESSAGES_FROM in merged.column_names:
-        merged = with_some_taken_from(merged)
+        merged = with_some_messages_from(merged)
     component = component[groups.first_rows]
     merged = with_bridges(merged, component, were, pieces, parts.piece)
     row_of = np.zeros(parts.size, dtype=np.int64)
@@ -133,15 +133,15 @@ def merge_parts(
     return Merged(Rows(merged, panes, row_of[of_panes]), taking, held_to[component], row_of)
 
 
-def with_taken_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:
+def with_messages_from(deltas: pa.Table, stamps: IntArray, groups: Groups) -> pa.Table:
     """Return new rows with the earliest stamp of their messages (`kept_messages.py`)."""
     earliest = np.full(groups.size, END_OF_TIME_US, dtype=np.int64)
     np.minimum.at(earliest, groups.codes, stamps)
     return deltas.append_column(MESSAGES_FROM, pa.array(earliest))
 
 
-def with_all_taken_from(sessions: pa.Table) -> pa.Table:
-    """Set `__taken_from` of every session: the stored value, and at least the start of the session."""
+def with_all_messages_from(sessions: pa.Table) -> pa.Table:
+    """Set `MESSAGES_FROM` of every session: the stored value, and at least the start of the session."""
     starts = combine(sessions.column(START))
     if MESSAGES_FROM not in sessions.column_names:
         return sessions.append_column(MESSAGES_FROM, starts)
@@ -151,8 +151,8 @@ def with_all_taken_from(sessions: pa.Table) -> pa.Table:
     )
 
 
-def with_some_taken_from(sessions: pa.Table) -> pa.Table:
-    """Clear `__taken_from` of sessions where it is not after their start."""
+def with_some_messages_from(sessions: pa.Table) -> pa.Table:
+    """Clear `MESSAGES_FROM` of sessions where it is not after their start."""
     at, column = sessions.column_names.index(MESSAGES_FROM), combine(sessions.column(MESSAGES_FROM))
     apart = pc.greater(column, combine(sessions.column(START)))
     if not pc.any(apart).as_py():

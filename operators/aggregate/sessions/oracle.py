@@ -365,7 +365,7 @@ class SessionOracle(AggregateOracle):
         cell.pending, cell.since_us = [], None
         inside = sorted(cell.emitted, key=lambda s: s.window.start_us)
         alone = len(inside) == 1 and inside[0].window == cell.window
-        unchanged = alone and same(self._said(inside[0].values), values)
+        unchanged = alone and same(self._emitted_values(inside[0].values), values)
         asked = closing and emit.closing_pane
         if emit.only_if_changed and not asked and (not news if emit.mode == "discarding" else unchanged):
             return []
@@ -375,7 +375,15 @@ class SessionOracle(AggregateOracle):
         key = self._key(cell)
         back = inside if emit.mode == "retracting" else [s for s in inside if s.window != cell.window]
         panes = [
-            Pane(self._shown(s.window), key, self._said(s.values), timing, s.index, False, Kind.RETRACT)
+            Pane(
+                self._shown(s.window),
+                key,
+                self._emitted_values(s.values),
+                timing,
+                s.index,
+                False,
+                Kind.RETRACT,
+            )
             for s in back
         ]
         panes.append(Pane(self._shown(cell.window), key, values, timing, cell.panes, is_last))

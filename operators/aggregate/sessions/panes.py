@@ -73,10 +73,10 @@ def fire_sessions(emitter: Emitter, rows: Rows, firing: Firing, values_of: Value
     return Fired(emitted, Rows(after, concat([left, new]) if len(left) else new, owner), fires)
 
 
-def taken_back(emitter: Emitter, calculation: Calculation, panes: pa.Table, timing: str) -> pa.Table:
+def retractions_alone(emitter: Emitter, calculation: Calculation, panes: pa.Table, timing: str) -> pa.Table:
     """Return retractions of current panes that no session caused: they come before all panes that begin there."""
     every = np.ones(len(panes), dtype=bool)
-    values = {field.name: _said(panes, field.name, field.type) for field in calculation.output}
+    values = {field.name: _emitted_column(panes, field.name, field.type) for field in calculation.output}
     table = _retractions(emitter, panes, values, every, Firing(timing, every))
     return _on_account(table, panes.set_column(panes.column_names.index(END), END, panes.column(START)))
 
@@ -144,7 +144,7 @@ def _unchanged(
         return unchanged
     of, single = pa.array(owner[at]), panes.take(pa.array(at))
     now = [column.take(of) for column in columns.values()]
-    before = [_said(single, alias, column.type) for alias, column in columns.items()]
+    before = [_emitted_column(single, alias, column.type) for alias, column in columns.items()]
     unchanged[owner[at]] = ~any_differ(before, now, len(at))
     return unchanged
 
@@ -170,12 +170,12 @@ def _emitted(
     back = np.flatnonzero(retracts)
     back = back[np.argsort(combine(panes.column(START)).to_numpy()[back], kind="stable")]
     retracted = panes.take(pa.array(back))
-    values = {alias: _said(retracted, alias, column.type) for alias, column in columns.items()}
+    values = {alias: _emitted_column(retracted, alias, column.type) for alias, column in columns.items()}
     retractions = _retractions(emitter, retracted, values, alone[back], firing)
     return concat([_on_account(retractions, sessions.take(pa.array(owner[back]))), inserts])
 
 
-def _said(panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
+def _emitted_column(panes: pa.Table, alias: str, kind: pa.DataType) -> pa.Array:
     """Return the values of an aggregation in panes; null for one that was added since."""
     name = EMITTED + alias
     if name not in panes.column_names:

@@ -138,7 +138,7 @@ class Stored(NamedTuple):
             kept = which[owner]
             sessions, panes, owner = sessions[which], panes[kept], (np.cumsum(which) - 1)[owner[kept]]
         values = [n for n in stored.column_names if n.startswith(EMITTED)]
-        emitted = [START, END, *by, PANES, EMIT_STEP, *values, *taken_along(stored.column_names)]
+        emitted = [START, END, *by, PANES, EMIT_STEP, *values, *accumulator_columns(stored.column_names)]
         return Rows(
             taken(stored.drop_columns([PANE, *values]), sessions), taken(stored.select(emitted), panes), owner
         )
@@ -191,13 +191,13 @@ def together(rows: Rows) -> pa.Table:
 
 def unfolded(calculation: Calculation, spans: Spans, rows: Rows, which: BoolArray | None = None) -> Rows:
     """Add the last emitted values as panes, where only the accumulators hold them so far. which: only of these sessions"""
-    rows = rows._replace(panes=come_again(calculation, rows.panes))
+    rows = rows._replace(panes=with_restored_values(calculation, rows.panes))
     current = flags(rows.sessions, CURRENT)
     chosen = current if which is None else current & which
     if not chosen.any():
         return rows
     emitted = rows.sessions.filter(pa.array(chosen))
-    values, broken = values_said(calculation, spans, emitted)
+    values, broken = emitted_values(calculation, spans, emitted)
     names = [START, END, *calculation.definition.by, PANES]
     panes = pa.table([*(emitted.column(n) for n in names), *values.values()], names=[*names, *values])
     owner = np.flatnonzero(chosen)
@@ -306,7 +306,7 @@ class Spans:
     def differ(self) -> bool:
         return len(self._spans) > 1
 
-    def said(self, calculation: Calculation, emitted: pa.Table) -> dict[str, BoolArray]:
+    def known_by_span(self, calculation: Calculation, emitted: pa.Table) -> dict[str, BoolArray]:
         """Return for each aggregation of the history the rows whose last pane had its value."""
         firsts = np.array([step for step, _ in self._spans])
         steps = combine(emitted.column(EMIT_STEP)).to_numpy()
@@ -323,7 +323,7 @@ class Spans:
         return known
 
 
-def values_said(
+def emitted_values(
     calculation: Calculation, spans: Spans, emitted: pa.Table
 ) -> tuple[dict[str, Any], list[Broken]]:
     """Return the columns of panes with the values of these rows' accumulators; some of them as accumulators."""
@@ -332,7 +332,7 @@ def values_said(
             {n: emitted.column(n) for n in emitted.column_names}, len(emitted)
         )
         return {EMITTED + a: column for a, column in values.items()}, broken
-    known = spans.said(calculation, emitted)
+    known = spans.known_by_span(calculation, emitted)
     values, broken = calculation.finish(_accumulators(emitted), len(emitted))
     values, broken = of_whole(values, broken, {a: known[a] for a in values})
     columns: dict[str, Any] = {EMITTED + a: column for a, column in values.items()}
@@ -344,13 +344,13 @@ def values_said(
     return columns, broken
 
 
-def taken_along(names: list[str]) -> list[str]:
+def accumulator_columns(names: list[str]) -> list[str]:
     """Return those columns of stored rows that are accumulators of panes."""
     marks = tuple(n[: -len(SEEN)] for n in names if n.startswith(ACCUMULATOR) and n.endswith("." + SEEN))
     return [n for n in names if n.startswith(marks)] if marks else []
 
 
-def come_again(calculation: Calculation, panes: pa.Table) -> pa.Table:
+def with_restored_values(calculation: Calculation, panes: pa.Table) -> pa.Table:
     """Return panes in which the accumulators of aggregations that were added again are values."""
     for alias in calculation.definition.agg:
         if _mark(alias) not in panes.column_names:

@@ -25,7 +25,7 @@ from windrow.operators.aggregate.emitter import Emitter
 from windrow.operators.aggregate.sessions.dynamic_gap import gaps_of
 from windrow.operators.aggregate.sessions.extents import Extents, holders, reach_of
 from windrow.operators.aggregate.sessions.kept_messages import messages_of
-from windrow.operators.aggregate.sessions.panes import taken_back
+from windrow.operators.aggregate.sessions.panes import retractions_alone
 from windrow.operators.aggregate.sessions.parts import Sessions
 from windrow.operators.aggregate.sessions.rows import Rows, Step, Stored, codes_of, flags, owners
 from windrow.operators.steps.columns import (
@@ -285,5 +285,5 @@ def _without_crossing(logic: Sessions, step: Step, rows: Rows) -> Rows:
         of_timing = crosses & ((ends <= step.progress.watermark_us) == late)
         if of_timing.any():
             panes = rows.panes.filter(pa.array(of_timing))
-            step.emitted.append(taken_back(emitter, logic.calculation, panes, timing))
+            step.emitted.append(retractions_alone(emitter, logic.calculation, panes, timing))
     return Rows(rows.sessions, rows.panes.filter(pa.array(~crosses)), rows.owner[~crosses])

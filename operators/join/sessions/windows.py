@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import concat
-from windrow.operators.aggregate.sessions.assignment import file_sessions, given_near
+from windrow.operators.aggregate.sessions.assignment import file_sessions, sessions_near
 from windrow.operators.aggregate.sessions.extents import Extents, holders
 from windrow.operators.aggregate.sessions.logic import SessionAggregator
 from windrow.operators.aggregate.sessions.rows import Step, codes_of, extents
@@ -114,7 +114,7 @@ class JoinSessions(SessionAggregator):
         watermark_us = progress.watermark_us
         moment, closed_us = Moment(progress.step, watermark_us), self.closed_before(watermark_us)
         step = Step(kv, progress, StepResult(), Refused(), [], moment, closed_us, watermark_us)
-        near = given_near(self, step, pa.table({KEY: keys}), times, times)
+        near = sessions_near(self, step, pa.table({KEY: keys}), times, times)
         if not len(near.sessions.codes):
             return no_sessions(), np.full(len(times), NOBODY, dtype=np.int64)
         sessions = near.stored.rows((KEY,)).sessions.select(_EXTENT)
