@@ -53,11 +53,13 @@ def one_of_rows(draw: Draw) -> list[Definition]:
 
 def one_of_inputs(draw: Draw) -> list[Definition]:
     """Draw an operator of several inputs that is no join."""
-    kind = draw.pick("cogroup", "rules", "anchors")
+    kind = draw.pick("cogroup", "rules", "anchors", "history")
     if kind == "cogroup":
         return [draw.cogroup("both", "orders", "parcels")]
     if kind == "rules":
         return [draw.rules("rules", "orders", "parcels")]
+    if kind == "history":
+        return [draw.alert("alerts", input="orders", history="parcels")]
     return [draw.anchored("marked", "orders", draw.pick("parcels", "parcels", "parcels", None))]
 
 

@@ -24,7 +24,8 @@ class Action:
     repeat: a row again while the alert is open: wr.every(10), at each tenth evaluation that holds; wr.every("5 minutes"), so
         long of `now` after its last row, with data or without; wr.never
     delay: the alert has to be open for so long of event time before the first row; one cancelled before has no row
-    where: a condition of the row, over its columns: rows for which it is not true are not emitted
+    where: a condition of the row, over its columns: rows for which it is not true are not emitted;
+        one on which it raises is a dead letter
 
     Raises `BadTrigger` (WR106), `BadDuration` (WR101).
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +55,7 @@ class Carried:
         }
         return {name: field() for name, field in fields.items() if name in names}
 
-    def take(self, some: IntArray) -> Carried:
+    def take(self, some: IntArray | slice) -> Carried:
         return Carried(self.status[some], self.count[some], self.open_us[some], self.change_us[some])
 
     def put(self, some: IntArray, other: Carried) -> None:
@@ -92,19 +94,24 @@ class Conditions:
         table = self.with_variables(table)
         for what, condition in (("when", self._when), ("until", self._until)):
             if condition is not None:
-                kind = condition.evaluate(table).type
-                if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-                    raise ConfigurationError(
-                        f"{what}={condition} is of type {kind}: use a condition, such as a comparison"
-                    )
+                check_condition(condition, what, table)
 
     def with_variables(self, table: pa.Table) -> pa.Table:
         for name, expression in self.variables.items():
             table = table.append_column(name, combine(expression.evaluate(table, f"variables[{name!r}]")))
         return table
 
-    def functions(self, table: pa.Table, carried: Carried) -> Statuses:
-        """Return the status function of each evaluation. carried: as if it were the only one of its key."""
+    def sound(self, table: pa.Table, carried: Carried, raised: Raised) -> Statuses:
+        """Return the status function of each evaluation; of those on which a condition raises, any.
+
+        carried: as if it were the only one of its key
+        """
+        of = partial(self._functions, table, carried)
+        functions: Statuses = bisected(of, slice(0, len(table)), raised)
+        return functions
+
+    def _functions(self, table: pa.Table, carried: Carried, rows: slice) -> Statuses:
+        table, carried = table.slice(rows.start, rows.stop - rows.start), carried.take(rows)
         n, answers = len(table), list[tuple[BoolArray, BoolArray]]()
         for status in (CANCEL, OPEN, REPEAT) if self._by_status and not self.in_rounds else (None,):
             if status is not None:
@@ -115,8 +122,8 @@ class Conditions:
             for name, column in carried.columns(self.fields).items():
                 whole = whole.append_column(name, column)
             whole = self.with_variables(whole)
-            when = _true(self._when, whole, "when")
-            answers.append((when, when if self._until is None else ~_true(self._until, whole, "until")))
+            when = true_of(self._when, whole, "when")
+            answers.append((when, when if self._until is None else ~true_of(self._until, whole, "until")))
         opens, stays = answers[0][0], [holds for _, holds in answers[-2:]]
         return status_functions(opens, np.column_stack([stays[0], stays[-1]]))
 
@@ -138,7 +145,7 @@ def judge(
     if conditions.in_rounds and not heads.all():
         return _in_rounds(conditions, table, of_key, moments, brought, expired)
     raised: Raised = {}
-    functions = _sound(conditions.functions, table, brought.take(of_key), np.arange(len(table)), raised)
+    functions = conditions.sound(table, brought.take(of_key), raised)
     raised = _judged(functions, raised, expired)
     kept = np.ones(len(table), dtype=bool)
     kept[list(raised)] = False
@@ -198,7 +205,7 @@ def _in_rounds(
         carried.put(here, brought.take(keys))
         failed: Raised = {}
         chosen, own = table.take(pa.array(here)), carried.take(here)
-        functions = _sound(conditions.functions, chosen, own, np.arange(len(here)), failed)
+        functions = conditions.sound(chosen, own, failed)
         failed = _judged(functions, failed, expired[here])
         raised |= {int(here[i]): why for i, why in failed.items()}
         good = np.ones(len(here), dtype=bool)
@@ -222,8 +229,8 @@ def _in_rounds(
     )
 
 
-def _true(condition: Expr, table: pa.Table, what: str) -> BoolArray:
-    """True where it is; null is not."""
+def true_of(condition: Expr, table: pa.Table, what: str | None = None) -> BoolArray:
+    """True where a condition is; null is not."""
     answer = combine(condition.evaluate(table, what))
     if pa.types.is_null(answer.type):
         return np.zeros(len(table), dtype=bool)
@@ -231,31 +238,25 @@ def _true(condition: Expr, table: pa.Table, what: str) -> BoolArray:
     return mask
 
 
-def _sound(
-    functions: Callable[[pa.Table, Carried], Statuses],
-    table: pa.Table,
-    carried: Carried,
-    numbers: IntArray,
-    raised: Raised,
-) -> Statuses:
-    """Return the status functions of evaluations; of those on which a condition raises, any."""
-    try:
-        return functions(table, carried)
-    except Exception as error:
-        if not is_of_data(error) or len(table) == 0:
-            raise
-        if len(table) == 1:
-            raised[int(numbers[0])] = error_text(error)
-            return np.zeros((1, 3), dtype=np.uint8)
-    half, n = len(table) // 2, len(table)
-    parts = [
-        _sound(
-            functions,
-            table.slice(low, high - low),
-            carried.take(np.arange(low, high)),
-            numbers[low:high],
-            raised,
+def check_condition(condition: Expr, what: str, table: pa.Table) -> None:
+    """Raise where an expression over columns of these types is no condition."""
+    kind = condition.evaluate(table).type
+    if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        raise ConfigurationError(
+            f"{what}={condition} is of type {kind}: use a condition, such as a comparison"
         )
-        for low, high in ((0, half), (half, n))
-    ]
-    return np.concatenate(parts)
+
+
+def bisected(of: Callable[[slice], Any], rows: slice, raised: Raised) -> Any:
+    """Return values of rows, false for those of which one cannot be computed."""
+    try:
+        return of(rows)
+    except Exception as error:
+        if not is_of_data(error) or rows.start == rows.stop:
+            raise
+        if rows.stop - rows.start == 1:
+            raised[rows.start] = error_text(error)
+            return np.zeros_like(of(slice(0, 0)), shape=(1, *of(slice(0, 0)).shape[1:]))
+    middle = (rows.start + rows.stop) // 2
+    halves = slice(rows.start, middle), slice(middle, rows.stop)
+    return np.concatenate([bisected(of, half, raised) for half in halves])

@@ -21,7 +21,13 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, to_datetime
 from windrow.operators.aggregations.base import SumOverflow
 from windrow.operators.aggregations.calculation import try_all
 from windrow.operators.alert import evaluations as events
-from windrow.operators.alert.conditions import Carried, Conditions, judge, nothing_judged
+from windrow.operators.alert.conditions import (
+    Carried,
+    Conditions,
+    check_condition,
+    judge,
+    nothing_judged,
+)
 from windrow.operators.alert.definition import FIELDS, ROW, AlertDefinition
 from windrow.operators.alert.evaluations import Clock, Evaluations, bounds_of
 from windrow.operators.alert.identity import halves, number_of, seeds
@@ -127,6 +133,10 @@ class Alerting(OneInputLogic):
         """Raise where an expression is no condition over columns of these types."""
         if self.needs.required <= set(schema.names):
             self.conditions.check(condition_table(self.definition, schema, self.outputs(schema)))
+            rows = pa.schema(self.fields(schema)).empty_table()
+            for name, action in self.definition.actions.items():
+                if action.where is not None:
+                    check_condition(action.where, f"actions[{name!r}]: where", rows)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -430,15 +440,12 @@ class Alerting(OneInputLogic):
                 overflow = isinstance(one.error, SumOverflow)
                 reason = INTEGER_OVERFLOW if overflow else AGGREGATE_FAILED
                 remedy = ": use integer_overflow='decimal' for sums beyond int64" if overflow else ""
-                self._bury(work, reason, f"{one.alias}: {one.error}{remedy}", of, number)
+                detail = f"{one.alias}: {one.error}{remedy}"
+                self._bury(work, reason, detail, int(of.causes[number]), int(of.moments[number]))
         return taken_of(incoming, kept)
 
-    def _bury(self, work: Work, reason: str, detail: str, of: Evaluations, number: int) -> None:
-        payload = {
-            "cause": events.CAUSES[int(of.causes[number])],
-            "time": to_datetime(int(of.moments[number])),
-        }
-        work.dead.add(reason, detail, payload)
+    def _bury(self, work: Work, reason: str, detail: str, cause: int, time_us: int) -> None:
+        work.dead.add(reason, detail, {"cause": events.CAUSES[cause], "time": to_datetime(time_us)})
 
     def _settle(
         self,
@@ -494,7 +501,7 @@ class Alerting(OneInputLogic):
         expired = of.causes == events.EXPIRED
         kept, made, carried, raised = judge(self.conditions, table, of.heads, of.moments, brought, expired)
         for number, why in raised.items():
-            self._bury(work, FUNCTION_FAILED, why, of, number)
+            self._bury(work, FUNCTION_FAILED, why, int(of.causes[number]), int(of.moments[number]))
         table = table if kept.all() else table.filter(pa.array(kept))
         return Judged(taken_of(incoming, kept), table, made, carried)
 
@@ -549,9 +556,11 @@ class Alerting(OneInputLogic):
         of_stored = {s: int(n) for s, n, row in zip(sources, numbers, rows, strict=True) if row is not None}
         own_values = own.empty_table() if values is None else conformed(values, own)
         whole = Values(keys, own_values, stored, of_stored)
-        table = to_table(
+        table, raised = to_table(
             self.definition, emitted, whole, ids, opened_us, states.keys, records, schema, timing
         )
+        for cause, time_us, why in raised:
+            self._bury(work, FUNCTION_FAILED, why, cause, time_us)
         if table is not None:
             work.result.panes.append(table)
 

@@ -368,6 +368,7 @@ class AlertOracle(OneInputOracle):
             if action.where is not None and self._value(action.where, row) is not True:
                 return
         except Raised:
+            self.bury("function_failed", None)
             return
         key = encode_key([plain_number(v) for v in watched.key])
         self._emitted.append(((row["time"], key), timing, row))

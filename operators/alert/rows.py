@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.emit import EveryCount
 from windrow.core.expressions import Expr
 from windrow.operators.alert.actions import Action
+from windrow.operators.alert.conditions import Raised, bisected, true_of
 from windrow.operators.alert.definition import AlertDefinition
 from windrow.operators.alert.evaluations import CAUSES, DELAY, EXPIRED, REPEATED, Evaluations
 from windrow.operators.alert.states import NEVER, States
@@ -252,8 +252,9 @@ def to_table(
     records: Any,
     schema: pa.Schema,
     timing: str,
-) -> pa.Table | None:
-    """Return rows in the order of time and key, those for which the condition of their action is true; None without any.
+) -> tuple[pa.Table | None, list[tuple[int, int, str]]]:
+    """Return rows in the order of time and key, those for which the condition of their action is true; None without any. And
+    the cause, the time, and the error of each row on which that condition raises.
 
     ids, opened_us: of the incidents of evaluations; records: of the keys, whose names these are, before the step
     """
@@ -291,32 +292,28 @@ def to_table(
     table = pa.table([found[f.name] for f in schema], schema=schema)
     label = np.where(late == 1, LATE, timing)
     table = table.append_column(TIMING, pa.array(label, pa.string()))
-    wheres = [action.where for action in definition.actions.values()]
-    if any(where is not None for where in wheres):
-        table = table.filter(pa.array(_passing(wheres, table, actions)))
-    return table if len(table) else None
+    passes, raised = np.ones(len(table), dtype=bool), Raised()
+    for number, action in enumerate(definition.actions.values()):
+        if action.where is not None:
+            passes &= (actions != number) | _passing(action.where, table, actions == number, raised)
+    if not passes.all():
+        table = table.filter(pa.array(passes))
+    whys = [(int(cause[i]), int(times[i]), why) for i, why in sorted(raised.items())]
+    return (table if len(table) else None), whys
 
 
 def _named(numbers: IntArray, names: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), list(names)).cast(pa.string())
 
 
-def _passing(wheres: Sequence[Expr | None], table: pa.Table, actions: IntArray) -> BoolArray:
-    """True for rows for which the condition of their action is true; not for one on which it raises."""
-    passes = np.ones(len(table), dtype=bool)
-    for number, where in enumerate(wheres):
-        at = np.flatnonzero(actions == number)
-        if where is not None and len(at):
-            passes[at] = _holds(where, table.take(pa.array(at)))
+def _passing(where: Expr, table: pa.Table, own: BoolArray, raised: Raised) -> BoolArray:
+    """True for those of an action's own rows for which its condition is true."""
+    passes, at, failed = np.zeros(len(table), dtype=bool), np.flatnonzero(own), Raised()
+    part = table.take(pa.array(at))
+    passes[at] = bisected(
+        lambda rows: true_of(where, part.slice(rows.start, rows.stop - rows.start), "where"),
+        slice(0, len(part)),
+        failed,
+    )
+    raised |= {int(at[i]): why for i, why in failed.items()}
     return passes
-
-
-def _holds(where: Expr, table: pa.Table) -> BoolArray:
-    try:
-        mask = pc.fill_null(combine(where.evaluate(table)), False).to_numpy(zero_copy_only=False)
-    except pa.ArrowException:
-        if len(table) == 1:
-            return np.zeros(1, dtype=bool)
-        half = len(table) // 2
-        return np.concatenate([_holds(where, table.slice(0, half)), _holds(where, table.slice(half))])
-    return np.asarray(mask, dtype=bool)

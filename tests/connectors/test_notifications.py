@@ -19,6 +19,8 @@ import pytest
 from aiosmtpd.controller import Controller
 
 import windrow as wr
+from tests.deep import usually
+from tests.drills import webhook
 from windrow.connectors import notifications
 from windrow.core.errors import OperatorPaused, SinkFailed
 from windrow.testing import CommitPoint, TestDriver
@@ -134,6 +136,13 @@ def test_a_receiver_that_honours_the_key_has_each_row_once_though_the_job_dies_t
     driver.op.close()
     told = sorted((row["time"], row["status"]) for row in rows.values())
     assert [status for _, status in told] == ["OPEN", "CANCEL"] * 20 and len(set(told)) == 40
+
+
+def test_a_job_that_is_killed_while_it_sends_notifies_each_row_once() -> None:
+    """Ten kills: `python -m tests.drills.webhook`."""
+    figures = webhook.drill(kills=usually(2, deep=10), messages=usually(36, deep=None))
+    assert webhook.ok(figures) and sum(figures["kills"].values()) == usually(2, deep=10), figures
+    assert figures["rows"] > 20, figures
 
 
 class Mailbox:

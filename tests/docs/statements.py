@@ -416,7 +416,7 @@ SAMZA: dict[str, tuple[str, ...]] = {
 
 
 ATSD: dict[str, tuple[str, ...]] = {
-    "Windows: one for each combination of grouping tags (here of key columns)": (
+    "Windows: in memory, one for each combination of grouping tags (here of key columns, and durable)": (
         "operators/alert/test_alerts: samples that leave cause an evaluation",
     ),
     "a page that lists windows (here `windrow table LOCATION alerts`)": (
@@ -482,17 +482,23 @@ ATSD: dict[str, tuple[str, ...]] = {
     "CANCEL triggers no repeats": (
         "seed_000.yaml: the status table, for a condition that is value above 75",
     ),
+    "a negated expression emulates them": (
+        "seed_000.yaml: a negated condition repeats while the other one is false",
+    ),
     "modified, deleted or shut down: CANCEL, On Cancel is not invoked (here another `version=`; a shutdown keeps the status)": (
         "operators/alert/test_alerts: another version drops windows and statuses without a row",
         "operators/alert/test_alerts: a delay drops what is cancelled before it ends",
     ),
+    "`cancel.on.rule.change` invokes On Cancel then (here there is none; [life cycle](../semantics/alerts.md#life-cycle))": (
+        "operators/alert/test_alerts: another version drops windows and statuses without a row",
+    ),
     "a modified rule drops its windows, which new commands create again": (
         "operators/alert/test_alerts: another version drops windows and statuses without a row",
     ),
-    "timers: 15 seconds, 1 and 15 minutes, 1 hour (here any period)": (
+    "`timer` metrics of 15 seconds, 1 and 15 minutes, 1 hour, always there (here `evaluate=`, of any period)": (
         "operators/alert/test_alerts: a timer evaluates at each moment that is crossed and once after a pause",
     ),
-    "window fields in conditions, filters and variables": (
+    "window fields, updated continuously, in conditions, filters and variables (here `where=` is of messages alone)": (
         "operators/alert/test_alerts: samples that leave cause an evaluation",
         "operators/alert/test_alerts: hysteresis by the status before",
     ),

@@ -13,6 +13,8 @@ import pytest
 import windrow as wr
 from tests.simulation.test_mutants import found_by
 from windrow.checkpoint import job as jobs
+from windrow.operators.alert.logic import Alerting
+from windrow.operators.alert.states import States
 from windrow.operators.delivery_stage import Throttle
 from windrow.operators.join.sessions import logic as sessions
 from windrow.operators.join_window import windows
@@ -53,6 +55,19 @@ MARKED = wr.Over(
 LISTED = wr.JoinWindow(
     by="k", event_time="t", window=wr.hopping("4 seconds", "2 seconds"), retention="30 seconds", name="listed"
 )
+HOT = wr.Alert(
+    by="k",
+    event_time="t",
+    input="orders",
+    history="parcels",
+    frame=4,
+    agg={"total": wr.sum("v"), "n": wr.count()},
+    when=wr.col("total") > 20,
+    until=wr.col("n") > 3,
+    actions={"log": wr.Action(repeat=wr.every(1))},
+    ttl="20 seconds",
+    name="hot",
+)
 FRESH = wr.Delivery(by="k", event_time="t", policy=wr.deliver.throttle("5 seconds"), name="fresh")
 
 
@@ -87,6 +102,15 @@ def every_window_tells_its_messages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(windows, "_first", lambda row_of, starts: np.ones(len(row_of), dtype=bool))
 
 
+def history_is_not_loaded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Alerting, "_load", lambda self, work, rows: rows)
+
+
+def history_begins_a_key(patch: pytest.MonkeyPatch) -> None:
+    """Later history of it is a dead letter."""
+    patch.setattr(States, "loading", property(lambda self: np.zeros(len(self), dtype=bool)))
+
+
 def a_throttle_forgets_what_it_took(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Throttle, "took", lambda self, *what: None)
 
@@ -106,6 +130,8 @@ MUTANTS: list[tuple[Mutate, Any, int]] = [
     (late_messages_correct_no_anchor, MARKED, 1),
     (what_was_said_of_anchors_is_forgotten, MARKED, 0),
     (every_window_tells_its_messages, LISTED, 0),
+    (history_is_not_loaded, HOT, 0),
+    (history_begins_a_key, HOT, 0),
     (a_throttle_forgets_what_it_took, FRESH, 1),
     (a_throttle_never_ends, FRESH, 0),
 ]

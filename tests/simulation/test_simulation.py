@@ -157,6 +157,7 @@ def test_any_job_is_drawn() -> None:
         "cut=",
         "session(messages=",
         "obsolete=",
+        "history=",
         "clock(",
     )
     assert [text for text in said if text not in shown] == []

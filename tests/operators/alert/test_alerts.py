@@ -224,6 +224,63 @@ def test_a_delay_drops_what_is_cancelled_before_it_ends(
         assert rows(driver, "status", "time", "cause") == expected
 
 
+#: Seconds of the clock, and load and second of a sample: an incident with a delay and repeats, and one within its delay.
+LIFE = [
+    (0, (80, 0)),
+    (0, (90, 30)),
+    (240, None),
+    (0, (85, 70)),
+    (240, None),
+    (240, (99, 80)),
+    (0, (60, 90)),
+    (0, (95, 100)),
+    (400, None),
+    (0, (60, 120)),
+]
+
+
+def lived(point: CommitPoint | None) -> list[Any]:
+    """Return the rows of a life in which the job dies at this point of every commit."""
+    actions = {
+        "mail": wr.Action(delay="1 minute", repeat=wr.every("5 minutes")),
+        "chat": wr.Action(repeat=wr.every("3 minutes")),
+        "log": wr.Action(delay="20 seconds", repeat=wr.every(2)),
+    }
+    given = [message for _, one in LIFE if one is not None for message in messages([one[0]], [one[1]])]
+    with driven(alert(actions=actions, variables={"value": X}, ttl="1 hour")) as driver:
+        offset = 0
+        for seconds, one in LIFE:
+            driver.advance_clock(seconds * S)
+            more = given[offset:][: one is not None]
+            if more:
+                driver.feed(more)
+            else:
+                driver.timeout()
+            if point is not None:
+                driver.crash(at=point)
+                driver.restart()
+                if sum(driver.next_offsets().values()) < offset + len(more):
+                    driver.feed(more)
+                driver.timeout()
+            driver.next_offsets()
+            offset += len(more)
+        return [dict(row.values) for row in driver.committed_panes()]
+
+
+@pytest.mark.parametrize("point", CommitPoint)
+def test_a_job_that_dies_inside_delays_and_between_repeats_emits_the_rows_of_an_undisturbed_one(
+    point: CommitPoint,
+) -> None:
+    rows = lived(point)
+    assert rows == lived(None)
+    found = [(row["action"], row["trigger"], row["cause"]) for row in rows]
+    assert {
+        ("mail", "on_repeat", "repeat"),
+        ("mail", "on_open", "delay"),
+        ("log", "on_repeat", "sample"),
+    } <= {*found}
+
+
 def test_hysteresis_opens_at_one_threshold_and_cancels_at_the_other() -> None:
     with driven(alert(when=X >= 80, until=X < 70, actions=ALL)) as driver:
         driver.feed(messages([79, 80, 75, 71, 69, 79]))
@@ -424,6 +481,24 @@ def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
         assert [letter.reason for letter in driver.dead_letters()] == ["function_failed"]
 
 
+def test_an_action_whose_condition_raises_makes_dead_letters_of_its_rows_alone() -> None:
+    actions = {"mail": wr.Action(where=wr.lit(8) / wr.col("value") > 0), "log": wr.Action()}
+    with driven(alert(when=X >= 0, actions=actions, variables={"value": X})) as driver:
+        driver.feed([m for n, x in enumerate([1, 0, 2, 0]) for m in messages([x], [n], key=f"{n}")])
+        assert rows(driver, "action", "value") == [
+            ("mail", 1),
+            ("log", 1),
+            ("log", 0),
+            ("mail", 2),
+            ("log", 2),
+            ("log", 0),
+        ]
+        found = driver.dead_letters()
+        assert [letter.reason for letter in found] == ["function_failed"] * 2 and "divide by zero" in found[
+            0
+        ].detail
+
+
 def test_text_among_numbers_a_future_sample_and_one_that_comes_twice_stop_no_job() -> None:
     options = {
         "frame": "1 minute",
@@ -502,10 +577,21 @@ def test_an_action_that_cannot_be_is_refused(options: Any, says: str) -> None:
         wr.Action(**options)
 
 
-def test_a_condition_that_is_none_is_refused_as_types_are_known(tmp_path: Path) -> None:
-    definition = alert(frame="1 minute", agg={"mean": wr.avg("x")}, when=wr.col("mean") * 2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frame": "1 minute", "agg": {"mean": wr.avg("x")}, "when": wr.col("mean") * 2},
+        {"until": X + 1},
+        {"actions": {"mail": wr.Action(where=wr.col("count") + 1)}},
+    ],
+    ids=["when", "until", "where"],
+)
+def test_a_condition_that_is_none_is_refused_as_types_are_known(
+    options: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    definition = alert(**options)
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("x", pa.int64())])
-    with pytest.raises(wr.ConfigurationError, match="comparison"):
+    with pytest.raises(wr.ConfigurationError, match=f"{request.node.callspec.id}=.*comparison"):
         definition.open(str(tmp_path), schema=schema)
 
 
