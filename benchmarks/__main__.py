@@ -24,7 +24,7 @@ from .latency import latency
 from .nexmark import NEXMARK, nexmark
 from .one_by_one import one_by_one
 from .over import over
-from .page import page
+from .page import page, page_memory
 from .rules import rules
 from .sessions import sessions
 from .shards import shards
@@ -61,6 +61,7 @@ NAMED = {
     "firing-20m": firing_many,
     "nexmark": nexmark,
     "page": page,
+    "page-memory": page_memory,
     **NEXMARK,
     "soak": soak,
     "soak-kafka": soak_kafka,
@@ -82,7 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--rounds", type=int, help="rounds of each side, interleaved (default 3, with --quick 1)"
     )
-    parser.add_argument("--commits", type=int, help="how many commits a soak lives (default 100,000)")
+    parser.add_argument(
+        "--commits", type=int, help="how many commits a soak lives (default 100,000), or a page (10,000)"
+    )
     parser.add_argument("--events", type=int, help="how many events Nexmark has (default 5,000,000)")
     parser.add_argument("--kafka", action="store_true", help="soak with the log in Kafka too")
     parser.add_argument("--out", help="where the JSON goes (default benchmarks/results/<full or quick>.json)")

@@ -1,6 +1,7 @@
-"""The page of a job with 100,000 keys: when it is ready, what many readers wait, and what it costs server and job.
+"""The page of a job with 100,000 keys: when it is ready, what many readers wait, what it costs server and job, and its memory.
 
-The job runs here, `windrow ui` in a process of its own, and is asked for whole documents by HTTP.
+The job runs here, `windrow ui` in a process of its own. `page` requests whole documents by HTTP; `page-memory` opens a tab
+of Chromium, which follows the job.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
+from playwright.sync_api import Browser, Page
 
 import windrow as wr
+from tests.console.ui.chromium import chromium
 
 from .harness import Context, Row, median, scratch
 
-KEYS, CHANGED = 100_000, 100
+KEYS, CHANGED, FEW = 100_000, 100, 10
 READERS, REQUESTS = 20, 10
-#: Commits over which the memory of a server is watched, and those of which the first and last tenths are compared.
+#: Commits over which the memory of server and tab is watched.
 COMMITS = 10_000
+#: True once the tab shows a commit.
+SHOWS = "n => document.querySelector('.status').textContent.startsWith(`Commit ${n}`)"
 TABLE = "/jobs/job/table?operator=counts&table=windows"
 COUNTS = wr.Aggregate(
     name="counts",
@@ -40,36 +45,67 @@ COUNTS = wr.Aggregate(
 
 
 def page(context: Context) -> list[Row]:
-    """Time pages, readers, memory, and the commits of a job without and with a reader."""
-    keys, commits = (5_000, 100) if context.quick else (KEYS, context.commits or COMMITS)
-    first, ready, behind, ordered, waits = [], [], [], [], []
+    """Time pages, readers, and the commits of a job without and with a reader."""
+    first, ready, event, behind, ordered, waits = [], [], [], [], [], []
     with scratch() as folder, COUNTS.open(f"{folder}/job") as job:
-        commit(job, keys)
+        commit(job, 5_000 if context.quick else KEYS)
         for _ in range(context.rounds):
-            with served(f"{folder}/job") as (_, port):
+            with served(f"{folder}/job") as (_, port), Events(port) as events:
                 first.append(asked(port, "/jobs/job/watermark"))
                 ready.append(asked(port, f"{TABLE}&order=key"))
                 for n in range(10):
                     commit(job, CHANGED)
-                    time.sleep(
-                        0.3
-                    )  # the server reads four times a second: without a pause it answers as of before
+                    event.append(events.wait_for(job.last_commit))
                     behind.append(asked(port, f"{TABLE}&order=key&page={n + 1}"))
                 ordered.append(asked(port, f"{TABLE}&order=n&down=1"))
-                waits.append(readers(job, port))
+                waits.append(readers(job, port, events))
         paces = context.interleave({"alone": lambda: pace(job, None), "read": lambda: watched(folder, job)})
-        before, after = memory(context, folder, job, commits)
     rows = [
         Row("page: a new server answers", "ms", median(first)),
         _bar("page: ready, 100,000 keys by key", "ms", median(ready), 500),
-        _bar("page: behind a commit", "ms", median(behind), 300),
+        Row("page: from a commit to its event", "ms", median(event)),
+        _bar("page: from the event of a commit to the document", "ms", median(behind), 300),
         _bar("page: by another column", "ms", median(ordered), 1_500),
         _bar(f"page: {READERS} readers, p99", "ms", median(waits), 1_000),
     ]
     share = 100 * (1 - median(paces["read"]) / median(paces["alone"]))
-    rows.append(_bar("page: commits a second that an open page costs", "%", share, 1, paces))
-    growth = after - before
-    return [*rows, _bar(f"page: memory of the server that grows over {commits:,} commits", "MiB", growth, 20)]
+    return [*rows, _bar("page: commits a second that an open page costs", "%", share, 1, paces)]
+
+
+def page_memory(context: Context) -> list[Row]:
+    """Return the memory of server and tab at each tenth of many commits."""
+    keys, commits = (5_000, 100) if context.quick else (KEYS, context.commits or COMMITS)
+    rows, asks = list[Row](), 0
+    sizes: dict[str, list[float]] = {"server": [], "tab": [], "objects of its script": []}
+    with scratch() as folder, COUNTS.open(f"{folder}/job") as job:
+        commit(job, keys)
+        with served(f"{folder}/job") as (process, port), chromium() as browser, Events(port) as events:
+            tab = browser.new_page()
+            tab.set_default_timeout(600_000)
+            tab.goto(f"http://127.0.0.1:{port}{TABLE}&order=key")
+            for tenth in range(1, 11):
+                while job.last_commit < commits // 10 * tenth:
+                    commit(job, FEW)
+                    if (n := job.last_commit // 50) > asks:  # readers of other pages and orders
+                        asks, order = n, ("key", "start", "n")[n % 3]
+                        asked(port, f"{TABLE}&page={n % 50 + 1}&order={order}")
+                context.step(f"commit {job.last_commit}")
+                events.wait_for(job.last_commit)
+                tab.wait_for_function(SHOWS, arg=job.last_commit)
+                for size, mib in zip(
+                    sizes.values(), (resident_mib(process), *tab_mib(browser, tab)), strict=True
+                ):
+                    size.append(mib)
+    for name, size in sizes.items():
+        parts = (
+            (f"page: memory, {name}, commit {commits // 10 * i:,}", mib) for i, mib in enumerate(size, 1)
+        )
+        rows += [Row(part, "MiB", mib) for part, mib in parts]
+        growth = max(size[-2:]) - max(size[1:3])
+        rows.append(
+            _bar(f"page: memory, {name}, growth from 0.2 to 1 of {commits:,} commits", "MiB", growth, 20)
+        )
+    return rows
 
 
 def _bar(name: str, unit: str, ours: float, most: float, samples: Any = None) -> Row:
@@ -115,7 +151,36 @@ def asked(port: int, path: str) -> float:
     return 1_000 * (time.perf_counter() - begun)
 
 
-def readers(job: Any, port: int) -> float:
+class Events:
+    """A connection to the events of a job, as an open page has it."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=600)
+        self._connection.request("GET", "/jobs/job/events")
+        self._answer = self._connection.getresponse()
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def next(self) -> int:
+        """Return the commit of the next event."""
+        while not (line := self._answer.readline()).startswith(b"data"):
+            if not line:
+                raise AssertionError("the server ended the events")
+        return int(line.removeprefix(b"data: "))
+
+    def wait_for(self, commit: int) -> float:
+        """Wait for the event of a commit, and return the milliseconds that passed."""
+        begun = time.perf_counter()
+        while self.next() < commit:
+            pass
+        return 1_000 * (time.perf_counter() - begun)
+
+
+def readers(job: Any, port: int, events: Events) -> float:
     """Return the 99th percentile of what readers wait who all follow a job."""
     waits: list[float] = []
 
@@ -127,30 +192,28 @@ def readers(job: Any, port: int) -> float:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         commit(job, CHANGED)
-        time.sleep(0.3)
+        events.wait_for(job.last_commit)
     return float(np.percentile(waits, 99))
 
 
-def follow(port: int, stop: threading.Event) -> None:
-    """Ask for the table at each event, as the page does, until the job stands still and `stop` is set."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=600)
-    connection.request("GET", "/jobs/job/events")
-    events = connection.getresponse()
-    while not stop.is_set():
-        if events.readline().startswith(b"data"):
+def follow(port: int) -> None:
+    """Request the table at each event, as the page does, until this process ends."""
+    with Events(port) as events:
+        while True:
+            events.next()
             asked(port, TABLE)
-    connection.close()
 
 
 def pace(job: Any, port: int | None, seconds: float = 5.0) -> float:
     """Return the commits a second of a job that makes as many as it can, on a core of its own."""
-    stop, cores = threading.Event(), os.sched_getaffinity(0)
+    cores = os.sched_getaffinity(0)
     reader = None
     if port is not None:
-        code = f"from benchmarks.page import follow; import threading; follow({port}, threading.Event())"
-        reader = subprocess.Popen([sys.executable, "-c", code])
+        code = f"from benchmarks.page import follow; print('begins', flush=True); follow({port})"
+        reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         os.sched_setaffinity(reader.pid, {max(cores)})
-        stop.wait(3)  # the reader has begun
+        assert reader.stdout is not None
+        reader.stdout.readline()
     os.sched_setaffinity(0, {min(cores)})
     number, begun = 0, time.perf_counter()
     while (passed := time.perf_counter() - begun) < seconds:
@@ -169,22 +232,20 @@ def watched(folder: str, job: Any) -> float:
         return pace(job, port)
 
 
-def memory(context: Context, folder: str, job: Any, commits: int) -> tuple[float, float]:
-    """Return the MiB of a server that follows a job, after a tenth of the commits and after all."""
-    with served(f"{folder}/job") as (process, port):
-        sizes = []
-        for n in range(commits):
-            commit(job, CHANGED)
-            if n % 10 == 9:
-                asked(port, f"{TABLE}&page={n % 50 + 1}")
-            if n % max(commits // 20, 1) == 0:
-                context.step(f"commit {n}")
-                sizes.append(resident_mib(process))
-    return max(sizes[2:4]), max(sizes[-2:])
-
-
 def resident_mib(process: int) -> float:
     """Return the memory of a process."""
     with open(f"/proc/{process}/status", encoding="ascii") as status:
         [line] = [line for line in status if line.startswith("VmRSS")]
     return int(line.split()[1]) / 1_024
+
+
+def tab_mib(browser: Browser, tab: Page) -> tuple[float, float]:
+    """Return the memory of the processes that draw tabs, and of the objects of a tab's script after a collection of garbage."""
+    session = tab.context.new_cdp_session(tab)
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    whole = browser.new_browser_cdp_session()
+    processes = whole.send("SystemInfo.getProcessInfo")["processInfo"]
+    whole.detach()
+    return sum(resident_mib(p["id"]) for p in processes if p["type"] == "renderer"), used / (1 << 20)

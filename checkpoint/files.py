@@ -93,13 +93,15 @@ class ShardFiles:
         numbers = range(base + 1, commit + 1)
         return all(self.has(known.get(n), metadata_only=metadata_only) for n in numbers)
 
-    def read(self, record: CommitOfShards, *, metadata_only: bool = False) -> Iterator[Batch]:
-        """Yield the changes of a commit, in parts."""
+    def read(
+        self, record: CommitOfShards, *, metadata_only: bool = False, views: bool = False
+    ) -> Iterator[Batch]:
+        """Yield the changes of a commit, in parts. views: large values are views, for a reader that keeps none of them"""
         for named in self.named(record):
             if named.kind == CHANGELOG or not metadata_only:
                 if named.at is not None and not os.path.exists(named.path):
                     self.transport.fetch(self.shard, named.at, named.path)
-                yield from self._parts(named, record.commit)
+                yield from self._parts(named, record.commit, views)
 
     def read_file(self, named: Named, commit: int) -> Batch:
         """Read a segment of this shard. Raises `CorruptState` where it is not the one that `commit` names."""
@@ -108,8 +110,8 @@ class ShardFiles:
             whole.extend(part)
         return whole
 
-    def _parts(self, named: Named, commit: int) -> Iterator[Batch]:
-        for number, shard, batch, _ in read_parts(named.path, named.digest, named.where):
+    def _parts(self, named: Named, commit: int, views: bool = False) -> Iterator[Batch]:
+        for number, shard, batch, _ in read_parts(named.path, named.digest, named.where, views=views):
             if (number, shard) != (commit, self.shard):
                 raise CorruptState(
                     f"{named.path} is of commit {number}, shard {shard}; commit {commit}, shard {self.shard} names it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from windrow.checkpoint.marker import begun, is_of, marker_of
 from windrow.checkpoint.records import Commit
@@ -190,11 +190,15 @@ def _changed(spec: ShardSpec, kv: MemoryKV, base: int, commit: int, known: Mappi
     return ShardView(spec, Overlay(kv), commit, CHANGELOG, base)
 
 
-def metadata_of(spec: ShardSpec, record: Commit) -> Batch | None:
-    """Return a commit's changes to a shard's window metadata; None where its file was swept."""
+def metadata_of(
+    spec: ShardSpec, record: Commit, part: Callable[[Batch], Batch] | None = None
+) -> Batch | None:
+    """Return a commit's changes to a shard's window metadata; None where its file was swept. part: returns the part that is
+    wanted, a copy, of changes whose values may be views
+    """
     if not spec.files.has(record, metadata_only=True):
         return None
     whole = Batch()
-    for part in spec.files.read(record, metadata_only=True):
-        whole.extend(part)
+    for changes in spec.files.read(record, metadata_only=True, views=part is not None):
+        whole.extend(changes if part is None else part(changes))
     return whole

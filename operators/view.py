@@ -255,6 +255,17 @@ class View:
         """Return the provenance of each of these rows, which it emitted, or of some columns of them."""
         return [[] for _ in rows]
 
+    def one(self, what: Any, key: Any) -> pa.Table | None:
+        """Return the start and key of one window, as a row; None where several may be meant.
+
+        what: when it starts, with its `key`; a row that was emitted for it; or the window
+        """
+        return None
+
+    def part_of(self, one: pa.Table, kv: KV, changes: Batch) -> Batch:
+        """Return a copy of the part of a commit's changes, in `counted_in`, in which such a window is found."""
+        raise NotImplementedError
+
     def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         """Return message counts of a window in what one commit wrote, in the families `counted_in` of `kv`.
 

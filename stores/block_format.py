@@ -54,7 +54,7 @@ class Codec(enum.IntEnum):
     MSGPACK = 5
 
 
-_BLOCKS = (Kind.BLOCK, Kind.CHANGED, Kind.BESIDE, Kind.DIVIDED)
+BLOCKS = (Kind.BLOCK, Kind.CHANGED, Kind.BESIDE, Kind.DIVIDED)
 SINCE, PAGES = 0xFFFF << 48, 0xFFFD << 48
 NUMBER = (1 << 48) - 1
 END_OF_CF = b"\xff" * 17
@@ -126,5 +126,5 @@ def check_head(value: bytes, kinds: Sequence[Kind], head: struct.Struct) -> None
 
 
 def header_of(value: bytes) -> Block:
-    check_head(value, _BLOCKS, HEADER)
+    check_head(value, BLOCKS, HEADER)
     return Block(*HEADER.unpack_from(value)[2:])

@@ -23,6 +23,7 @@ from windrow.core.errors import CorruptState
 from windrow.core.types import concat
 from windrow.stores import partitioned_windows
 from windrow.stores.block_format import (
+    BLOCKS,
     END_OF_CF,
     HEADER,
     NUMBER,
@@ -34,17 +35,37 @@ from windrow.stores.block_format import (
     Newest,
     header_of,
     key_of,
+    page_keys,
     record_batch,
 )
 from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.page_format import HASH, Head, among, hashes_of, is_page, rows_of, size_of, unpack
+from windrow.stores.page_format import (
+    HASH,
+    Head,
+    among,
+    hashes_of,
+    is_page,
+    page_of,
+    rows_of,
+    size_of,
+    unpack,
+)
 from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
 from windrow.stores.page_writer import narrow_rows
 from windrow.stores.partitioned_windows import Directory, DividedWindows, Merge
 from windrow.stores.spill import Chunk, Spill, dealt, tables_of
 from windrow.stores.tombstones import takes_away
-from windrow.stores.window_state import START, UPSERT, Near, Schemas, bound, put_schema, split_by_start
+from windrow.stores.window_state import (
+    START,
+    UPSERT,
+    Near,
+    Schemas,
+    bound,
+    pack_table,
+    put_schema,
+    split_by_start,
+)
 
 #: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
 #: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.
@@ -55,6 +76,8 @@ FOLD_LARGE_AT = 64
 FOLD_BYTES = 128 << 20
 #: Rows from which blocks of windows that are not soon merged are narrow: fewer take more time than bytes.
 NARROW_FROM = 2_048
+#: Of blocks of at least so many bytes a reader of one key keeps the rows of that key.
+PARTED_BYTES = 4 << 10
 #: Windows are read this many at a time.
 WINDOWS_AT_ONCE = 64
 
@@ -193,6 +216,38 @@ class BlockWindows:
         values = [v for start in sorted(set(starts)) for v in self._each(kv, encode_i64(start), wanted)]
         one = None if keys is None or len(keys) != 1 or HASH in keys.column_names else keys
         return self._rows(values, Schemas(kv, self.aux), wanted, one)
+
+    def part_of(self, one: pa.Table, kv: KV, changes: Batch) -> Batch:
+        """Return a copy of the part of changes that reading one window of one key needs: its page, its rows of large blocks.
+
+        one: its start and key, as `read` takes them; kv: a store that has the schemas
+        """
+        [prefix], part, points = (
+            map(encode_i64, one.column(START).to_pylist()),
+            Batch(),
+            changes.points(self.cf),
+        )
+        low, high, since = prefix, prefix_end(prefix) or END_OF_CF, key_of(prefix, SINCE)
+        for start, end in changes.ranges(self.cf):
+            part.delete_range(self.cf, start, end)
+        schemas, first = Schemas(kv, self.aux), key_of(prefix, PAGES)
+        page, wanted = points.get(first), np.unique(hashes_of(one, self.by))
+        pages = None if page is None else {first, *page_keys([prefix], page_of(wanted, Head.of(page).pages))}
+        for name, value in points.items():
+            if low <= name < high and (pages is None or name in pages or not first <= name < since):
+                if value is None:
+                    part.delete(self.cf, name)
+                else:
+                    part.put(self.cf, name, self._part(value, schemas, wanted, one))
+        return part
+
+    def _part(self, value: bytes, schemas: Schemas, wanted: Hashes, one: pa.Table) -> bytes:
+        """Return a value that has, if it is a large block, only the rows of one key."""
+        if value[2] not in BLOCKS or value[3] != Codec.ARROW or len(value) < PARTED_BYTES:
+            return bytes(value)
+        rows = self._rows([value], schemas, wanted, one)
+        assert rows is not None
+        return header_of(value)._replace(codec=Codec.STREAM, rows=len(rows)).before(pack_table(rows))
 
     def _rows(
         self,

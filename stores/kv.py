@@ -25,6 +25,11 @@ _UNSET: Final = object()
 _PAIRS: Final = 256
 #: msgpack has at most so many bytes before a key and its value.
 _HEADER_BYTES: Final = 10
+#: Values of at least so many bytes on average may be views of encoded bytes.
+VIEWED_BYTES = 4 << 10
+#: Bytes of msgpack's size of bytes, texts and lists, by the byte before it; the size of short texts and lists is in that byte.
+_WIDTHS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
+_NIL: Final = 0xC0
 
 
 class _Changes:
@@ -219,15 +224,18 @@ class Batch:
         return packer.getbuffer()  # type: ignore[no-any-return]
 
     @classmethod
-    def decode(cls, data: bytes) -> Batch:
+    def decode(cls, data: bytes | memoryview, views: bool = False) -> Batch:
+        """Decode what `encode` returns. views: large values are views of `data`, for a reader that keeps none of them"""
         batch = cls()
         try:
-            for cf, starts, ends, keys, values in msgpack.unpackb(data):
+            for cf, starts, ends, keys, values in (
+                _viewed(memoryview(data)) if views else msgpack.unpackb(data)
+            ):
                 changes = batch._of(cf)
                 for start, end in zip(starts, ends, strict=True):
                     changes.ranges.add(start, end)
                 changes.points.update(zip(keys, values, strict=True))
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
             raise CorruptState(f"a batch of {len(data)} bytes cannot be read: {error}") from error
         return batch
 
@@ -239,6 +247,47 @@ class Batch:
 
     def _net(self) -> dict[str, Any]:
         return {cf: (list(self.ranges(cf)), self.points(cf)) for cf in self.cfs}
+
+
+def _viewed(data: memoryview) -> Any:
+    """Decode msgpack's list of families. Where values are large on average they are views, of which msgpack makes copies."""
+    families: list[tuple[str, list[bytes], list[bytes], list[bytes], list[memoryview | None]]] = []
+    count, at = _sized(data, 0)
+    for _ in range(count):
+        size, at = _sized(data, at + 1)
+        cf, at = str(data[at : at + size], "utf-8"), at + size
+        starts, at = _list(data, at)
+        ends, at = _list(data, at)
+        if _sized(data, at)[0] * VIEWED_BYTES > len(data):
+            return msgpack.unpackb(data)
+        keys, at = _list(data, at)
+        values, at = _list(data, at)
+        families.append((cf, _bytes(starts), _bytes(ends), _bytes(keys), values))
+    return families
+
+
+def _bytes(views: Iterable[memoryview | None]) -> list[bytes]:
+    return [b"" if view is None else bytes(view) for view in views]
+
+
+def _list(data: memoryview, at: int) -> tuple[list[memoryview | None], int]:
+    """Return the elements of msgpack's list of bytes or nil at a place, and where it ends."""
+    elements: list[memoryview | None] = []
+    count, at = _sized(data, at)
+    for _ in range(count):
+        size, begin = _sized(data, at)
+        elements.append(None if data[at] == _NIL else data[begin : begin + size])
+        at = begin + size
+    return elements, at
+
+
+def _sized(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the size of msgpack's list, text or bytes at a place, and where its content begins. Nil has no content."""
+    head = data[at]
+    width = _WIDTHS.get(head, 0)
+    if not width:
+        return head & (0x1F if head & 0xE0 == 0xA0 else 0x0F), at + 1
+    return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
 
 
 class Changes(Protocol):

@@ -247,12 +247,8 @@ class _Read(NamedTuple):
 
 def _table(values: list[bytes], schema: pa.Schema) -> pa.Table:
     columns = columns_of(schema)
-    of = {
-        value[PAGE_HEAD.size : PAGE_HEAD.size + ITEM * len(columns.parts)]
-        if value[3] == Codec.NARROW
-        else b""
-        for value in values
-    }
+    end = PAGE_HEAD.size + ITEM * len(columns.parts)
+    of = {value[PAGE_HEAD.size : end] if value[3] == Codec.NARROW else b"" for value in values}
     if len(of) > 1:
         return _of_shapes(values, schema, columns)
     read = _read_narrow(values, columns, of.pop()) if values[0][3] == Codec.NARROW else _read(values, columns)

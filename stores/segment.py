@@ -61,7 +61,7 @@ def _whole(parts: Iterator[tuple[int, int, Batch, dict[str, Any]]]) -> tuple[int
 
 
 def _parts_in(
-    file: IO[bytes], left: int, checked: bool = False
+    file: IO[bytes], left: int, checked: bool = False, views: bool = False
 ) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
     """Yield the content of each envelope in a file of `left` bytes; one at a time is in memory. checked: by its digest."""
     more = True
@@ -81,7 +81,7 @@ def _parts_in(
             raise CorruptState(
                 f"a segment of {len(data)} bytes is followed by {left} bytes that are not its own"
             )
-        yield commit, shard, Batch.decode(batch), extra
+        yield commit, shard, Batch.decode(batch, views), extra
 
 
 def _fields(payload: memoryview) -> list[Any]:
@@ -194,11 +194,16 @@ def read_segment(
 
 
 def read_parts(
-    path: str | os.PathLike[str], digest: str | None = None, where: tuple[int, int] | None = None
+    path: str | os.PathLike[str],
+    digest: str | None = None,
+    where: tuple[int, int] | None = None,
+    *,
+    views: bool = False,
 ) -> Iterator[tuple[int, int, Batch, dict[str, Any]]]:
     """Read as `read_segment` does, the batch in the parts in which it was written; one at a time is in memory.
 
     where: its begin and end in a file of several
+    views: large values are views of what was read, as `Batch.decode` has them
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -218,7 +223,9 @@ def read_parts(
                 "it is damaged or another attempt's"
             )
         try:
-            yield from _parts_in(file if whole is None else io.BytesIO(whole), size, digest is not None)
+            yield from _parts_in(
+                file if whole is None else io.BytesIO(whole), size, digest is not None, views
+            )
         except CorruptState as error:
             raise CorruptState(f"{os.fspath(path)}: {error.message}") from error
 

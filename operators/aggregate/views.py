@@ -80,6 +80,8 @@ class AggregateView(View):
         super().__init__(logic, stores, watermark_us)
         self.counted_in = (logic.windows_cf,)
         self._whole: Kept | None = None
+        #: The start and key of a window as `_one` was asked for last, and its answer.
+        self._asked: tuple[int, dict[str, Any], pa.Table | None] | None = None
 
     # -- its rows ---------------------------------------------------------------------------------------------------
 
@@ -285,6 +287,19 @@ class AggregateView(View):
                 messages += stored(rows_without_prefix(rows, self.prefix))
         return Provenance(info, None, {self.definition.inputs[0].name: messages})
 
+    def one(self, what: Any, key: Any) -> pa.Table | None:
+        if type(self) is not AggregateView:
+            return None
+        if isinstance(what, WindowInfo):
+            return self._one(_start(what), what.key)
+        if isinstance(what, Mapping):
+            at_us, starts = _time_of(what)
+            return self._one(at_us, {b: what[b] for b in self.definition.by if b in what}) if starts else None
+        return self._one(instant_us(what, "start"), key_of(self.definition.by, key) or {})
+
+    def part_of(self, one: pa.Table, kv: KV, changes: Batch) -> Batch:
+        return self.logic.store.part_of(one, kv, changes)
+
     def brought(self, provenance: Provenance, kv: KV) -> list[tuple[bool, int]] | None:
         assert provenance.window is not None
         start, key = _start(provenance.window), provenance.window.key
@@ -377,8 +392,11 @@ class AggregateView(View):
 
     def _one(self, start: int, key: Mapping[str, Any]) -> pa.Table | None:
         """Return a window's start and key as a row, by which its store finds it; None where there can be none."""
-        keys = one_key(self.definition.by, key, self.schema())
-        return None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
+        if self._asked is None or self._asked[:2] != (start, key):
+            keys = one_key(self.definition.by, key, self.schema())
+            one = None if keys is None else keys.add_column(0, START, pa.array([start], pa.int64()))
+            self._asked = start, {**key}, one
+        return self._asked[2]
 
 
 class TupleView(AggregateView):

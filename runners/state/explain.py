@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
+
+import pyarrow as pa
 
 from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import ShardSpec
@@ -13,7 +16,7 @@ from windrow.core.messages import Position, StoredMessage, WindowInfo
 from windrow.core.positions import shown_source
 from windrow.operators.operator import Definition
 from windrow.operators.view import Provenance, View
-from windrow.stores.kv import KV, MemoryKV, Pair
+from windrow.stores.kv import KV, Batch, MemoryKV, Pair
 
 #: The offsets of a commit in a partition: (source, partition, first, next offset).
 Range = tuple[str, int, int, int]
@@ -75,6 +78,33 @@ class Explainer:
     ) -> None:
         self._whole, self._view_of = whole, view_of
         self._stores, self._specs, self._commits = stores, specs, commits
+        self._parts: dict[tuple[str, str], list[list[Batch | None]]] = {}
+
+    def stores(self, view: View, one: pa.Table | None) -> Sequence[KV] | None:
+        """Return stores with one window of one key, as the changelog alone makes it: commits of many keys write large blocks,
+        which take less time to read there. None where the changelog is not whole. one: as `View.one` returns it
+        """
+        if one is None or not self._commits or self._commits[0].commit != 1:
+            return None
+        stores: list[KV] = []
+        for kv, parts in zip(self._stores, self._parts_of(view, one), strict=True):
+            own = MemoryKV(view.counted_in)
+            for part in parts:
+                if part is None:
+                    return None
+                own.write(part)
+            stores.append(cast(KV, _OfCommit(own, kv)))
+        return stores
+
+    def _parts_of(self, view: View, one: pa.Table) -> list[list[Batch | None]]:
+        """Return what each commit wrote of one window of one key, by shard; it is read once."""
+        name = view.definition.name, repr(one.to_pylist())
+        if name not in self._parts:
+            self._parts[name] = [
+                [metadata_of(spec, record, partial(view.part_of, one, kv)) for record in self._commits]
+                for kv, spec in zip(self._stores, self._specs, strict=True)
+            ]
+        return self._parts[name]
 
     def explain(self, name: str, provenance: Provenance) -> Explanation:
         """Explain it, down to the messages from outside."""
@@ -139,23 +169,25 @@ class Explainer:
             return _that_took(provenance, view, fed, self._commits)
         touches: list[Touch] = []
         complete = True
-        for kv, spec in zip(self._stores, self._specs, strict=True):
-            touched, whole = _that_wrote(provenance, view, kv, spec, self._commits)
+        one = None if provenance.window is None else view.one(provenance.window, None)
+        parts = [] if one is None else self._parts_of(view, one)
+        for i, (kv, spec) in enumerate(zip(self._stores, self._specs, strict=True)):
+            written = parts[i] if parts else (metadata_of(spec, record) for record in self._commits)
+            touched, whole = _that_wrote(provenance, view, kv, written, self._commits)
             touches += touched
             complete = complete and whole
         return tuple(sorted(touches, key=lambda t: t.commit)), complete
 
 
 def _that_wrote(
-    provenance: Provenance, view: View, kv: KV, spec: ShardSpec, commits: Sequence[Commit]
+    provenance: Provenance, view: View, kv: KV, written: Iterable[Batch | None], commits: Sequence[Commit]
 ) -> tuple[list[Touch], bool]:
-    """Return the commits that brought messages to the window, by the changelog of a shard."""
+    """Return the commits that brought messages to the window. written: what each wrote of a shard; None of those swept."""
     touches: list[Touch] = []
     before: int | None = 0 if commits and commits[0].commit == 1 else None
     complete = before is not None
-    for record in commits:
-        batch = metadata_of(spec, record)
-        if batch is None:  # swept
+    for record, batch in zip(commits, written, strict=True):
+        if batch is None:
             before, complete = None, False
             continue
         own = MemoryKV(view.counted_in)

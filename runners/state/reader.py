@@ -457,6 +457,10 @@ class State(Queries):
             stores = [v.kv for v in self._views]
             explainer = Explainer(whole, self._view, stores, [v.spec for v in self._views], self.commits())
             view = self._view(definition.name)
+            if definition.name not in self._kept:
+                one = view.one(what if rows is None else rows[0], key)
+                if (parts := explainer.stores(view, one)) is not None:
+                    view = definition.logic().view(parts, self.watermarks[definition.name])
             if rows is None and view.row_time is not None:
                 emitted = self._emitted_at(view, what, key, operator)
                 provenances = [row for group in view.made_of(emitted) for row in group]

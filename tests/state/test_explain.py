@@ -1,5 +1,6 @@
 """Rows of joins, and what operators of a chain made of each other's rows, explained by the positions that were given."""
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from tests.deep import examples
 from tests.operators.join.cases import JoinCase, cases
 from tests.proof.test_joins_against_oracle import STEPS, Run, plain
 from windrow.core.errors import ConfigurationError
-from windrow.operators.view import Query, stored
-from windrow.stores import delta_blocks, partitioned_windows
+from windrow.operators.aggregate.views import AggregateView
+from windrow.operators.view import Query, View, stored
+from windrow.stores import delta_blocks, kv, page_store, partitioned_windows
 from windrow.testing import ManualClock
 
 S = 1_000_000
@@ -218,3 +220,47 @@ def test_a_window_in_hash_partitions_is_explained_by_the_commits_that_can_be_dis
         assert not why.complete, "nothing was divided: the test needs more rows"
         assert {t.messages for t in why.commits} <= {1, None}
         assert {t.commit for t in why.commits} < {c.commit for c in state.commits()}
+
+
+KEYS = ("a", "b", None, "")
+BATCHES = st.lists(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 3)), max_size=12), max_size=9)
+
+
+@given(batches=BATCHES, early=st.booleans(), parts=st.booleans())
+@examples(6, deep=500)
+def test_from_a_keys_part_of_the_changelog_it_is_explained_as_from_the_store(
+    batches: list[list[tuple[str | None, int]]], early: bool, parts: bool
+) -> None:
+    """Windows in blocks, in pages and in hash partitions; `one` is what has the reader look at a part."""
+    counts = wr.Aggregate(
+        name="counts",
+        by="k",
+        event_time="t",
+        window=wr.hopping("2 hours", "1 hour"),
+        retention="1 day",
+        watermark="1 day",
+        agg={"n": wr.count(), "last": wr.max("t")},
+        emit=wr.Emit(early=wr.every_batch if early else wr.never),
+    )
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as location:
+        patch.setattr(kv, "VIEWED_BYTES", 1)
+        patch.setattr(delta_blocks, "PARTED_BYTES", 0)
+        patch.setattr(page_store, "PAGE_ROWS", 1)
+        if parts:
+            patch.setattr(partitioned_windows, "PART_BYTES", 256)
+            patch.setattr(delta_blocks, "FOLD_LARGE_AT", 3)
+        with counts.open(location, clock=ManualClock(0)) as op:
+            for rows in batches:
+                op.add_messages([{"k": key, "t": hour * 3_600 * S} for key, hour in rows])
+                op.flush()
+        asked = [(hour * 3_600 * S, {"k": key}) for hour in range(-1, 4) for key in (*KEYS, "nobody")]
+        with wr.read_state(location) as state:
+            answers = [state.explain(at, key=key) for at, key in asked]
+            panes = [state.explain(pane) for pane in state.panes().to_pylist()]
+        patch.setattr(AggregateView, "one", View.one)
+        with wr.read_state(location) as state:
+            assert answers == [state.explain(at, key=key) for at, key in asked]
+            assert panes == [state.explain(pane) for pane in state.panes().to_pylist()]
+        messages = sum(len(rows) for rows in batches)
+        assert sum(e.window.messages for found in answers for e in found if e.window) == 2 * messages
+        event(f"{'pages' if early else 'blocks'}, {sum(map(bool, answers))} windows")
