@@ -11,6 +11,7 @@ import socket
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from windrow.checkpoint import warnings
@@ -420,8 +421,12 @@ class Job:
         """
         return tidy(self, KEEP_COMMITS if keep is None else keep, keeps_messages, replays_from_us)
 
-    def commits(self) -> Iterator[Commit]:
-        return self.log.commits()
+    def commits(self, first: int | None = None) -> Iterator[Commit]:
+        """Yield the commits that the log has, from one on. The newest are not read again."""
+        first = first or self.log.first_commit
+        newest = [record for record in self.recent if record.commit >= first]
+        older = self.log.commits(first)
+        return chain(islice(older, newest[0].commit - first), newest) if newest else older
 
     def close(self) -> None:
         self.log.close()
@@ -548,7 +553,7 @@ def _dead_letters(job: Job, horizon: int) -> Slices[None]:
     assert last is not None
     recorded = last.floors.get(LETTERS_FROM, 0)
     seen = job.seen
-    for batch in in_batches(job.log.commits(seen.next_commit), SLICE_COMMITS):
+    for batch in in_batches(job.commits(seen.next_commit), SLICE_COMMITS):
         seen.dead_letters += [file for record in batch for file in letters_in(record)]
         seen.times += [(record.commit, largest_time(record)) for record in batch]
         seen.next_commit = batch[-1].commit + 1

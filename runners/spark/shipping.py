@@ -1,7 +1,8 @@
 """Shipping of task plans to executors: each executor, and not each task, receives the parts that grow with the job.
 
-A commit names the files of every shard. Its entries, packed by shard, travel once as a broadcast of Spark's, and serve the
-plans of the next few commits. A task unpacks its own. A plan that is large for another reason travels so, too.
+A commit names the files of every shard. Its entries, packed by shard, serve the plans of the next few commits, and a task
+unpacks its own. The newest commits travel with each task, until they take more than some bytes. Then they travel once, together,
+as a broadcast of Spark's. A plan that is large for another reason travels so, too.
 """
 
 from __future__ import annotations
@@ -22,26 +23,31 @@ from windrow.runners.tasks import TaskPlan
 
 logger = get_logger()
 
-#: Entries of so many bytes travel with each task: a broadcast takes some milliseconds.
-WITH_TASKS_BYTES = 1 << 12
+#: Entries of so many bytes, of all commits together, travel with each task: a broadcast takes some milliseconds.
+WITH_TASKS_BYTES = 1 << 11
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A task plan on its way. Unpickled, it is the plan; `payload`, `taken` and `recent` are values or broadcasts."""
+    """A task plan on its way. Unpickled, it is the plan; `payload`, `taken` and the commits of `recent` are values or broadcasts.
+
+    first: the lowest commit that the plan has.
+    """
 
     payload: Any
     taken: Any
     recent: tuple[Any, ...]
+    first: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrived, (self.payload, self.taken, self.recent)
+        return arrived, (self.payload, self.taken, self.recent, self.first)
 
 
-def arrived(payload: Any, taken: Any, recent: Sequence[Any]) -> TaskPlan:
+def arrived(payload: Any, taken: Any, recent: Sequence[Any], first: int) -> TaskPlan:
     """Return the plan, in a task."""
     plan: TaskPlan = pickle.loads(_value(payload))
-    return replace(plan, taken=_value(taken), recent=tuple(map(_value, recent)))
+    commits = tuple(commit for part in recent for commit in _value(part) if commit.commit >= first)
+    return replace(plan, taken=_value(taken), recent=commits)
 
 
 def _value(shipped: Any) -> Any:
@@ -52,31 +58,49 @@ class Shipping:
     """Broadcasts of one opened job. Each lives as long as a plan may need it."""
 
     def __init__(self) -> None:
-        self._sc: SparkContext | None = None
-        self._commits: dict[int, Any] = {}
+        self._forget(None)
+
+    def _forget(self, sc: SparkContext | None) -> None:
+        self._sc = sc
+        #: Broadcasts of commits, each with the number of its last one; and the commits since, which travel with each task.
+        self._sent: list[tuple[int, Any]] = []
+        self._newest: tuple[PackedCommit, ...] = ()
+        self._last = 0
         self._of_plan: list[Any] = []
 
     def ship(self, sc: SparkContext, task: TaskPlan) -> Shipped:
         """Return the plan as tasks get it. The plan before it is over."""
         if sc is not self._sc:
-            self._sc, self._commits, self._of_plan = sc, {}, []
+            self._forget(sc)
+        self._drop(self._of_plan)
         recent = [commit for commit in task.recent if isinstance(commit, PackedCommit)]
-        numbers = {commit.commit for commit in recent}
-        self._drop([*self._of_plan, *(self._commits.pop(n) for n in self._commits.keys() - numbers)])
-        for commit in recent:
-            if commit.commit not in self._commits:
-                self._commits[commit.commit] = self._placed(commit, commit.shards.nbytes, WITH_TASKS_BYTES)
+        first = recent[0].commit if recent else 0
+        self._add(recent, first)
         payload = CloudPickleSerializer().dumps(replace(task, taken=None, recent=()))  # type: ignore[no-untyped-call]
         placed = self._placed(bytes(payload), len(payload), jvm_calls.INLINE_BYTES)
         taken = task.taken and self._placed(task.taken, task.taken.nbytes, WITH_TASKS_BYTES)
         self._of_plan = [placed, taken]
-        return Shipped(placed, taken, tuple(self._commits[commit.commit] for commit in recent))
+        return Shipped(placed, taken, (*(part for _, part in self._sent), self._newest), first)
+
+    def _add(self, recent: Sequence[PackedCommit], first: int) -> None:
+        """Add the commits that are new. They travel with each task as long as the newest together are few bytes."""
+        self._drop([part for last, part in self._sent if last < first])
+        self._sent = [(last, part) for last, part in self._sent if last >= first]
+        new = [commit for commit in recent if commit.commit > self._last]
+        if new:
+            self._last = new[-1].commit
+            newest = tuple(commit for commit in (*self._newest, *new) if commit.commit >= first)
+            placed = self._placed(newest, sum(c.shards.nbytes for c in newest), WITH_TASKS_BYTES)
+            if placed is newest:
+                self._newest = newest
+            else:
+                self._sent, self._newest = [*self._sent, (self._last, placed)], ()
 
     def close(self) -> None:
-        self._drop([*self._of_plan, *self._commits.values()])
-        self._sc, self._commits, self._of_plan = None, {}, []
+        self._drop([*self._of_plan, *(part for _, part in self._sent)])
+        self._forget(None)
 
-    def _placed(self, value: bytes | Packed | PackedCommit, nbytes: int, most: int) -> Any:
+    def _placed(self, value: bytes | Packed | tuple[PackedCommit, ...], nbytes: int, most: int) -> Any:
         """Return the value, or a broadcast of it where it is large."""
         assert self._sc is not None
         return value if nbytes <= most else self._sc.broadcast(value)

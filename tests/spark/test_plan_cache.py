@@ -169,7 +169,7 @@ def test_what_is_kept_in_a_cache_is_not_read_past_it(
 def test_a_large_plan_is_sent_once_to_each_executor(
     spark: Any, feed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: dict[str, int]
 ) -> None:
-    """So do the names of all shards' files: a broadcast a commit, which later plans share. None is left at the end."""
+    """So do the names of all shards' files: a broadcast for few bytes of commits, which later plans share. None is left."""
     monkeypatch.setattr(jvm_calls, "INLINE_BYTES", 2_000)
     monkeypatch.setattr(shipping, "WITH_TASKS_BYTES", 0)
     monkeypatch.setattr("windrow.checkpoint.job.RECENT", 5)
