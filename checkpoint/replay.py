@@ -134,8 +134,9 @@ def _steps_of(
     rows, pieces = result.counters.get(ROWS_OF + name), result.counters.get(PIECES_OF + name)
     steps = list(commit.steps)
     if rows is not None:
-        # A commit of several shards: one without rows does no ingest.
-        steps = [s for s in steps if s.kind == "advance" or rows]
+        # A commit of several shards: one without rows does no ingest, unless it takes columns.
+        ingests = rows or definition.logic().takes_columns
+        steps = [s for s in steps if s.kind == "advance" or ingests]
     watermarks = commit.meta.get("watermarks", {})
     redone = []
     for i, step in enumerate(steps):

@@ -17,20 +17,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windrow.checkpoint.compaction import snapshot_at
 from windrow.checkpoint.records import REPAIR, Commit
 from windrow.checkpoint.replay import REMEDY, Ranges, Redo, extent, owners, steps_again
-from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.core.arrays import IntArray
-from windrow.core.errors import StateLost
+from windrow.core.errors import StateError, StateLost
 from windrow.core.positions import Partition
 from windrow.operators.operator import Definition, FileAgain, Logic, RunAgain
 from windrow.operators.steps.columns import OFFSET, PARTITION, SOURCE, STEP
 from windrow.operators.steps.dead_letters import MALFORMED
-from windrow.operators.steps.groups import combine
+from windrow.operators.steps.groups import combine, without
 from windrow.operators.steps.intake import in_position_order
 from windrow.operators.steps.poison_rows import sifted_into
 from windrow.operators.steps.step import Redone
 from windrow.runners.batch_splitting import divided
+from windrow.runners.task_result import Answer
+from windrow.runners.tasks import TaskPlan
+from windrow.runners.wire import OPERATOR, tables_of_inputs
 from windrow.stores.kv import KV, Batch
 from windrow.stores.quarantine import destroy
 from windrow.stores.rocks import RocksKV
@@ -98,7 +102,9 @@ class GivenByInput:
         self.offsets = {p: o for source_rows in inputs.values() for p, o in source_rows.offsets.items()}
 
     def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
-        """Return the chosen rows by input, each with its indexes in `chosen`."""
+        """Return the chosen rows by input, each with its indexes in `chosen`; columns of all inputs where none is chosen."""
+        if not len(chosen):
+            return {name: (source_rows.rows(chosen), chosen) for name, source_rows in self._inputs.items()}
         parts, first = {}, 0
         for name, source_rows in self._inputs.items():
             following = first + sum(map(len, source_rows.offsets.values()))
@@ -121,6 +127,62 @@ def read_unasked(definition: Definition) -> bool:
     """
     again = definition.logic().refiling()
     return len(definition.parts) == 1 or again is None or not again.every_step
+
+
+def until_none_is_lost(
+    commit: int, act: Callable[[], list[Answer]], replay: Callable[[list[int]], None]
+) -> list[Answer]:
+    """Run attempts at a commit until no shard has lost its messages, and return the answers of the last.
+
+    replay: gives such shards their messages back. Nothing of an attempt with a lost shard counts. Each attempt may find others
+    lost: a shard whose store one executor has is lost to another.
+    """
+    back: set[int] = set()
+    while True:
+        answers = act()
+        lost = {a.result.shard: a.lost for a in answers if a.lost is not None}
+        if not lost:
+            return answers
+        again = sorted(back & lost.keys())
+        if again:
+            raise StateError(
+                f"commit {commit}: shards {again} have lost their messages again: {lost[again[0]]}"
+            )
+        replay(sorted(lost))
+        back |= lost.keys()
+
+
+def rebuild(task: TaskPlan, number: int, replay: Replay) -> None:
+    """Build a shard anew whose messages are lost elsewhere, or find its store here; and leave a snapshot, which every executor
+    finds.
+
+    An attempt before this one may have built the store, and ended before it left one.
+    """
+    shard = task.open(number, replay)
+    try:
+        if snapshot_at(shard.spec.folders, number) < shard.applied:
+            shard.snapshot()
+    finally:
+        shard.close()
+
+
+def replay_of(definitions: Sequence[Definition], rows: pa.Table) -> Replay:
+    """Return the replay of a shard, whose rows these are, as they travel."""
+
+    def replay(spec: ShardSpec, kv: KV, commits: Sequence[Commit]) -> None:
+        for i, definition in enumerate(definitions):
+            own = rows
+            if len(definitions) > 1:
+                own = without(rows.filter(pc.equal(rows.column(OPERATOR), i)), OPERATOR)
+            tables = tables_of_inputs(definition, own)
+            bring_back(definition, spec, kv, commits, partial(rows_inside, tables))
+
+    return replay
+
+
+def rows_inside(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:
+    """Return the rows of each input that lie in the ranges."""
+    return GivenByInput({name: GivenTable(inside(table, ranges)) for name, table in tables.items()})
 
 
 def bring_back(
@@ -163,14 +225,15 @@ def bring_back(
     uncounted = 0
     for first, last in _at_once(redo, ones_together, again.steps_at_once):
         chosen = taken.chosen(first, last)
+        if not len(chosen):
+            continue
         tables = {
             name: logic.admit(kv, definition.input(name), table).append_column(
                 STEP, pa.array(taken.owner[chosen[places]])
             )
             for name, (table, places) in source_rows.by_input(chosen).items()
         }
-        if tables:
-            uncounted += again.file(kv, tables, redone)
+        uncounted += again.file(kv, tables, redone)
     if again.checks_uncounted:
         _check_uncounted(definition, spec, commits, {s.commit for s in redo}, uncounted)
     again.drop_expired(kv)

@@ -9,6 +9,7 @@ from typing import Any
 
 import windrow as wr
 from windrow.operators.operator import Definition
+from windrow.runners.replay import replayable
 from windrow.testing.generators import BASE_US, HOUR, SCHEMA, WRONG, WRONG_KEY, Draw, S
 from windrow.testing.scenario import ONLY, Feed
 from windrow.testing.variation import Variation
@@ -25,6 +26,18 @@ def one_definition(chance: Random) -> Feed:
     variation = Variation(chance)
     feed = _feed(chance, ONE, n, n)
     return replace(feed, definitions=tuple(map(variation.watermarks, feed.definitions)))
+
+
+def replayed(chance: Random) -> Feed:
+    """Any job of several shards that keeps messages, all of which can be read from the source again."""
+    while True:
+        feed = _feed(chance, (*ONE, several), chance.randint(14, 36), 0)
+        definitions = feed.definitions
+        alone = any(d.one_shard() is not None or d.copied or not d.by for d in definitions)
+        ids = any(part.ids is not None for part in feed.parts.values())
+        if not alone and not ids and any(d.logic().message_cfs for d in definitions):
+            if all(replayable(d) for d in definitions):
+                return replace(feed, replays=True)
 
 
 def one_aggregate(draw: Draw) -> list[Definition]:

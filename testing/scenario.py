@@ -86,7 +86,7 @@ class Feed:
     """The input of one seed. schemas: the columns of each input; arrivals: (input, row), in the order in which they come.
 
     start_us: the initial time; unit_us: about how much passes from one message to the next. wrong: values that make a message
-    one that cannot be counted.
+    one that cannot be counted. replays: messages that are lost are read from the source again.
     """
 
     definitions: tuple[Definition, ...]
@@ -95,6 +95,7 @@ class Feed:
     start_us: int
     unit_us: int
     wrong: Sequence[Mapping[str, Any]] = ()
+    replays: bool = False
     inputs: dict[str, Input] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -221,5 +221,6 @@ def _refiled(
         return
     step = np.asarray(redone.numbers[combine(filed.rows.table.column(STEP)).to_numpy()], dtype=np.int64)
     # It raises where it did: a message on which it does was not stored.
-    operator.deltas(operator.noted(filed.rows, step), filed.row_of, filed.starts, filed.ends)
-    history.add(kv, filed.rows, step, operator.calculation, closed=filed.closed)
+    rows = operator.noted(filed.rows, step)
+    operator.deltas(rows, filed.row_of, filed.starts, filed.ends)
+    history.add(kv, rows, step, operator.calculation, closed=filed.closed)

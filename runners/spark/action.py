@@ -22,7 +22,7 @@ from windrow.core.errors import StateError
 from windrow.operators.operator import Definition
 from windrow.operators.steps.pushdown import Pushdown
 from windrow.runners.protocol import check_answers
-from windrow.runners.replay import replayable
+from windrow.runners.replay import replayable, until_none_is_lost
 from windrow.runners.spark import jvm_calls, routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.placement import Placement
@@ -49,8 +49,8 @@ ROWS_A_GROUP = 4
 
 #: The key of a cached plan: columns, whether the batch follows a commit, whether groups cross, the number of tasks.
 Alike = tuple[StructType, bool, bool, int]
-#: A task plan, and the function that runs it.
-PreparedTasks = tuple[TaskPlan, Callable[[], list[bytes]]]
+#: Runs the tasks of a plan, and returns their pickled answers.
+PreparedTasks = Callable[[], list[bytes]]
 #: Replays lost messages of shards: (session, the task plan, which shards).
 BringBack = Callable[[SparkSession, TaskPlan, Sequence[int]], None]
 
@@ -134,43 +134,36 @@ class Action:
             self._letters_until = plan.commit + LETTERS_FOR
         return answers
 
-    def _act(
-        self, attempt: BatchAttempt, *, back: frozenset[int] = frozenset(), may_be_nothing: bool = False
-    ) -> list[Answer]:
-        """Run one attempt. back: shards that got their messages back. may_be_nothing: Spark may know that no row comes, and
-        then makes no partitions.
-        """
-        job, streams = self._job, of_stream(attempt.spark) and not may_be_nothing
-        keyed = self._reads is not None and self._reads.keyed
-        what = None if keyed or attempt.cross else self._groups(attempt, streams)
-        alike = self._alike(attempt, what) if streams else None
-        before = self._as_before(attempt, what, alike)
-        task, emitted = before or self._anew(attempt, what, alike, streams)
-        answers = self._collected(attempt, emitted, is_planned=before is not None)
-        if streams and len(answers) < job.shards:
-            return self._act(attempt, back=back, may_be_nothing=True)
-        lost = sorted(a.result.shard for a in answers if a.lost is not None)
-        if lost:
-            # Nothing of this attempt counts. The shards get their messages back, then the batch is done again. Each attempt may
-            # find others: a shard that one executor has is lost to another.
-            again = {a.result.shard: a.lost for a in answers if a.lost is not None and a.result.shard in back}
-            if again:
-                raise StateError(
-                    f"commit {attempt.plan.commit}: shards {sorted(again)} have lost their messages again: "
-                    f"{next(iter(again.values()))}"
-                )
-            self._bring_back(attempt.spark, task, lost)
-            return self._act(attempt, back=back.union(lost), may_be_nothing=may_be_nothing)
-        check_answers(attempt.plan, answers, job.shards)
+    def _act(self, attempt: BatchAttempt) -> list[Answer]:
+        """Run one attempt, again where shards have to get their messages back first."""
+
+        def replay(lost: list[int]) -> None:
+            self._bring_back(attempt.spark, self._task(attempt, None, b""), lost)
+
+        answers = until_none_is_lost(attempt.plan.commit, partial(self._once, attempt), replay)
+        check_answers(attempt.plan, answers, self._job.shards)
         self._width = max(a.width for a in answers) or self._width
         self.placement.ran(answers)
         self._nonce.forget()
         return answers
 
+    def _once(self, attempt: BatchAttempt, *, may_be_nothing: bool = False) -> list[Answer]:
+        """Run every shard once. may_be_nothing: Spark may know that no row comes, and then makes no partitions."""
+        streams = of_stream(attempt.spark) and not may_be_nothing
+        keyed = self._reads is not None and self._reads.keyed
+        what = None if keyed or attempt.cross else self._groups(attempt, streams)
+        alike = self._alike(attempt, what) if streams else None
+        before = self._as_before(attempt, what, alike)
+        emitted = before or self._anew(attempt, what, alike, streams)
+        answers = self._collected(attempt, emitted, is_planned=before is not None)
+        if streams and len(answers) < self._job.shards:
+            return self._once(attempt, may_be_nothing=True)
+        return answers
+
     def _as_before(
         self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None
     ) -> PreparedTasks | None:
-        """Return the cached plan of the commit for rows alike; None where there is none."""
+        """Return what runs the cached plan for rows alike; None where there is none."""
         rows, ready = attempt.rows, self._planned.get(alike) if alike is not None else None
         if ready is None or rows is None or not ready.is_of(rows):
             return None
@@ -183,7 +176,7 @@ class Action:
         def answers() -> list[bytes]:
             return ready.answers(rows, function, self.placement.locations(rows, self._partitions(attempt)))
 
-        return task, answers
+        return answers
 
     def _anew(
         self, attempt: BatchAttempt, what: Pushdown | None, alike: Alike | None, streams: bool
@@ -208,7 +201,7 @@ class Action:
                 return jvm_calls.answers_of(on_shards, locations)
             return [bytes(row["payload"]) for row in on_shards.collect()]
 
-        return task, answers
+        return answers
 
     def _travelling(self, attempt: StructType, parts: tuple[str, ...] | None, frame: DataFrame) -> bytes:
         """Return the columns of `frame`, which derives from the columns of the batch: the same in every batch of a query."""
@@ -280,7 +273,7 @@ class Action:
         self._shipping.close()
 
     def _collected(
-        self, attempt: BatchAttempt, emitted: Callable[[], list[bytes]], *, is_planned: bool
+        self, attempt: BatchAttempt, emitted: PreparedTasks, *, is_planned: bool
     ) -> list[Answer]:
         """Run the plan and return the results of the shards."""
         df, commit = attempt.df, attempt.plan.commit

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -25,10 +24,9 @@ from windrow.core.sql import quoted
 from windrow.core.time import START_OF_TIME_US
 from windrow.operators.operator import Definition
 from windrow.operators.steps.columns import OFFSET, PARTITION, POSITION_COLUMNS, SOURCE
-from windrow.operators.steps.groups import without
 from windrow.runners import wire
 from windrow.runners.ranges import SCHEMA, of_unnamed_input
-from windrow.runners.replay import GivenByInput, GivenTable, bring_back, inside
+from windrow.runners.replay import GivenByInput, bring_back, rebuild, replay_of, rows_inside
 from windrow.runners.spark import routes
 from windrow.runners.spark.inputs import Inputs
 from windrow.runners.spark.kafka import rows_of
@@ -157,22 +155,14 @@ def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Itera
     number, table = received
 
     def replay(spec: ShardSpec, kv: LocalStore, commits: Sequence[Commit]) -> None:
-        for i, definition in enumerate(task.definitions):
-            if task.reads is not None:
-                read = partial(_partitions, definition, task.reads, number, shards)
-            else:
-                rows = table
-                if len(task.definitions) > 1:
-                    rows = without(table.filter(pc.equal(table.column(wire.OPERATOR), i)), wire.OPERATOR)
-                read = partial(_source_rows, wire.tables_of_inputs(definition, rows))
+        assert task.reads is not None
+        for definition in task.definitions:
+            read = partial(_partitions, definition, task.reads, number, shards)
             bring_back(definition, spec, kv, commits, read)
 
-    task.open(number, replay).close()
+    again = replay if task.reads is not None else replay_of(task.definitions, table)
+    rebuild(task, number, again)
     yield wire.reply(number, number)
-
-
-def _source_rows(tables: Mapping[str, pa.Table], ranges: Ranges) -> GivenByInput:
-    return GivenByInput({name: GivenTable(inside(table, ranges)) for name, table in tables.items()})
 
 
 def _partitions(
@@ -181,4 +171,4 @@ def _partitions(
     """Read the records of one shard's partitions, in its task."""
     of_shard = {partition: r for partition, r in ranges.items() if partition[1] % shards == shard}
     again = pa.concat_tables(of_unnamed_input([stream.again(of_shard)]))
-    return _source_rows({definition.inputs[0].name: again}, of_shard)
+    return rows_inside({definition.inputs[0].name: again}, of_shard)

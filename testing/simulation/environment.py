@@ -23,7 +23,7 @@ from windrow.checkpoint.job_paths import JobFolders
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.read_only_shard import KeptStores
 from windrow.checkpoint.records import Commit, Record, decode, decode_payload
-from windrow.checkpoint.shard import ShardSpec
+from windrow.checkpoint.shard import Replay, ShardSpec
 from windrow.checkpoint.shard_commits import PackedCommit
 from windrow.checkpoint.storage import MemoryRecords
 from windrow.connectors import manifests
@@ -33,6 +33,7 @@ from windrow.core.positions import Partition
 from windrow.core.sharding import Sharding
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.runners import local_stores, wire
+from windrow.runners.replay import replay_of
 from windrow.runners.tasks import TaskPlan
 from windrow.stores.files import inode_of, write_whole
 from windrow.stores.kv import Batch, MemoryKV
@@ -275,6 +276,9 @@ class Stage:
         #: (last commit, now) of every batch that left no record.
         self.rests: list[tuple[int, int]] = []
         #: True if drivers end a run, as with `availableNow`, where nothing has come; and the last commit of each run.
+        self.replays = feed.replays
+        #: How often messages were lost.
+        self.losses = 0
         self.runs_end = Random(f"runs of {world.seed}").random() < 0.3
         self.ended_runs: list[int] = []
         self._shards: dict[tuple[int, Position], int | None] = {}
@@ -353,6 +357,11 @@ class Stage:
             columns[wire.OLD] = pa.array([old[i] for _, i in shard_rows], pa.bool_())
         return pa.table(columns)
 
+    def replay(self, shard: int) -> Replay:
+        """Return the replay of a shard from all rows that came."""
+        rows = [row for partition in sorted(self.rows) for row in self.rows[partition]]
+        return replay_of(self.definitions, self.table(rows, shard))
+
     def spec(self, job: str, executor: int) -> ShardSpec:
         logics = [d.logic() for d in self.definitions]
         return ShardSpec(
@@ -396,6 +405,7 @@ class Stage:
             None,
             tuple(PackedCommit.of(commit, job.shards) for commit in job.recent),
             lock_wait_s=0.0,
+            can_replay=self.replays,
             outputs=tuple(self.outlets),
             snapshot_every=self.snapshot_every,
             compacts=job.compacts,

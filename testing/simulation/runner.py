@@ -195,7 +195,8 @@ class Checks:
             stores = [os.path.join(self.world.folder, f"executor-{n}") for n in range(EXECUTORS)]
             local = self.world.random.choice([*stores, os.path.join(self.world.folder, "nothing")])
             spec = replace(stage.spec(self.log.epoch.job, 0), shard=shard, local=local)
-            opened = Shard.open(spec, total, self.log.commits, lock_wait_s=0.0)
+            replay = stage.replay(shard) if stage.losses else None
+            opened = Shard.open(spec, total, self.log.commits, lock_wait_s=0.0, replay=replay)
             for cf in wanted.cfs:
                 found, due = dict(opened.kv.scan(cf)), dict(wanted.scan(cf))
                 if found != due:
@@ -291,6 +292,8 @@ class Simulation:
     def _event(self) -> None:
         """Something may happen to the machines."""
         world = self.world
+        if self.stage.replays and world.chance(0.08):
+            self._lose_messages()
         chosen = world.random.random()
         if chosen < 0.03:
             if world.inject_fault("power lost", "the power is cut"):
@@ -339,6 +342,22 @@ class Simulation:
             shutil.rmtree(stage.snapshots)
             os.mkdir(stage.snapshots)
             for path in stage.stores():
+                shutil.rmtree(path)
+
+    def _lose_messages(self) -> None:
+        """Lose snapshots, segments and some of the stores: one executor may have the store that another needs."""
+        stage, world = self.stage, self.world
+        if not os.path.isdir(stage.snapshots):
+            return
+        if not world.inject_fault("messages lost", "all snapshots and segments are lost, and some stores"):
+            return
+        stage.losses += 1
+        for folder in (stage.snapshots, os.path.join(stage.location, "segments")):
+            shutil.rmtree(folder)
+            os.mkdir(folder)
+        for path in stage.stores():
+            if world.chance(0.7):
+                world.say(f"    {os.path.relpath(path, world.folder)} is lost")
                 shutil.rmtree(path)
 
     def _forget_plan(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,14 @@ from windrow.checkpoint.files import CommitFiles
 from windrow.checkpoint.job import Job, Plan
 from windrow.checkpoint.log import RecordLog
 from windrow.checkpoint.read_only_shard import Resting
-from windrow.checkpoint.records import Commit, Intent, R
+from windrow.checkpoint.records import Commit, Intent, R, ShardResult
+from windrow.checkpoint.shard import MessagesLost
 from windrow.connectors.kafka import client
-from windrow.core.errors import Fenced
+from windrow.core.errors import Fenced, StateError
 from windrow.core.positions import Partition
 from windrow.runners.protocol import BatchProtocol
 from windrow.runners.publishing import Publisher
+from windrow.runners.replay import rebuild, until_none_is_lost
 from windrow.runners.task_result import Answer
 from windrow.runners.tasks import TaskPlan, complete, files_of_task, run_shard
 from windrow.testing.simulation.environment import EXECUTORS, Row, Stage
@@ -27,6 +29,8 @@ from windrow.testing.simulation.sinks import Pointed
 from windrow.testing.simulation.world import Clock, Process, ProcessDied
 
 TASK_ATTEMPTS = 4
+#: An attempt at a task, over the rows of its shards.
+Run = Callable[[TaskPlan, Mapping[int, pa.Table]], list[Answer]]
 
 
 def short(offsets: Mapping[Partition, Any]) -> str:
@@ -131,6 +135,7 @@ class Driver:
             sleep=lambda seconds: world.point("5 publish", "before a refused sink is asked again"),
             nothing_came=self.checkpoint.nothing_came,
             keep_commits=1,
+            replays=stage.replays,
             tidy_every=1,
         )
         return self.protocol
@@ -207,6 +212,33 @@ class Driver:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def _run(self, plan: Plan, rows: Sequence[Row], old: Sequence[bool] | None = None) -> list[Answer]:
+        """Run attempts until no shard has lost its messages."""
+        losses = self.stage.losses
+        try:
+            return until_none_is_lost(
+                plan.commit, lambda: self._once(plan, rows, old), partial(self._replay, plan)
+            )
+        except StateError as error:
+            if "have lost their messages again" in str(error) and self.stage.losses > losses:
+                raise TaskFailed(str(error)) from error
+            raise
+
+    def _replay(self, plan: Plan, lost: Sequence[int]) -> None:
+        """Give shards their messages back, each in a task of its own."""
+        assert self.protocol is not None
+        task = replace(self.stage.task_plan(self.protocol.job, plan), can_replay=False)
+        for shard in self.world.random.sample(lost, len(lost)):
+            self.world.say(f"    shard {shard} gets its messages back")
+            self._task(task, {shard: self.stage.table([], shard)}, self._rebuild)
+            self.world.counts["shards that got their messages back"] += 1
+
+    def _rebuild(self, plan: TaskPlan, tables: Mapping[int, pa.Table]) -> list[Answer]:
+        for shard in tables:
+            rebuild(plan, shard, self.stage.replay(shard))
+            self.world.point("3.3 answer", f"before the replay of shard {shard} answers")
+        return []
+
+    def _once(self, plan: Plan, rows: Sequence[Row], old: Sequence[bool] | None) -> list[Answer]:
         """Run every shard once, in any order, alone or several in a task; each task may be tried again, or twice."""
         stage, random = self.stage, self.world.random
         assert self.protocol is not None
@@ -214,10 +246,10 @@ class Driver:
         shards, each = random.sample(range(stage.shards), stage.shards), random.randint(1, stage.shards)
         for first in range(0, stage.shards, each):
             tables = {shard: stage.table(rows, shard, old) for shard in shards[first : first + each]}
-            answers += self._task(stage.task_plan(job, plan), tables)
+            answers += self._task(stage.task_plan(job, plan), tables, self._attempt)
         return answers
 
-    def _task(self, plan: TaskPlan, tables: Mapping[int, pa.Table]) -> list[Answer]:
+    def _task(self, plan: TaskPlan, tables: Mapping[int, pa.Table], run: Run) -> list[Answer]:
         world, shown = self.world, ", ".join(map(str, tables))
         failed: Exception = TaskFailed(f"shard {shown} of commit {plan.commit}: every attempt died")
         for attempt in range(TASK_ATTEMPTS):
@@ -229,13 +261,13 @@ class Driver:
             ):
                 twin = Process(f"zombie {name}")
                 there = self._executor(plan, tables)
-                world.start(twin, partial(self._attempt, there, tables))
+                world.start(twin, partial(run, there, tables))
                 if world.chance(0.5):
                     world.park()
             process, there = Process(name), self._executor(plan, tables)
             try:
                 with world.inside(process):
-                    return self._attempt(there, tables)
+                    return run(there, tables)
             except ProcessDied as died:
                 if died.process is not process:
                     raise
@@ -261,7 +293,12 @@ class Driver:
     def _shard(self, plan: TaskPlan, number: int, table: pa.Table, shared: CommitFiles | None) -> Answer:
         self.world.point("3.1 store", f"a task of shard {number} begins")
         kept = self.stage.kept[plan.spec.local]
-        shard = plan.open(number, kept=kept)
+        try:
+            shard = plan.open(number, kept=kept)
+        except MessagesLost as error:
+            if not plan.can_replay:
+                raise
+            return Answer(ShardResult(shard=number), lost=str(error))
         try:
             answer = run_shard(plan, shard, [table], shared)
         except BaseException:

@@ -26,6 +26,7 @@ from windrow.checkpoint.records import Commit
 from windrow.checkpoint.shard import Shard
 from windrow.connectors.kafka.sink import KafkaSink, _Session
 from windrow.connectors.pane_files import PaneFiles
+from windrow.core.errors import StateError
 from windrow.core.messages import Token
 from windrow.operators.graph.logic import ChainOperator
 from windrow.runners.protocol import BatchProtocol
@@ -34,12 +35,12 @@ from windrow.runners.task_result import Answer
 from windrow.stores.files import digest_of
 from windrow.stores.incremental_work import Slices
 from windrow.stores.kv import Batch, Overlay
-from windrow.testing.generated_jobs import drawn
+from windrow.testing.generated_jobs import drawn, replayed
 from windrow.testing.generators import BASE_US, SCHEMA, Draw
 from windrow.testing.scenario import ONLY, Feed
 from windrow.testing.seeds import Report
 from windrow.testing.simulated_kafka import SimulatedKafka
-from windrow.testing.simulation import play
+from windrow.testing.simulation import play, spark
 from windrow.testing.simulation.sinks import KafkaOutlet, OutletOf
 
 #: A mutant that is still alive after so many seeds is not found.
@@ -404,6 +405,29 @@ def a_run_ends_with_its_last_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchProtocol, "advance", lambda self, act: None)
 
 
+def only_the_first_attempt_finds_shards_lost(patch: pytest.MonkeyPatch) -> None:
+    """A shard whose store the first attempt's executor had, and that of the second has not, is refused."""
+
+    def until_none_is_lost(
+        commit: int, act: Callable[[], list[Answer]], replay: Callable[[list[int]], None]
+    ) -> list[Answer]:
+        for attempt in range(2):
+            answers = act()
+            lost = sorted(a.result.shard for a in answers if a.lost is not None)
+            if not lost:
+                return answers
+            if attempt == 0:
+                replay(lost)
+        raise StateError(f"commit {commit}: shards {lost} are lost")
+
+    patch.setattr(spark, "until_none_is_lost", until_none_is_lost)
+
+
+def a_store_that_is_there_leaves_no_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A replay that runs where the shard's store is gives other executors nothing."""
+    patch.setattr(spark, "rebuild", lambda plan, number, replay: plan.open(number, replay).close())
+
+
 COUNTS = wr.Aggregate(
     by="k",
     event_time="t",
@@ -428,6 +452,8 @@ RARE = (
     torn_record_accepted,
     recorded_batch_skipped_by_its_number,
 )
+#: What takes lost messages is looked for in jobs that read them again.
+LOST = (only_the_first_attempt_finds_shards_lost, a_store_that_is_there_leaves_no_snapshot)
 #: Each with the first seed that found it when that was last looked up: the search begins there.
 MUTANTS: list[tuple[Mutate, int]] = [
     (token_not_read, 7),
@@ -460,6 +486,8 @@ MUTANTS: list[tuple[Mutate, int]] = [
     (the_offset_of_an_input_is_one_too_low, 0),
     (one_watermark_for_all, 12),
     (a_run_ends_with_its_last_batch, 7),
+    (only_the_first_attempt_finds_shards_lost, 0),
+    (a_store_that_is_there_leaves_no_snapshot, 0),
 ]
 
 
@@ -468,7 +496,7 @@ MUTANTS: list[tuple[Mutate, int]] = [
 )
 def test_a_broken_protocol_is_found(mutate: Mutate, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     outlet = mutate(monkeypatch)
-    job = small if mutate in RARE else drawn
+    job = small if mutate in RARE else replayed if mutate in LOST else drawn
     found_by(play(seed, job=job, outlet=outlet) for seed in range(first, first + SEEDS))
 
 

@@ -20,7 +20,7 @@ from tests.simulation import losing
 from windrow.checkpoint.job import Job
 from windrow.core.errors import ConfigurationError
 from windrow.testing import SeedFailed, simulate
-from windrow.testing.generated_jobs import drawn
+from windrow.testing.generated_jobs import drawn, replayed
 from windrow.testing.seeds import Report
 from windrow.testing.simulation import play, shrink
 from windrow.testing.simulation.__main__ import main
@@ -54,6 +54,17 @@ def test_whatever_fails_every_row_counts_once(outlet: str, block: int) -> None:
         if report.failure is not None:
             story = "\n".join(report.story)
             raise AssertionError(f"seed {seed} with {outlet}:\n{story}") from report.failure
+
+
+def test_whatever_is_lost_messages_come_back_from_the_source() -> None:
+    """Several shards, owners that change, late writers of former owners: a shard that one executor has is lost to another."""
+    seen: Counter[str] = Counter()
+    for seed in range(usually(5, deep=100)):
+        report = play(seed, job=replayed)
+        seen += report.counts
+        if report.failure is not None:
+            raise AssertionError(f"seed {seed}:\n" + "\n".join(report.story)) from report.failure
+    assert {"messages lost", "shards that got their messages back", "shards that changed owner"} <= seen.keys()
 
 
 def test_the_schedules_do_what_they_are_for() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,7 +12,7 @@ import windrow as wr
 from tests.filed import messages_of
 from windrow.checkpoint.records import ShardResult
 from windrow.core.errors import StateError
-from windrow.runners.spark.action import Action
+from windrow.runners.replay import until_none_is_lost
 from windrow.runners.task_result import Answer
 from windrow.testing.clock import ManualClock
 
@@ -162,26 +159,16 @@ def test_a_source_that_has_lost_files_is_refused_and_nothing_is_guessed(
         )
 
 
-def test_shards_that_an_attempt_finds_lost_come_back_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_an_attempt_finds_lost_come_back_each_once() -> None:
     """An executor may have the store of a shard that others find lost: the next attempt runs elsewhere."""
     by_attempt, asked = [[1], [0], []], list[list[int]]()
 
-    def collected(*_: object, **__: object) -> list[Answer]:
+    def act() -> list[Answer]:
         lost = by_attempt.pop(0)
         return [Answer(ShardResult(shard=n), lost="lost" if n in lost else None) for n in range(2)]
 
-    def bring_back(_: object, __: object, lost: Sequence[int]) -> None:
-        asked.append([*lost])
-
-    action, attempt = MagicMock(spec=Action), MagicMock()
-    action._job, action._reads, action._bring_back = MagicMock(shards=2), None, bring_back
-    action._width = None
-    action._as_before.return_value = action._anew.return_value = (None, None)
-    action._collected, action.placement, action._nonce = collected, MagicMock(), MagicMock()
-    action._act = partial(Action._act, action)
-    monkeypatch.setattr("windrow.runners.spark.action.check_answers", MagicMock())
-    assert len(action._act(attempt, may_be_nothing=True)) == 2
+    assert len(until_none_is_lost(7, act, asked.append)) == 2
     assert asked == [[1], [0]]
     by_attempt[:] = [[1], [0, 1]]
-    with pytest.raises(StateError, match=r"shards \[1\] have lost their messages again: lost"):
-        action._act(attempt, may_be_nothing=True)
+    with pytest.raises(StateError, match=r"commit 7: shards \[1\] have lost their messages again: lost"):
+        until_none_is_lost(7, act, asked.append)
