@@ -486,8 +486,8 @@ MUTANTS: list[tuple[Mutate, int]] = [
     (the_offset_of_an_input_is_one_too_low, 0),
     (one_watermark_for_all, 12),
     (a_run_ends_with_its_last_batch, 7),
-    (only_the_first_attempt_finds_shards_lost, 0),
-    (a_store_that_is_there_leaves_no_snapshot, 0),
+    (only_the_first_attempt_finds_shards_lost, 11),
+    (a_store_that_is_there_leaves_no_snapshot, 1),
 ]
 
 
