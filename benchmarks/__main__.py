@@ -87,6 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--commits", type=int, help="how many commits a soak lives (default 100,000), or a page (10,000)"
     )
     parser.add_argument("--events", type=int, help="how many events Nexmark has (default 5,000,000)")
+    parser.add_argument("--keys", type=int, help="how many keys a cluster has (default 1,000,000)")
     parser.add_argument("--kafka", action="store_true", help="soak with the log in Kafka too")
     parser.add_argument("--out", help="where the JSON goes (default benchmarks/results/<full or quick>.json)")
     chosen = parser.parse_args(arguments)
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     if "kafka" in names:
         sparks.JARS += jars()
-    sizes = {"commits": chosen.commits, "events": chosen.events}
+    sizes = {"commits": chosen.commits, "events": chosen.events, "keys": chosen.keys}
     rows = run({n: known[n] for n in names}, quick=chosen.quick, rounds=rounds, **sizes)
     out = chosen.out or os.path.join(RESULTS, "quick.json" if chosen.quick else "two-cores.json")
     about = {

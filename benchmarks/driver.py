@@ -161,30 +161,38 @@ def _files(folders: JobFolders) -> int:
     return sum(len(names) for _, _, names in os.walk(folders.location))
 
 
+PLAN_BYTES = "bytes of a task's plan"
+
+
+def measured(shards: int) -> dict[str, tuple[str, float]]:
+    """Return the figures of so many shards, with their units."""
+    with scratch() as folder:
+        job = _Job(os.path.join(folder, "job"), shards)
+        for n in range(COMMITS // 2):
+            job.commit(n)
+        job.snapshots(COMMITS // 4)
+        dropped = job.snapshots(COMMITS // 2)
+        job.cpu_s, job.shipping.bytes, before = 0.0, 0, _files(job.job.folders)
+        for n in range(COMMITS // 2, COMMITS):
+            job.commit(n)
+        commits = COMMITS - COMMITS // 2
+        files = (_files(job.job.folders) - before) / commits
+        tidied = job.tidied()
+        return {
+            PLAN_BYTES: ("B", float(job.task_bytes)),
+            "bytes to each executor, a commit": ("B", job.shipping.bytes / commits),
+            "files of a commit": ("", files),
+            "driver, CPU a commit": ("ms", 1000 * job.cpu_s / commits),
+            "garbage collection, CPU a round": ("ms", 1000 * tidied),
+            "a shard drops its old snapshots, CPU": ("ms", 1000 * dropped),
+        }
+
+
 def driver(context: Context) -> list[Row]:
     """Bytes of a task's plan, files, and the driver's CPU time of a commit; and of a round of garbage collection."""
     rows = []
     for shards in SHARDS[:2] if context.quick else SHARDS:
         context.step(f"{shards} shards")
-        with scratch() as folder:
-            job = _Job(os.path.join(folder, "job"), shards)
-            for n in range(COMMITS // 2):
-                job.commit(n)
-            job.snapshots(COMMITS // 4)
-            dropped = job.snapshots(COMMITS // 2)
-            job.cpu_s, job.shipping.bytes, before = 0.0, 0, _files(job.job.folders)
-            for n in range(COMMITS // 2, COMMITS):
-                job.commit(n)
-            files = (_files(job.job.folders) - before) / (COMMITS - COMMITS // 2)
-            shipped = job.shipping.bytes / (COMMITS - COMMITS // 2)
-            tidied = job.tidied()
-            figures = {
-                "bytes of a task's plan": ("B", float(job.task_bytes)),
-                "bytes to each executor, a commit": ("B", shipped),
-                "files of a commit": ("", files),
-                "driver, CPU a commit": ("ms", 1000 * job.cpu_s / (COMMITS - COMMITS // 2)),
-                "garbage collection, CPU a round": ("ms", 1000 * tidied),
-                "a shard drops its old snapshots, CPU": ("ms", 1000 * dropped),
-            }
-            rows += [Row(f"{shards} shards: {name}", unit, ours) for name, (unit, ours) in figures.items()]
+        figures = measured(shards).items()
+        rows += [Row(f"{shards} shards: {name}", unit, ours) for name, (unit, ours) in figures]
     return rows

@@ -40,13 +40,14 @@ class Row:
 
 @dataclass
 class Context:
-    """Settings of a benchmark. commits: of a soak, events: of Nexmark; None for the benchmark's own."""
+    """Settings of a benchmark. commits: of a soak, events: of Nexmark, keys: of a cluster; None for the benchmark's own."""
 
     quick: bool
     rounds: int
     bar: Any
     commits: int | None = None
     events: int | None = None
+    keys: int | None = None
 
     def step(self, text: str) -> None:
         """Say what comes next."""
@@ -133,6 +134,7 @@ def run(
     rounds: int,
     commits: int | None = None,
     events: int | None = None,
+    keys: int | None = None,
 ) -> list[Row]:
     """Run them one after the other, with a progress bar; each prints its rows as soon as it has them. No JVM lives longer than
     its benchmark."""
@@ -140,7 +142,7 @@ def run(
     with tqdm(total=len(benchmarks), unit="benchmark", dynamic_ncols=True) as bar:
         for name, benchmark in benchmarks.items():
             bar.set_description(name)
-            rows = benchmark(Context(quick, rounds, bar, commits, events))
+            rows = benchmark(Context(quick, rounds, bar, commits, events, keys))
             end_session()
             found += rows
             bar.write(table(rows))

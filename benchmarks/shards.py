@@ -100,14 +100,20 @@ def main(shards: int) -> None:
         print(json.dumps(watch.figures()))
 
 
+def measured(number: int) -> dict[str, float]:
+    """Return the figures of so many shards, from a process of its own."""
+    arguments = [sys.executable, "-m", "benchmarks.shards", str(number)]
+    ran = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return figures
+
+
 def shards(context: Context) -> list[Row]:
     """Processor time of a shard, seconds and files of a commit, by the number of shards."""
     rows = []
     for number in SHARDS[:2] if context.quick else SHARDS:
         context.step(f"{number} shards")
-        arguments = [sys.executable, "-m", "benchmarks.shards", str(number)]
-        ran = subprocess.run(arguments, check=True, capture_output=True, text=True)
-        found = json.loads(ran.stdout.splitlines()[-1])
+        found = measured(number)
         each, name = 1000 * found["cpu"] / number, f"{number} shards, {ROWS:,} rows a commit: "
         many = number >= 128
         rows += [

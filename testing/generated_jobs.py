@@ -35,9 +35,9 @@ def replayed(chance: Random) -> Feed:
         definitions = feed.definitions
         alone = any(d.one_shard() is not None or d.copied or not d.by for d in definitions)
         ids = any(part.ids is not None for part in feed.parts.values())
-        if not alone and not ids and any(d.logic().message_cfs for d in definitions):
-            if all(replayable(d) for d in definitions):
-                return replace(feed, replays=True)
+        kept = any(d.logic().message_cfs for d in definitions) and all(map(replayable, definitions))
+        if kept and not alone and not ids:
+            return replace(feed, replays=True)
 
 
 def one_aggregate(draw: Draw) -> list[Definition]:

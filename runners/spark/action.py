@@ -272,9 +272,7 @@ class Action:
         """Drop the broadcasts on executors."""
         self._shipping.close()
 
-    def _collected(
-        self, attempt: BatchAttempt, emitted: PreparedTasks, *, is_planned: bool
-    ) -> list[Answer]:
+    def _collected(self, attempt: BatchAttempt, emitted: PreparedTasks, *, is_planned: bool) -> list[Answer]:
         """Run the plan and return the results of the shards."""
         df, commit = attempt.df, attempt.plan.commit
         width = None if self._few else self._width

@@ -1,8 +1,8 @@
 """Shipping of task plans to executors: each executor, and not each task, receives the parts that grow with the job.
 
 A commit names the files of every shard. Its entries, packed by shard, serve the plans of the next few commits, and a task
-unpacks its own. The newest commits travel with each task, until they take more than some bytes. Then they travel once, together,
-as a broadcast of Spark's. A plan that is large for another reason travels so, too.
+unpacks its own. The newest commits travel with each task, until they take more than some bytes. Then they travel once,
+together, as a broadcast of Spark's. A plan that is large for another reason travels so, too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WITH_TASKS_BYTES = 1 << 11
 
 @dataclass(frozen=True)
 class Shipped:
-    """A task plan on its way. Unpickled, it is the plan; `payload`, `taken` and the commits of `recent` are values or broadcasts.
+    """A task plan on its way. Unpickled, it is the plan.
 
-    first: the lowest commit that the plan has.
+    payload, taken, recent: values or broadcasts; those of `recent` are tuples of commits. first: the lowest commit of the plan
     """
 
     payload: Any

@@ -64,7 +64,11 @@ def test_whatever_is_lost_messages_come_back_from_the_source() -> None:
         seen += report.counts
         if report.failure is not None:
             raise AssertionError(f"seed {seed}:\n" + "\n".join(report.story)) from report.failure
-    assert {"messages lost", "shards that got their messages back", "shards that changed owner"} <= seen.keys()
+    assert {
+        "messages lost",
+        "shards that got their messages back",
+        "shards that changed owner",
+    } <= seen.keys()
 
 
 def test_the_schedules_do_what_they_are_for() -> None:
