@@ -1,10 +1,10 @@
 """`python -m benchmarks cluster`: shards on four executors that own them; then executors are killed.
 
-`--keys` of the state. Beside each figure stands what it was before tasks had owners. Local mode shows how much two snapshots share where a shard has
-one store. Each side runs in a process of its own (`python -m benchmarks.cluster <side> <keys> <shards> <executors>`; the side
-"no owners" too), on Spark's `local-cluster`. The job counts by key in
-windows of a day, so its state is all keys: the first five commits bring each key once, each later one a fiftieth of them. A
-shard takes a snapshot every six commits.
+Beside each figure stands what it was before tasks had owners. `--keys`: those of the state. Local mode shows how much two
+snapshots share where a shard has one store. Each side runs in a process of its own (`python -m benchmarks.cluster <side> <keys>
+<shards> <executors>`; the side "no owners" too), on Spark's `local-cluster`. The job counts by key in windows of a day, so its
+state is all keys: the first five commits bring each key once, each later one a fiftieth of them. A shard takes a snapshot every
+six commits.
 """
 
 from __future__ import annotations
