@@ -292,8 +292,7 @@ class Simulation:
     def _event(self) -> None:
         """Something may happen to the machines."""
         world = self.world
-        if self.stage.replays and world.chance(0.08):
-            self._lose_messages()
+        self._lose_messages()
         chosen = world.random.random()
         if chosen < 0.03:
             if world.inject_fault("power lost", "the power is cut"):
@@ -345,9 +344,12 @@ class Simulation:
                 shutil.rmtree(path)
 
     def _lose_messages(self) -> None:
-        """Lose snapshots, segments and some of the stores: one executor may have the store that another needs."""
+        """Lose snapshots, segments and some of the stores: one executor may have the store that another needs.
+
+        Only jobs that read them again lose messages.
+        """
         stage, world = self.stage, self.world
-        if not os.path.isdir(stage.snapshots):
+        if not stage.replays or not world.chance(0.08) or not os.path.isdir(stage.snapshots):
             return
         if not world.inject_fault("messages lost", "all snapshots and segments are lost, and some stores"):
             return
