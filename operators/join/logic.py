@@ -263,8 +263,13 @@ class JoinOperator(Logic):
             self.sizes.forget(kv, side, floor_us, START_OF_TIME_US)
 
     def _drop_expired(self, kv: KV) -> None:
+        """Drop filed messages that have expired. A followed static row is never late: one that is older than what has expired
+        waits for the next advance, which emits it and drops the others.
+        """
         reached_us = Progress.load(kv, self.aux_cf).watermark_us
-        self._forget(kv, reached_us, reached_us, self.done(reached_us))
+        inputs = (self.definition.left, self.definition.right)
+        if self.sizes.sides or not any(inputs[side].static for side in self.followed):
+            self._forget(kv, reached_us, reached_us, self.done(reached_us))
         for side in self.sizes.sides:
             self.sizes.settle(kv, side, self.stores[side])
 
