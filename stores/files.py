@@ -257,9 +257,9 @@ class Unnamed:
     def read(self, at: int, size: int) -> bytes:
         return os.pread(self.descriptor, size, at)
 
-    def mapped(self) -> mmap.mmap:
-        """Map all of it into memory, which the system reads on access and may release. It must not be empty."""
-        return mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
+    def mapped(self, at: int = 0) -> mmap.mmap:
+        """Map it into memory from a page on, which the system reads on access and may release. There must be bytes."""
+        return mmap.mmap(self.descriptor, self.size - at, access=mmap.ACCESS_READ, offset=at)
 
 
 def digest_of(path: str) -> str:

@@ -6,6 +6,7 @@ value, or equal to another column, is recorded and not written: of panes these a
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -169,12 +170,17 @@ class Spill:
         if not self._file.size:
             return {}
         whole = pa.py_buffer(self._file.mapped())
-        return {
-            number: concat(
-                [_table(whole.slice(piece.at, piece.size), piece) for piece in self._pieces[number]]
-            )
-            for number in self.numbers
-        }
+        return {number: _concat(whole, 0, self._pieces[number]) for number in self.numbers}
+
+    def pieces(self) -> int:
+        """Count the pieces of the first table."""
+        return len(self._pieces.get(0, ()))
+
+    def mapped_from(self, first: int) -> pa.Table:
+        """Map the rows of the first table from one of its pieces on."""
+        pieces = self._pieces[0][first:]
+        at = pieces[0].at // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        return _concat(pa.py_buffer(self._file.mapped(at)), at, pieces)
 
 
 class Gathered:
@@ -221,22 +227,29 @@ class Gathered:
 
 
 class Away:
-    """Buffer of tables in a list, in their order: as soon as they are many, earlier ones are spilled to a file."""
+    """Buffer of tables in a list, in their order: as soon as they are many, earlier ones are spilled to a file.
+
+    Each mapping of the file is more than twice as long as the next one, so that there are few of them.
+    """
 
     def __init__(self, tables: list[pa.Table], most: int | None = None) -> None:
         self._tables, self._from, self._most = tables, len(tables), most or SLICE_BYTES
-        self._constants = Constants()
+        self._spill = Spill()
+        #: The first piece of each mapping.
+        self._runs = list[int]()
 
     def gathered(self) -> None:
         """Move the newest tables to a file if they exceed the limit. Call it after tables were added."""
-        fresh = self._tables[self._from :]
+        runs, at = self._runs, self._from + len(self._runs)
+        fresh = self._tables[at:]
         if sum(table.nbytes for table in fresh) <= self._most:
             return
-        away = Spill(self._constants)
+        runs.append(self._spill.pieces())
         for table in fresh:
-            away.add(table)
-        self._tables[self._from :] = [away.mapped()[0]]
-        self._from += 1
+            self._spill.add(table)
+        while len(runs) > 1 and 2 * (self._spill.pieces() - runs[-1]) >= runs[-1] - runs[-2]:
+            runs.pop()
+        self._tables[self._from + len(runs) - 1 :] = [self._spill.mapped_from(runs[-1])]
 
 
 def _is_constant(column: pa.Array) -> bool:
@@ -251,6 +264,11 @@ def _equal(column: pa.Array, other: pa.Array) -> bool:
     if column.type != other.type or in_bits(column.type):
         return False
     return bool(column[0].equals(other[0]) and column[-1].equals(other[-1]) and column.equals(other))
+
+
+def _concat(data: pa.Buffer, at: int, pieces: Iterable[_Piece]) -> pa.Table:
+    """Read pieces from the bytes of their file from `at` on."""
+    return concat([_table(data.slice(piece.at - at, piece.size), piece) for piece in pieces])
 
 
 def _table(data: pa.Buffer, piece: _Piece) -> pa.Table:

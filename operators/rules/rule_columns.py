@@ -238,7 +238,8 @@ class RuleColumns:
         """Return the columns of all rows."""
         return self._once(("output",), schemas, lambda: self._output(schemas))
 
-    def _output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+    def check_output(self, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Field]:
+        """Return the columns that rules give their rows. Raises `TypeClash` where two give one name different types."""
         own: dict[str, pa.Field] = {}
         for name, rule in self.definition.rules.items():
             for field in self.then(rule, schemas):
@@ -249,6 +250,10 @@ class RuleColumns:
                         f"column {field.name!r} of rule {name!r} is {field.type}, and {known.type} in another rule: rename one"
                     )
                 own[field.name] = known.with_type(kind)
+        return own
+
+    def _output(self, schemas: Mapping[str, pa.Schema]) -> list[pa.Field]:
+        own = self.check_output(schemas)
         first = [
             pa.field(RULE, pa.string()),
             pa.field(MATCH_ID, pa.string()),
@@ -312,7 +317,19 @@ class RuleNeeds(Needs):
                 )
         for where, bound in self._uses():
             refusal = refusal or expression_refusal([where], name, {**bound, **types}, is_truth)
-        return refusal
+        return refusal or self._clash(types)
+
+    def _clash(self, types: Mapping[str, pa.DataType]) -> str | None:
+        """Return how columns of this input clash in the rows of rules with those of other inputs that came before."""
+        others = [schema for name, schema in self._schemas.items() if name != self._input.name]
+        if all(pa.types.is_null(kind) for schema in others for kind in schema.types):
+            return None  # the definition is to blame, and the step raises
+        own = pa.schema((dict.fromkeys(self._columns.required(self._input), pa.null()) | dict(types)).items())
+        try:
+            self._columns.check_output({**self._schemas, self._input.name: own})
+        except TypeClash as error:
+            return str(error.args[0])
+        return None
 
     def compared_with(self, name: str) -> Sequence[pa.Field]:
         found, definition = [], self._columns.definition

@@ -18,7 +18,7 @@ import pyarrow as pa
 from windrow.core.arrays import IntArray
 from windrow.core.byte_order import encode_u32
 from windrow.core.relations import INFINITE_US
-from windrow.core.time import HOUR_US, MINUTE_US, SECOND_US
+from windrow.core.time import HOUR_US, SECOND_US
 from windrow.stores.event_log import TIME, Events
 from windrow.stores.keyed_event_store import HASH, Hashes, KeyedEvents
 from windrow.stores.kv import KV, Batch
@@ -26,6 +26,8 @@ from windrow.stores.kv import KV, Batch
 _LAYOUT, _WIDE, _NUMBERS = b"\x00lay ", b"\x00wide ", b"\x00rules"
 #: A message is in reach of about so many stretches.
 _STRETCHES, _SHORTEST_US = 8, 100_000
+#: Messages that are kept longer lie by the hash of their partition: a small step reads those of its own partitions alone.
+_SHORT_US = 10 * SECOND_US
 
 
 class KeptMessages:
@@ -39,7 +41,7 @@ class KeptMessages:
         self._label = name.encode()
         endless = kept_us is None or kept_us >= INFINITE_US
         width_us = HOUR_US if endless else max((kept_us or 0) // _STRETCHES, _SHORTEST_US)
-        self._usual = bool(by) and (endless or (kept_us or 0) > MINUTE_US), width_us
+        self._usual = bool(by) and (endless or (kept_us or 0) > _SHORT_US), width_us
 
     def _layout(self, kv: KV) -> tuple[bool, int]:
         """Give (by key, width of stretches) of this state."""

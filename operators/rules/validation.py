@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.emit import Emit, EveryBatch, Never
@@ -17,6 +18,7 @@ from windrow.core.errors import (
     BadTrigger,
     ConfigurationError,
     ReservedColumn,
+    UnknownColumn,
 )
 from windrow.core.frames import RangeBetween, RowsBetween
 from windrow.core.inputs import Input
@@ -24,6 +26,7 @@ from windrow.core.policy import RESERVED_COLUMNS, Retention, letters_us
 from windrow.core.relations import INFINITE_US
 from windrow.core.temporal import END, Point, Span, Timing, holds, links_of
 from windrow.core.time import duration_us, show_duration
+from windrow.core.types import widened
 from windrow.operators.rules.patterns import Pattern, Rule, references
 from windrow.operators.rules.timings import kept_us, timing_of
 from windrow.operators.several_inputs import normalise_inputs
@@ -117,7 +120,24 @@ def _rules(rules: Any, inputs: Mapping[str, Input], mode: str, by: Sequence[str]
             raise BadRule(f"rule {name!r}: {rule!r} is no rule: use wr.Rule(when=..., then=...)")
         _check_rule(name, rule, inputs, mode, by)
         _check_times_of(name, rule, inputs, mode)
+    _check_constants(rules)
     return dict(rules)
+
+
+def _check_constants(rules: Mapping[str, Rule]) -> None:
+    """Refuse rules that give one column constants of types that are not widened to one. Other types are known with messages."""
+    known: dict[str, tuple[str, pa.DataType]] = {}
+    for name, rule in rules.items():
+        for column, value in (rule.then or {}).items():
+            try:
+                own = value.evaluate(pa.table({"": [0]}), "then").type
+            except (pa.ArrowException, UnknownColumn):
+                continue  # not a constant
+            other, kind = known.setdefault(column, (name, own))
+            if widened(kind, own) is None:
+                raise BadRule(
+                    f"rule {name!r}: then[{column!r}]={value} is {own}, and {kind} in rule {other!r}: rename one"
+                )
 
 
 def _check_times_of(name: str, rule: Rule, inputs: Mapping[str, Input], mode: str) -> None:

@@ -40,16 +40,28 @@ def signed(emitted: Sequence[pa.Table]) -> pa.Table:
 
 def output_rows(emitted: Sequence[pa.Table], commit: int) -> pa.Table:
     """Return rows of the steps of a commit, with the columns of a pane: each is emitted once, unless its own columns differ."""
-    tables = []
+    tables, shared = list[pa.Table](), dict[str, pa.Array]()
     for rows in emitted:
-        n, timing = len(rows), rows.column(TIMING)
-        if n > SHARED and not {INDEX, IS_LAST, KIND} & set(rows.column_names) and is_one(timing):
-            labels, commits = _labels(rows.slice(0, SHARED)), _commits(SHARED, commit)
-            added = [pa.chunked_array(_repeated(shared, n)) for shared in (labels, commits)]
+        if len(rows) > SHARED and not {INDEX, IS_LAST, KIND} & set(rows.column_names):
+            parts = rows.select([TIMING]).to_batches()
+            panes = [label for part in parts for label in _alike(pa.Table.from_batches([part]), shared)]
+            commits = _repeated(shared.setdefault("commits", _commits(SHARED, commit)), len(rows))
         else:
-            added = [_labels(rows), _commits(n, commit)]
-        tables.append(_bare(rows).append_column("pane", added[0]).append_column("commit", added[1]))
+            panes, commits = [_labels(rows)], [_commits(len(rows), commit)]
+        labels = pa.chunked_array(panes), pa.chunked_array(commits)
+        tables.append(_bare(rows).append_column("pane", labels[0]).append_column("commit", labels[1]))
     return concat(tables)
+
+
+def _alike(rows: pa.Table, shared: dict[str, pa.Array]) -> list[pa.Array]:
+    """Return the labels of rows; of many of one timing as chunks that share the memory of those in `shared`."""
+    timing = rows.column(TIMING)
+    if not is_one(timing):
+        return [_labels(rows)]
+    labels = shared.get(name := timing[0].as_py())
+    if labels is None:
+        labels = shared[name] = _labels(labelled(pa.table({"n": np.zeros(SHARED, dtype=np.int8)}), name))
+    return _repeated(labels, len(rows))
 
 
 def _labels(rows: pa.Table) -> pa.Array:

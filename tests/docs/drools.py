@@ -9,8 +9,13 @@ TIMES, DEFINED = "core/test_temporal", "operators/rules/test_rules_definition"
 FACTS, FRAMES, SAME = (
     "operators/rules/test_facts",
     "operators/rules/test_frames",
-    "operators/rules/test_equivalents",
+    "operators/rules/test_engines",
 )
+STEPS = "operators/rules/test_equivalents"
+CONTRACT = (
+    "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed"
+)
+SPARK = "spark/test_rules: a query of rules emits what they emit embedded and counts copied facts once"
 FORMULA = (f"{TIMES}: operators are the formulas of the requirements",)
 BOUNDARIES = (f"{TIMES}: cases in milliseconds",)
 REFUSED = (f"{DEFINED}: what cannot be meant is refused with names and remedy",)
@@ -122,6 +127,19 @@ DROOLS: dict[str, tuple[str, ...]] = {
     "CLOUD mode: no lifecycle; the application retracts events (here rows of a table, by `deleted=`)": (
         f"{FACTS}: rows that are deleted before they come are not there",
     ),
+    "CLOUD mode: the whole working memory, many-to-many, in any order": (
+        f"{FACTS}: in cloud mode facts meet events that came before them",
+        ORACLE,
+    ),
+    "CLOUD mode: the clock stamps events without a timestamp, and nothing else": (
+        f"{FACTS}: in cloud mode a negative is decided in its step",
+        "rules.yaml: an event without a timestamp has that of the clock",
+    ),
+    "STREAM mode: the clock gives `now`: ageing, synchronized streams, scheduled tasks (here the watermark of all inputs)": (
+        "rules.yaml: a negative pattern with a time waits for its deadline, which still counts",
+        ORACLE,
+    ),
+    "the mode is an option of the knowledge base (here `mode=`)": REFUSED,
     "STREAM mode: events of a stream are ordered (here out of order up to the watermark), streams are synchronized": (
         ORACLE,
     ),
@@ -167,8 +185,11 @@ DROOLS: dict[str, tuple[str, ...]] = {
     ),
     # -- partitions and memory
     "Examples 2.17, 2.18: rules are evaluated in parallel, up to so many threads (here shards, by `by=`)": (
-        "operators/test_contract: an operator emits what its oracle says however it is fed cut killed and robbed",
-        "spark/test_rules: a query of rules emits what they emit embedded and counts copied facts once",
+        CONTRACT,
+        SPARK,
+    ),
+    "rules fire one after the other by conflict resolution (here in the order in which they are written)": (
+        ORACLE,
     ),
     "the engine retracts an event when it can no longer match (STREAM mode only)": (
         f"{TIMES}: nothing is kept too short and deadlines are tight",
@@ -238,6 +259,19 @@ RULES: dict[str, tuple[str, ...]] = {
     ),
     "the absences of orders, one a millisecond, whatever the cut": (
         f"{SAME}: absences do not depend on the cut",
+        f"{STEPS}: absences do not depend on the cut",
+    ),
+    "the same messages, one shard or several, any cut: the same match ids": (ORACLE, CONTRACT, SPARK),
+    "a step done again after a crash: no second row": (
+        CONTRACT,
+        "proof/test_kill_absences: each absence is emitted once however often the process is killed",
+    ),
+    "20,000 x 20,000 of one key: all pairs, below 1 GiB": (
+        f"{STEPS}: many pairs of one key need little memory",
+        "stores/test_spill: tables in a list go to a file and stay in their order",
+    ),
+    "retracting: INSERT past 10 s, RETRACT at the late sprinkler with the same values; the ledger is what is emitted once": (
+        "operators/rules/test_oracle: what is left of corrected rows is what is emitted once",
     ),
     "W jumps to the end of time: all is decided, the state is empty": (
         f"{FRAMES}: any cut gives the sums of nested loops",
@@ -272,10 +306,10 @@ RULES: dict[str, tuple[str, ...]] = {
     "a backtest of a recorded job is its rows": (
         "embedded/test_backtest: a recorded job and its backtest emit the same rows",
     ),
-    "a rule of two patterns is a join": (f"{SAME}: a rule of two patterns is a join",),
+    "a rule of two patterns is a join": (f"{SAME}: a rule of two patterns is an inner join",),
     "an absence is an anti join": (f"{SAME}: an absence is an anti join",),
     "an accumulate near an event is an OVER around it": (
-        f"{SAME}: an accumulate near an event is an over around it",
+        f"{SAME}: an accumulate is a window around anchors",
     ),
-    "many rules emit what a job of each emits": (f"{SAME}: many rules emit what a job of each emits",),
+    "many rules emit what a job of each emits": (f"{SAME}: many rules are as many jobs of one",),
 }

@@ -9,13 +9,14 @@ from windrow.operators.steps import output_rows
 from windrow.operators.steps.columns import TIMING
 
 
-@pytest.mark.parametrize("timings", [["EARLY"] * 8, ["EARLY"] * 7 + ["LATE"]])
-def test_shared_labels_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch, timings: list[str]) -> None:
-    rows = pa.table({"v": range(8), TIMING: timings})
-    each = output_rows.output_rows([rows], 5)
+@pytest.mark.parametrize("last", ["EARLY", "LATE"])
+def test_shared_labels_are_those_of_each_row(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    chunks = pa.chunked_array([["EARLY"] * 8, ["LATE"] * 7 + [last]])
+    rows = pa.table({"v": range(16), TIMING: chunks})
+    each = output_rows.output_rows([rows, rows], 5)
     monkeypatch.setattr(output_rows, "SHARED", 3)
-    shared = output_rows.output_rows([rows], 5)
-    assert shared.equals(each) and shared["commit"].to_pylist() == [5] * 8
-    chunks = shared["commit"].chunks
-    assert len(chunks) == (3 if timings[-1] == "EARLY" else 1)
-    assert len({chunk.buffers()[1].address for chunk in chunks}) == 1
+    shared = output_rows.output_rows([rows, rows], 5)
+    assert shared.equals(each) and shared["commit"].to_pylist() == [5] * 32
+    assert len({chunk.buffers()[1].address for chunk in shared["commit"].chunks}) == 1
+    timings = {chunk.field(0).buffers()[2].address for chunk in shared["pane"].chunks}
+    assert len(timings) == 2  # mixed chunks have their own

@@ -149,10 +149,13 @@ def test_rows_that_gather_are_read_in_their_order_about_so_many_at_once(
 def test_tables_in_a_list_go_to_a_file_and_stay_in_their_order() -> None:
     tables = [table(1)]
     away = Away(tables, 10)
-    for n in range(2, 7):
-        tables.append(table(n))
+    for n in range(2, 1_000):
+        tables.append(table(*[n] * (1 + n % 3)))
         away.gathered()
-    assert pa.concat_tables(tables).column("n").to_pylist() == [1, 2, 3, 4, 5, 6]
+        assert len(tables) < 12  # each holds a descriptor of the file
+    assert pa.concat_tables(tables).column("n").to_pylist() == [1] + [
+        n for n in range(2, 1_000) for _ in range(1 + n % 3)
+    ]
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,14 +40,20 @@ def emitted(rules: RulesDefinition, steps: Steps, input: str, time: str) -> Iter
 
 
 def _placed(name: str, messages: Sequence[Mapping[str, Any]], offsets: dict[str, int]) -> pa.Table:
-    table, n = pa.Table.from_pylist([dict(m) for m in messages]), len(messages)
+    first = offsets[name]
+    offsets[name] += len(messages)
+    return placed(name, pa.Table.from_pylist([dict(m) for m in messages]), first)
+
+
+def placed(name: str, table: pa.Table, first: int) -> pa.Table:
+    """Add the positions of messages. first: the offset of the first one"""
+    n = len(table)
     columns: dict[str, list[Any]] = {
         "__source": [f"{name}:"] * n,
         "__partition": [0] * n,
         "__ordinal": [0] * n,
     }
-    columns["__offset"] = list(range(offsets[name], offsets[name] + n))
-    offsets[name] += n
+    columns["__offset"] = list(range(first, first + n))
     for column, values in columns.items():
         table = table.append_column(column, pa.array(values))
     return table

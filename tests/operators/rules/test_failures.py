@@ -80,3 +80,16 @@ def test_a_row_that_may_or_may_not_be_deleted_is_malformed() -> None:
         assert sorted(row.values["id"] for row in driver.committed_panes()) == [2, 3]
         [letter] = driver.dead_letters()
     assert (letter.reason, letter.detail) == ("malformed", "'gone' is neither true nor false")
+
+
+def test_a_message_whose_type_clashes_with_the_rows_of_another_rule_is_malformed() -> None:
+    inputs = [wr.Input(name, event_time="t", max_ahead=wr.forever) for name in "ab"]
+    one = {name: wr.Rule(when={"x": wr.event(name)}, then={"v": wr.col("x.v")}) for name in "ab"}
+    with TestDriver(wr.Rules(by="k", inputs=inputs, rules=one)) as driver:
+        driver.add({"k": 1, "t": at(0), "v": 1}, "a")
+        for v in ("text", 2):
+            driver.add({"k": 1, "t": at(1), "v": v}, "b")
+        driver.drain()
+        [dead] = driver.dead_letters()
+        assert dead.reason == "malformed" and "column 'v' of rule 'b' is string, and int64" in dead.detail
+        assert [row.values["v"] for row in driver.committed_panes()] == [1, 2]

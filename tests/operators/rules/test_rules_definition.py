@@ -150,6 +150,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "two ends": (
         lambda: wr.Input("a", event_time="t", end="e", start="s"), e.ConfigurationError, ["start='s', end='e'", "one way"],
     ),
+    "constants of two types": (
+        lambda: wr.Rules(
+            by="k", inputs=[wr.Input("a", event_time="t")],
+            rules={n: wr.Rule(when={"x": wr.event("a")}, then={"v": wr.lit(v)}) for n, v in (("r", 1), ("s", "one"))},
+        ),
+        e.BadRule, ["'s'", "then['v']", "string", "int64", "'r'", "rename"],
+    ),
     "a unit of nothing": (lambda: wr.Input("a", event_time="t", duration_unit="ms"), e.ConfigurationError, ["duration="]),
     "no unit": (
         lambda: wr.Input("a", event_time="t", duration="d", duration_unit="min"), e.ConfigurationError, ["'min'", "'ms'"],  # type: ignore[arg-type]
